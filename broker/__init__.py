@@ -1,0 +1,1 @@
+"""The broker: connections, Kafka API handlers, partitions, groups, and the composition root."""

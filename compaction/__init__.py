@@ -1,0 +1,1 @@
+"""Two-level compaction of objects."""

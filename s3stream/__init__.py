@@ -1,0 +1,1 @@
+"""The storage engine: streams of opaque batches in few objects."""

@@ -1,0 +1,1 @@
+"""The catalog: what exists, who owns it, where it lies."""

@@ -1,0 +1,230 @@
+"""What node, engine and compaction ask of the catalog: metadata only, each command one transaction.
+
+Commands are idempotent: repeating one that succeeded succeeds again. Those that take `node_epoch` or a stream's epoch
+refuse old ones (invariant 7). Getters have no side effects. Times are ms since 1970 and always handed in.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from s3stream.model import NewObject, ObjectInfo, RangeLocation, StreamInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A registered node. `lease_until_ms` in the past means it is not known to live."""
+
+    node_id: int
+    epoch: int
+    host: str
+    port: int
+    lease_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition: which stream holds it, which node serves it, and since which leader epoch."""
+
+    index: int
+    stream_id: int
+    leader: int
+    """Node id; -1 while nobody serves it."""
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic with its partitions in the order of their indexes, from 0 without gaps."""
+
+    name: str
+    topic_id: bytes
+    """16 bytes of a UUID."""
+    configs: Mapping[str, str]
+    """Only what was set for this topic."""
+    partitions: Sequence[PartitionInfo]
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """Answer to opening a stream: its state, with the epoch that its writer shows from now on."""
+
+    info: StreamInfo
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadCommit:
+    """Everything an upload makes visible at once (invariant 3).
+
+    Each range must begin where its stream ends, after the ranges before it in this commit.
+    """
+
+    node_id: int
+    node_epoch: int
+    objects: Sequence[NewObject]
+    stream_epochs: Mapping[int, int]
+    """Epoch under which each stream in `objects` was written."""
+    snapshots: Mapping[int, bytes]
+    """New snapshot of a stream's owner, as of the stream's new end."""
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionCommit:
+    """Replace objects by others that cover every live range of them, at once (inputs become destroyed)."""
+
+    node_id: int
+    node_epoch: int
+    inputs: Sequence[int]
+    outputs: Sequence[NewObject]
+    now_ms: int
+    delete_after_ms: int
+    """When the inputs may be deleted: readers in flight are done by then."""
+
+
+class Catalog(Protocol):
+    """The metadata store of a cluster. Errors are those of `s3stream.errors`."""
+
+    async def open(self, *, cluster: str) -> None:
+        """Connect, migrate the schema, and adopt `cluster` as the cluster's name, or check that it is."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+    # nodes
+
+    async def register_node(self, node_id: int, host: str, port: int, *, now_ms: int, lease_ms: int) -> NodeInfo:
+        """Claim a node id: its epoch grows by one, and every writer with an older one is fenced."""
+        ...
+
+    async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
+        """Extend the lease; NodeFenced when the epoch is old."""
+        ...
+
+    async def list_nodes(self) -> Sequence[NodeInfo]:
+        """All nodes ever registered and not removed, by id."""
+        ...
+
+    # topics
+
+    async def create_topic(
+        self, name: str, topic_id: bytes, *, partitions: int, configs: Mapping[str, str], leader: int, internal: bool
+    ) -> TopicInfo:
+        """Create a topic and its streams, led by node `leader`. AlreadyExists unless it has this very `topic_id`."""
+        ...
+
+    async def add_partitions(self, name: str, total: int, *, leader: int) -> TopicInfo:
+        """Grow to `total` partitions; CatalogError when it has more already; no change when it has as many."""
+        ...
+
+    async def delete_topic(self, name: str, *, now_ms: int, delete_after_ms: int) -> None:
+        """Forget the topic and its streams; objects nobody needs any more become destroyed. NotFound if unknown."""
+        ...
+
+    async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+        """Change the topic's own settings."""
+        ...
+
+    async def list_topics(self) -> Sequence[TopicInfo]:
+        """All topics by name."""
+        ...
+
+    # streams
+
+    async def open_stream(self, stream_id: int, *, node_id: int, node_epoch: int) -> OpenStream:
+        """Take the stream over: its epoch and its leader epoch grow by one, the leader becomes `node_id`."""
+        ...
+
+    async def open_streams(self, stream_ids: Sequence[int], *, node_id: int, node_epoch: int) -> Sequence[OpenStream]:
+        """The same for many, in one transaction, in the order asked."""
+        ...
+
+    async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
+        """Those of the streams that exist."""
+        ...
+
+    async def trim_stream(
+        self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int
+    ) -> StreamInfo:
+        """Move the start forward (never back, never past the end); objects wholly before it become destroyed."""
+        ...
+
+    async def find_ranges(
+        self, stream_id: int, start_offset: int, end_offset: int, *, limit: int
+    ) -> Sequence[RangeLocation]:
+        """Committed ranges that overlap [start, end), in offset order, at most `limit`; O(log n + answer)."""
+        ...
+
+    async def find_time(self, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
+        """The first live range whose largest timestamp is at or after `timestamp_ms`."""
+        ...
+
+    # objects
+
+    async def prepare_objects(
+        self,
+        count: int,
+        *,
+        node_id: int,
+        node_epoch: int,
+        writer_id: str,
+        store: str,
+        now_ms: int,
+        deadline_ms: int,
+    ) -> Sequence[int]:
+        """Reserve object ids, never used before, for objects that are about to be written."""
+        ...
+
+    async def note_multipart(self, object_id: int, upload_id: str) -> None:
+        """Remember a multipart upload under way, so that a later process can abort it."""
+        ...
+
+    async def commit_upload(self, commit: UploadCommit) -> None:
+        """Make an upload visible. Refuses stale epochs, and ranges that do not begin at their stream's end."""
+        ...
+
+    async def commit_compaction(self, commit: CompactionCommit) -> None:
+        """Swap inputs for outputs. Every live range of the inputs must be covered by exactly one output."""
+        ...
+
+    async def get_objects(self, object_ids: Sequence[int]) -> Mapping[int, ObjectInfo]:
+        """Those of the objects that exist."""
+        ...
+
+    async def list_node_ssos(self, node_id: int, *, limit: int) -> Sequence[ObjectInfo]:
+        """The node's newest committed stream set objects, oldest first."""
+        ...
+
+    async def list_stream_objects(self, stream_id: int) -> Sequence[RangeLocation]:
+        """The stream's committed stream objects (SO) in offset order."""
+        ...
+
+    async def list_compactable_streams(self, node_id: int, *, objects_min: int, limit: int) -> Sequence[int]:
+        """Streams the node has open with at least `objects_min` stream objects, most objects first."""
+        ...
+
+    async def object_ranges(self, object_ids: Sequence[int]) -> Mapping[int, Sequence[RangeLocation]]:
+        """The live ranges (past their stream's start, stream not deleted) of each object, by stream and offset."""
+        ...
+
+    async def list_reapable(self, *, now_ms: int, limit: int) -> Sequence[tuple[ObjectInfo, str]]:
+        """Prepared or destroyed objects past their deadline, each with its multipart upload id or an empty text."""
+        ...
+
+    async def forget_objects(self, object_ids: Sequence[int]) -> None:
+        """Drop prepared and destroyed objects whose bytes are gone from the store."""
+        ...
+
+    async def count_objects(self) -> Mapping[str, tuple[int, int]]:
+        """(count, bytes) by kind and state, as in `"SSO committed"`."""
+        ...
+
+    # small things
+
+    async def next_producer_ids(self, count: int) -> int:
+        """Reserve `count` producer ids; returns the first."""
+        ...

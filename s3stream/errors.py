@@ -1,0 +1,61 @@
+"""Errors of the storage engine. Each message says what, where, and what was expected."""
+
+
+class StorageError(Exception):
+    """Any error of the storage engine."""
+
+
+class StorageFull(StorageError):
+    """No room for the append until an upload has freed some. Nothing was appended; the caller waits and retries."""
+
+
+class StorageStopped(StorageError):
+    """The engine takes no more appends: the WAL failed, the node was fenced, or it is closing. Says why."""
+
+
+class StreamFenced(StorageError):
+    """The caller's stream epoch or node epoch is older than the catalog's."""
+
+
+class StreamNotFound(StorageError):
+    """The catalog has no such stream (any more)."""
+
+
+class OffsetOutOfRange(StorageError):
+    """A read outside [start offset, confirmed offset], or an append that does not start at the end."""
+
+
+class CorruptObject(StorageError):
+    """An object's bytes do not match their checksum or format. Names object, position, expected and found."""
+
+
+class Discontinuity(StorageError):
+    """A gap between what is committed and what was recovered: the stream is stopped (invariant 11)."""
+
+
+class CatalogError(StorageError):
+    """The catalog refused a command (stale range, unknown object, illegal state change) or cannot be reached."""
+
+
+class NodeFenced(CatalogError):
+    """Another process registered with this node's id and a higher epoch."""
+
+
+class AlreadyExists(CatalogError):
+    """A topic or partition of that name exists."""
+
+
+class NotFound(CatalogError):
+    """No such topic, partition or object."""
+
+
+class StoreError(StorageError):
+    """An object store call failed for good: not retried, or retries ran out."""
+
+
+class ObjectNotFound(StoreError):
+    """No object under that key."""
+
+
+class ObjectExists(StoreError):
+    """A conditional put met an object of another writer."""

@@ -1,0 +1,1 @@
+"""The Delta WAL: a ring of records on a raw device or preallocated file that makes acks durable."""

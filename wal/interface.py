@@ -1,0 +1,141 @@
+"""What the storage engine asks of a write-ahead log, and the errors it may meet.
+
+The engine (`s3stream`) imports this module and nothing else of `wal`: the log behind it may be a Delta WAL on a raw
+device or file (`wal.log`), or the one in memory that unit tests use.
+
+Two kinds of position appear everywhere. A *logical offset* is a byte count since the log was formatted: it only grows.
+A *position* is where that byte lies on the device; it is derived (`FORMAT.md`) and never leaves `wal`.
+"""
+
+from asyncio import get_running_loop
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class WalError(Exception):
+    """Any error of the write-ahead log."""
+
+
+class OverCapacity(WalError):
+    """The ring has no room for the record until the log is trimmed. Nothing was appended; the caller may retry."""
+
+
+class WalFailed(WalError):
+    """A write failed or timed out: the log acks nothing any more. Names the device, the position and the cause."""
+
+
+class WalFenced(WalFailed):
+    """A higher node epoch was found on the device: another node owns it now."""
+
+
+class WalCorrupt(WalError):
+    """A valid record lies behind a damaged one. Names device, offset, expected and found."""
+
+
+class WalRefused(WalError):
+    """The device cannot be used as it is: too small, foreign content, another node's log. Says what was found."""
+
+
+class Durable:
+    """Completion of the block a record was written in; one object is shared by all records of the block.
+
+    Unlike a future, a cancelled waiter leaves it alone, and callbacks run synchronously, in the order they were added,
+    on the event loop's thread: acks leave in the order of appends. A callback must not raise.
+    """
+
+    __slots__ = ("_callbacks", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: WalError | None = None
+        self._callbacks: list[Callable[[WalError | None], None]] = []
+
+    def add_done_callback(self, callback: Callable[[WalError | None], None]) -> None:
+        """Call `callback(error)` when the block is durable (error None) or has failed; at once if it already is."""
+        if self.done:
+            callback(self.error)
+        else:
+            self._callbacks.append(callback)
+
+    def complete(self, error: WalError | None = None) -> None:
+        """Mark the block durable, or failed with `error`. For the log only; once."""
+        assert not self.done, "a block completes once"
+        self.done = True
+        self.error = error
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(error)
+
+    def __await__(self) -> Generator[object, None, None]:
+        """Wait until durable; raises the log's error."""
+        if not self.done:
+            waiter = get_running_loop().create_future()
+            self.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
+            yield from waiter
+        if self.error is not None:
+            raise self.error
+
+
+class Appended(NamedTuple):
+    """Where a record was put, and the completion of its block."""
+
+    offset: int
+    """Logical offset of the record's header, in bytes."""
+    end_offset: int
+    """Logical offset just past the record's body: trimming to `offset` frees up to here."""
+    durable: Durable
+
+
+class RecoveredRecord(NamedTuple):
+    """A record found on the device."""
+
+    offset: int
+    body: memoryview
+
+
+class WriteAheadLog(Protocol):
+    """An append-only ring of records that survive a crash once their `Durable` has completed without error.
+
+    All methods are called on one event loop's thread.
+    """
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of the ring available to records, headers and padding included."""
+        ...
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes between the trim offset and the next offset."""
+        ...
+
+    @property
+    def error(self) -> WalError | None:
+        """Why the log stopped taking appends, or None while it takes them."""
+        ...
+
+    def recover(self) -> AsyncIterator[RecoveredRecord]:
+        """Open the log and yield what lies past the trim offset, in the order of offsets. Once, before any append."""
+        ...
+
+    def append(self, parts: Sequence[Buffer]) -> Appended:
+        """Append one record whose body is the concatenation of `parts`; the parts are copied before this returns.
+
+        Raises OverCapacity when the ring is full, WalFailed after a failure, WalFenced when another node took over.
+        Completions come in the order of appends: a record is never reported durable before an earlier one.
+        """
+        ...
+
+    async def trim(self, offset: int) -> None:
+        """Free all records up to and including the one at `offset`; durable in the header when this returns."""
+        ...
+
+    async def reset(self) -> None:
+        """Free everything that was appended."""
+        ...
+
+    async def close(self) -> None:
+        """Write out what was appended, mark the shutdown graceful, release the device."""
+        ...
