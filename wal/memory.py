@@ -1,0 +1,140 @@
+"""A write-ahead log in memory, for tests of what lies above it: the same contract, no device.
+
+It keeps the parts of the contract that callers trip over: completions come on a later turn of the loop and in order,
+one `Durable` is shared by the records of a turn, capacity counts headers and is freed by `trim` only. `crash` gives the
+log that a restart would find: what was reported durable and not trimmed, nothing else.
+"""
+
+from asyncio import get_running_loop
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from wal.interface import Appended, Buffer, Durable, OverCapacity, RecoveredRecord, WalError, WalFailed
+
+_HEADER_BYTES = 24
+
+
+@dataclass(slots=True)
+class _Record:
+    offset: int
+    body: bytes
+    durable: bool
+
+
+class MemoryWal:
+    """A `WriteAheadLog` of `capacity_bytes`; with `auto_complete` off, records wait for `complete`."""
+
+    def __init__(self, capacity_bytes: int = 64 << 20, *, auto_complete: bool = True) -> None:
+        self.auto_complete = auto_complete
+        self.trims: list[int] = []
+        """Offsets `trim` was called with, for tests to look at."""
+        self._capacity_bytes = capacity_bytes
+        self._records: list[_Record] = []
+        self._trimmed_end = 0
+        self._next_offset = 0
+        self._pending: list[tuple[Durable, list[_Record]]] = []
+        self._open: tuple[Durable, list[_Record]] | None = None
+        self._recovered = False
+        self._closed = False
+        self._error: WalError | None = None
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of the ring available to records, headers included."""
+        return self._capacity_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes between the trim offset and the next offset."""
+        return self._next_offset - self._trimmed_end
+
+    @property
+    def error(self) -> WalError | None:
+        """Why the log stopped taking appends, or None."""
+        return self._error
+
+    async def recover(self) -> AsyncIterator[RecoveredRecord]:
+        """Yield the records past the trim offset, in order."""
+        assert not self._recovered, "recover() runs once"
+        self._recovered = True
+        for record in list(self._records):
+            yield RecoveredRecord(record.offset, memoryview(record.body))
+
+    def append(self, parts: Sequence[Buffer]) -> Appended:
+        """Append one record; it becomes durable on the next turn of the loop, or by `complete`."""
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise WalFailed("memory WAL: closed")
+        body = b"".join(parts)
+        size_bytes = _HEADER_BYTES + len(body)
+        if self.used_bytes + size_bytes > self._capacity_bytes:
+            raise OverCapacity(
+                f"memory WAL: record of {size_bytes} bytes, {self._capacity_bytes - self.used_bytes} bytes free"
+            )
+        if self._open is None:
+            self._open = (Durable(), [])
+            self._pending.append(self._open)
+            get_running_loop().call_soon(self._turn)
+        durable, records = self._open
+        record = _Record(self._next_offset, body, durable=False)
+        records.append(record)
+        self._records.append(record)
+        self._next_offset += size_bytes
+        return Appended(record.offset, self._next_offset, durable)
+
+    def complete(self, count: int | None = None) -> None:
+        """Make the first `count` pending groups of records durable (all, if None)."""
+        self._open = None
+        for _ in range(len(self._pending) if count is None else count):
+            durable, records = self._pending.pop(0)
+            for record in records:
+                record.durable = True
+            durable.complete()
+
+    def fail(self, error: WalError | None = None) -> None:
+        """Fail the log as a broken device would: nothing pending becomes durable, appends raise."""
+        self._error = error or WalFailed("memory WAL: failed by the test")
+        self._open = None
+        pending, self._pending = self._pending, []
+        for durable, _ in pending:
+            durable.complete(self._error)
+
+    def crash(self) -> "MemoryWal":
+        """Return the log a restart would find; this one fails."""
+        after = MemoryWal(self._capacity_bytes, auto_complete=self.auto_complete)
+        after._records = [record for record in self._records if record.durable]
+        after._trimmed_end = self._trimmed_end
+        after._next_offset = self._next_offset
+        if self._error is None:
+            self.fail(WalFailed("memory WAL: crashed"))
+        return after
+
+    async def trim(self, offset: int) -> None:
+        """Free all records up to and including the one at `offset`."""
+        self.trims.append(offset)
+        if self._error is not None:
+            raise self._error
+        kept = 0
+        for record in self._records:
+            if record.offset > offset:
+                break
+            self._trimmed_end = record.offset + _HEADER_BYTES + len(record.body)
+            kept += 1
+        del self._records[:kept]
+
+    async def reset(self) -> None:
+        """Free everything that was appended."""
+        self._records.clear()
+        self._trimmed_end = self._next_offset
+
+    async def close(self) -> None:
+        """Make everything pending durable and take no more."""
+        if self._error is None:
+            self.complete()
+        self._closed = True
+
+    def _turn(self) -> None:
+        self._open = None
+        if self.auto_complete:
+            self.complete()
