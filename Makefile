@@ -1,0 +1,44 @@
+# The commands of the project. Everything they install goes into .venv and into ANABRANCH_CACHE
+# (default: ~/.cache/anabranch), nothing else on the machine is touched.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+CHECKED := broker protocol s3stream wal compaction spark tests scripts benchmarks
+PYTEST_ARGS ?=
+BENCH_ARGS ?= --quick
+
+.DEFAULT_GOAL := help
+.PHONY: help setup tools demo test bench soak clean
+
+help: ## list the commands
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+
+setup: ## make .venv with everything; quick when nothing changed
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) scripts/bootstrap.py
+
+tools: setup ## fetch the programs that tests need: S3 server, Apache Kafka, Spark's Kafka source, kcat
+	@$(BIN)/python -m scripts.tools
+
+demo: setup ## real events from a Kafka client through the broker into objects, and out through Spark
+	@$(BIN)/python -m scripts.tools java spark
+	@$(BIN)/python -m scripts.demo
+
+test: tools ## format, lint, types, import contracts and all tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy -p scripts
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+bench: tools ## every benchmark, about a minute each (BENCH_ARGS= for the long runs)
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(BENCH_ARGS) || exit 1; done
+
+soak: tools ## the randomised tests for longer
+	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 $(PYTEST_ARGS)
+
+clean: ## remove .venv, caches of the tools, and what the demo left
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage demo-data
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

