@@ -1,0 +1,87 @@
+"""AddPartitionsToTxn: name the partitions a transaction writes to (KIP-98, KIP-890).
+
+Versions:
+    v0  the first
+    v1  throttling moves to after the answer
+    v2  PRODUCER_FENCED may come (KIP-588)
+    v3  flexible
+    v4  request adds transactions; drops v3_and_below_transactional_id, v3_and_below_producer_id,
+        v3_and_below_producer_epoch, v3_and_below_topics. response adds error_code, results_by_transaction; drops
+        results_by_topic_v3_and_below. batched and verify-only, between nodes (KIP-890)
+    v5  TRANSACTION_ABORTABLE may come
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 24
+
+
+@message
+class AddPartitionsToTxnTopic:
+    """Add partitions to txn topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message
+class AddPartitionsToTxnTransaction:
+    """Add partitions to txn transaction."""
+
+    transactional_id: str = wire.string("4+")
+    producer_id: int = wire.int64("4+")
+    producer_epoch: int = wire.int16("4+")
+    verify_only: bool = wire.boolean("4+")
+    topics: Sequence[AddPartitionsToTxnTopic] = wire.array(AddPartitionsToTxnTopic, "4+")
+
+
+@message(versions="0-5", flexible="3+")
+class AddPartitionsToTxnRequest:
+    """What a client asks of AddPartitionsToTxn."""
+
+    transactions: Sequence[AddPartitionsToTxnTransaction] = wire.array(AddPartitionsToTxnTransaction, "4+")
+    v3_and_below_transactional_id: str = wire.string("0-3")
+    v3_and_below_producer_id: int = wire.int64("0-3")
+    v3_and_below_producer_epoch: int = wire.int16("0-3")
+    v3_and_below_topics: Sequence[AddPartitionsToTxnTopic] = wire.array(AddPartitionsToTxnTopic, "0-3")
+
+
+@message
+class AddPartitionsToTxnPartitionResult:
+    """Add partitions to txn partition result."""
+
+    partition_index: int = wire.int32("0+")
+    partition_error_code: int = wire.int16("0+")
+
+
+@message
+class AddPartitionsToTxnTopicResult:
+    """Add partitions to txn topic result."""
+
+    name: str = wire.string("0+")
+    results_by_partition: Sequence[AddPartitionsToTxnPartitionResult] = wire.array(
+        AddPartitionsToTxnPartitionResult, "0+"
+    )
+
+
+@message
+class AddPartitionsToTxnResult:
+    """Add partitions to txn result."""
+
+    transactional_id: str = wire.string("4+")
+    topic_results: Sequence[AddPartitionsToTxnTopicResult] = wire.array(AddPartitionsToTxnTopicResult, "4+")
+
+
+@message(versions="0-5", flexible="3+")
+class AddPartitionsToTxnResponse:
+    """A node's answer to AddPartitionsToTxn."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    error_code: int = wire.int16("4+", ignorable=True)
+    results_by_transaction: Sequence[AddPartitionsToTxnResult] = wire.array(AddPartitionsToTxnResult, "4+")
+    results_by_topic_v3_and_below: Sequence[AddPartitionsToTxnTopicResult] = wire.array(
+        AddPartitionsToTxnTopicResult, "0-3"
+    )

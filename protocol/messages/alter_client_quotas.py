@@ -1,0 +1,63 @@
+"""AlterClientQuotas: change the quotas of clients (KIP-546).
+
+Versions:
+    v0  the first
+    v1  flexible
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 49
+
+
+@message
+class EntityData:
+    """Entity data."""
+
+    entity_type: str = wire.string("0+")
+    entity_name: str | None = wire.string("0+", nullable="0+")
+
+
+@message
+class OpData:
+    """Op data."""
+
+    key: str = wire.string("0+")
+    value: float = wire.float64("0+")
+    remove: bool = wire.boolean("0+")
+
+
+@message
+class EntryData:
+    """Entry data."""
+
+    entity: Sequence[EntityData] = wire.array(EntityData, "0+")
+    ops: Sequence[OpData] = wire.array(OpData, "0+")
+
+
+@message(versions="0-1", flexible="1+")
+class AlterClientQuotasRequest:
+    """What a client asks of AlterClientQuotas."""
+
+    entries: Sequence[EntryData] = wire.array(EntryData, "0+")
+    validate_only: bool = wire.boolean("0+")
+
+
+@message
+class EntryDataResponse:
+    """Entry data response."""
+
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+")
+    entity: Sequence[EntityData] = wire.array(EntityData, "0+")
+
+
+@message(versions="0-1", flexible="1+")
+class AlterClientQuotasResponse:
+    """A node's answer to AlterClientQuotas."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    entries: Sequence[EntryDataResponse] = wire.array(EntryDataResponse, "0+")

@@ -1,0 +1,66 @@
+"""ApiVersions: the APIs, versions and features a node has (KIP-35, KIP-511, KIP-584).
+
+Versions:
+    v0  the first
+    v1  response adds throttle_time_ms
+    v2  throttling moves to after the answer
+    v3  flexible. request adds client_software_name, client_software_version. response adds supported_features (tagged),
+        finalized_features_epoch (tagged), finalized_features (tagged), zk_migration_ready (tagged). the response header
+        stays v0
+    v4  features may have version 0 as their minimum
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 18
+
+
+@message(versions="0-4", flexible="3+")
+class ApiVersionsRequest:
+    """What a client asks of ApiVersions."""
+
+    client_software_name: str = wire.string("3+", ignorable=True)
+    client_software_version: str = wire.string("3+", ignorable=True)
+
+
+@message
+class ApiVersion:
+    """Api version."""
+
+    api_key: int = wire.int16("0+")
+    min_version: int = wire.int16("0+")
+    max_version: int = wire.int16("0+")
+
+
+@message
+class SupportedFeatureKey:
+    """Supported feature key."""
+
+    name: str = wire.string("3+")
+    min_version: int = wire.int16("3+")
+    max_version: int = wire.int16("3+")
+
+
+@message
+class FinalizedFeatureKey:
+    """Finalized feature key."""
+
+    name: str = wire.string("3+")
+    max_version_level: int = wire.int16("3+")
+    min_version_level: int = wire.int16("3+")
+
+
+@message(versions="0-4", flexible="3+")
+class ApiVersionsResponse:
+    """A node's answer to ApiVersions."""
+
+    error_code: int = wire.int16("0+")
+    api_keys: Sequence[ApiVersion] = wire.array(ApiVersion, "0+")
+    throttle_time_ms: int = wire.int32("1+", ignorable=True)
+    supported_features: Sequence[SupportedFeatureKey] = wire.array(SupportedFeatureKey, "3+", tag=0, ignorable=True)
+    finalized_features_epoch: int = wire.int64("3+", tag=1, default=-1, ignorable=True)
+    finalized_features: Sequence[FinalizedFeatureKey] = wire.array(FinalizedFeatureKey, "3+", tag=2, ignorable=True)
+    zk_migration_ready: bool = wire.boolean("3+", tag=3, ignorable=True)

@@ -1,0 +1,59 @@
+"""CreatePartitions: add partitions to topics (KIP-195).
+
+Versions:
+    v0  the first
+    v1  throttling moves to after the answer
+    v2  flexible
+    v3  THROTTLING_QUOTA_EXCEEDED may come (KIP-599)
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 37
+
+
+@message
+class CreatePartitionsAssignment:
+    """Create partitions assignment."""
+
+    broker_ids: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message
+class CreatePartitionsTopic:
+    """Create partitions topic."""
+
+    name: str = wire.string("0+")
+    count: int = wire.int32("0+")
+    assignments: Sequence[CreatePartitionsAssignment] | None = wire.array(
+        CreatePartitionsAssignment, "0+", nullable="0+"
+    )
+
+
+@message(versions="0-3", flexible="2+")
+class CreatePartitionsRequest:
+    """What a client asks of CreatePartitions."""
+
+    topics: Sequence[CreatePartitionsTopic] = wire.array(CreatePartitionsTopic, "0+")
+    timeout_ms: int = wire.int32("0+")
+    validate_only: bool = wire.boolean("0+")
+
+
+@message
+class CreatePartitionsTopicResult:
+    """Create partitions topic result."""
+
+    name: str = wire.string("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+
+
+@message(versions="0-3", flexible="2+")
+class CreatePartitionsResponse:
+    """A node's answer to CreatePartitions."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    results: Sequence[CreatePartitionsTopicResult] = wire.array(CreatePartitionsTopicResult, "0+")

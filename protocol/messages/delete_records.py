@@ -1,0 +1,63 @@
+"""DeleteRecords: raise the log start offset of partitions (KIP-107).
+
+Versions:
+    v0  the first
+    v1  throttling moves to after the answer
+    v2  flexible
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 21
+
+
+@message
+class DeleteRecordsPartition:
+    """Delete records partition."""
+
+    partition_index: int = wire.int32("0+")
+    offset: int = wire.int64("0+")
+
+
+@message
+class DeleteRecordsTopic:
+    """Delete records topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[DeleteRecordsPartition] = wire.array(DeleteRecordsPartition, "0+")
+
+
+@message(versions="0-2", flexible="2+")
+class DeleteRecordsRequest:
+    """What a client asks of DeleteRecords."""
+
+    topics: Sequence[DeleteRecordsTopic] = wire.array(DeleteRecordsTopic, "0+")
+    timeout_ms: int = wire.int32("0+")
+
+
+@message
+class DeleteRecordsPartitionResult:
+    """Delete records partition result."""
+
+    partition_index: int = wire.int32("0+")
+    low_watermark: int = wire.int64("0+")
+    error_code: int = wire.int16("0+")
+
+
+@message
+class DeleteRecordsTopicResult:
+    """Delete records topic result."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[DeleteRecordsPartitionResult] = wire.array(DeleteRecordsPartitionResult, "0+")
+
+
+@message(versions="0-2", flexible="2+")
+class DeleteRecordsResponse:
+    """A node's answer to DeleteRecords."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    topics: Sequence[DeleteRecordsTopicResult] = wire.array(DeleteRecordsTopicResult, "0+")

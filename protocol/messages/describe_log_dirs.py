@@ -1,0 +1,70 @@
+"""DescribeLogDirs: what lies in the log directories of a node (KIP-113, KIP-827).
+
+Versions:
+    v1  the oldest served
+    v2  flexible
+    v3  response adds error_code
+    v4  response adds results.total_bytes, results.usable_bytes
+    v5  response adds results.is_cordoned
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 35
+
+
+@message
+class DescribableLogDirTopic:
+    """Describable log dir topic."""
+
+    topic: str = wire.string("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message(versions="1-5", flexible="2+")
+class DescribeLogDirsRequest:
+    """What a client asks of DescribeLogDirs."""
+
+    topics: Sequence[DescribableLogDirTopic] | None = wire.array(DescribableLogDirTopic, "0+", nullable="0+")
+
+
+@message
+class DescribeLogDirsPartition:
+    """Describe log dirs partition."""
+
+    partition_index: int = wire.int32("0+")
+    partition_size: int = wire.int64("0+")
+    offset_lag: int = wire.int64("0+")
+    is_future_key: bool = wire.boolean("0+")
+
+
+@message
+class DescribeLogDirsTopic:
+    """Describe log dirs topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[DescribeLogDirsPartition] = wire.array(DescribeLogDirsPartition, "0+")
+
+
+@message
+class DescribeLogDirsResult:
+    """Describe log dirs result."""
+
+    error_code: int = wire.int16("0+")
+    log_dir: str = wire.string("0+")
+    topics: Sequence[DescribeLogDirsTopic] = wire.array(DescribeLogDirsTopic, "0+")
+    total_bytes: int = wire.int64("4+", default=-1, ignorable=True)
+    usable_bytes: int = wire.int64("4+", default=-1, ignorable=True)
+    is_cordoned: bool = wire.boolean("5+", ignorable=True)
+
+
+@message(versions="1-5", flexible="2+")
+class DescribeLogDirsResponse:
+    """A node's answer to DescribeLogDirs."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    error_code: int = wire.int16("3+", ignorable=True)
+    results: Sequence[DescribeLogDirsResult] = wire.array(DescribeLogDirsResult, "0+")

@@ -1,0 +1,53 @@
+"""LeaveGroup: take members out of a classic group (KIP-345, KIP-800).
+
+Versions:
+    v0  the first
+    v1  response adds throttle_time_ms
+    v2  throttling moves to after the answer
+    v3  request adds members; drops member_id. response adds members
+    v4  flexible
+    v5  request adds members.reason
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 13
+
+
+@message
+class MemberIdentity:
+    """Member identity."""
+
+    member_id: str = wire.string("3+")
+    group_instance_id: str | None = wire.string("3+", nullable="3+", default=None)
+    reason: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)
+
+
+@message(versions="0-5", flexible="4+")
+class LeaveGroupRequest:
+    """What a client asks of LeaveGroup."""
+
+    group_id: str = wire.string("0+")
+    member_id: str = wire.string("0-2")
+    members: Sequence[MemberIdentity] = wire.array(MemberIdentity, "3+")
+
+
+@message
+class MemberResponse:
+    """Member response."""
+
+    member_id: str = wire.string("3+")
+    group_instance_id: str | None = wire.string("3+", nullable="3+")
+    error_code: int = wire.int16("3+")
+
+
+@message(versions="0-5", flexible="4+")
+class LeaveGroupResponse:
+    """A node's answer to LeaveGroup."""
+
+    throttle_time_ms: int = wire.int32("1+", ignorable=True)
+    error_code: int = wire.int16("0+")
+    members: Sequence[MemberResponse] = wire.array(MemberResponse, "3+")

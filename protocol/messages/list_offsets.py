@@ -1,0 +1,76 @@
+"""ListOffsets: find offsets by time, or the special ones (earliest, latest, ...).
+
+Versions:
+    v1  the oldest served
+    v2  request adds isolation_level. response adds throttle_time_ms
+    v3  throttling moves to after the answer
+    v4  request adds topics.partitions.current_leader_epoch. response adds topics.partitions.leader_epoch
+    v5  as v4
+    v6  flexible
+    v7  max timestamp, -3 (KIP-734)
+    v8  earliest local, -4 (KIP-405)
+    v9  latest tiered, -5 (KIP-1005)
+    v10 request adds timeout_ms
+    v11 earliest pending upload, -6 (KIP-1023)
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 2
+
+
+@message
+class ListOffsetsPartition:
+    """List offsets partition."""
+
+    partition_index: int = wire.int32("0+")
+    current_leader_epoch: int = wire.int32("4+", default=-1, ignorable=True)
+    timestamp: int = wire.int64("0+")
+
+
+@message
+class ListOffsetsTopic:
+    """List offsets topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[ListOffsetsPartition] = wire.array(ListOffsetsPartition, "0+")
+
+
+@message(versions="1-11", flexible="6+")
+class ListOffsetsRequest:
+    """What a client asks of ListOffsets."""
+
+    replica_id: int = wire.int32("0+")
+    isolation_level: int = wire.int8("2+")
+    topics: Sequence[ListOffsetsTopic] = wire.array(ListOffsetsTopic, "0+")
+    timeout_ms: int = wire.int32("10+", ignorable=True)
+
+
+@message
+class ListOffsetsPartitionResponse:
+    """List offsets partition response."""
+
+    partition_index: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    timestamp: int = wire.int64("1+", default=-1)
+    offset: int = wire.int64("1+", default=-1)
+    leader_epoch: int = wire.int32("4+", default=-1)
+
+
+@message
+class ListOffsetsTopicResponse:
+    """List offsets topic response."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[ListOffsetsPartitionResponse] = wire.array(ListOffsetsPartitionResponse, "0+")
+
+
+@message(versions="1-11", flexible="6+")
+class ListOffsetsResponse:
+    """A node's answer to ListOffsets."""
+
+    throttle_time_ms: int = wire.int32("2+", ignorable=True)
+    topics: Sequence[ListOffsetsTopicResponse] = wire.array(ListOffsetsTopicResponse, "0+")

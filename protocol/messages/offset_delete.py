@@ -1,0 +1,60 @@
+"""OffsetDelete: remove stored offsets of a group (KIP-496).
+
+Versions:
+    v0  the first
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 47
+
+
+@message
+class OffsetDeleteRequestPartition:
+    """Offset delete request partition."""
+
+    partition_index: int = wire.int32("0+")
+
+
+@message
+class OffsetDeleteRequestTopic:
+    """Offset delete request topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[OffsetDeleteRequestPartition] = wire.array(OffsetDeleteRequestPartition, "0+")
+
+
+@message(versions="0", flexible=None)
+class OffsetDeleteRequest:
+    """What a client asks of OffsetDelete."""
+
+    group_id: str = wire.string("0+")
+    topics: Sequence[OffsetDeleteRequestTopic] = wire.array(OffsetDeleteRequestTopic, "0+")
+
+
+@message
+class OffsetDeleteResponsePartition:
+    """Offset delete response partition."""
+
+    partition_index: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+
+
+@message
+class OffsetDeleteResponseTopic:
+    """Offset delete response topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[OffsetDeleteResponsePartition] = wire.array(OffsetDeleteResponsePartition, "0+")
+
+
+@message(versions="0", flexible=None)
+class OffsetDeleteResponse:
+    """A node's answer to OffsetDelete."""
+
+    error_code: int = wire.int16("0+")
+    throttle_time_ms: int = wire.int32("0+", ignorable=True)
+    topics: Sequence[OffsetDeleteResponseTopic] = wire.array(OffsetDeleteResponseTopic, "0+")

@@ -1,0 +1,65 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended, to detect truncation (KIP-101, KIP-320).
+
+Versions:
+    v2  the oldest served
+    v3  request adds replica_id
+    v4  flexible
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 23
+
+
+@message
+class OffsetForLeaderPartition:
+    """Offset for leader partition."""
+
+    partition: int = wire.int32("0+")
+    current_leader_epoch: int = wire.int32("2+", default=-1, ignorable=True)
+    leader_epoch: int = wire.int32("0+")
+
+
+@message
+class OffsetForLeaderTopic:
+    """Offset for leader topic."""
+
+    topic: str = wire.string("0+")
+    partitions: Sequence[OffsetForLeaderPartition] = wire.array(OffsetForLeaderPartition, "0+")
+
+
+@message(versions="2-4", flexible="4+")
+class OffsetForLeaderEpochRequest:
+    """What a client asks of OffsetForLeaderEpoch."""
+
+    replica_id: int = wire.int32("3+", default=-2, ignorable=True)
+    topics: Sequence[OffsetForLeaderTopic] = wire.array(OffsetForLeaderTopic, "0+")
+
+
+@message
+class EpochEndOffset:
+    """Epoch end offset."""
+
+    error_code: int = wire.int16("0+")
+    partition: int = wire.int32("0+")
+    leader_epoch: int = wire.int32("1+", default=-1, ignorable=True)
+    end_offset: int = wire.int64("0+", default=-1)
+
+
+@message
+class OffsetForLeaderTopicResult:
+    """Offset for leader topic result."""
+
+    topic: str = wire.string("0+")
+    partitions: Sequence[EpochEndOffset] = wire.array(EpochEndOffset, "0+")
+
+
+@message(versions="2-4", flexible="4+")
+class OffsetForLeaderEpochResponse:
+    """A node's answer to OffsetForLeaderEpoch."""
+
+    throttle_time_ms: int = wire.int32("2+", ignorable=True)
+    topics: Sequence[OffsetForLeaderTopicResult] = wire.array(OffsetForLeaderTopicResult, "0+")

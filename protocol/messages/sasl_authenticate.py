@@ -1,0 +1,29 @@
+"""SaslAuthenticate: exchange SASL tokens (KIP-152, KIP-368).
+
+Versions:
+    v0  the first
+    v1  response adds session_lifetime_ms
+    v2  flexible
+"""
+
+from protocol import wire
+from protocol.wire import Buffer, message
+
+KEY = 36
+
+
+@message(versions="0-2", flexible="2+")
+class SaslAuthenticateRequest:
+    """What a client asks of SaslAuthenticate."""
+
+    auth_bytes: Buffer = wire.bytes_("0+")
+
+
+@message(versions="0-2", flexible="2+")
+class SaslAuthenticateResponse:
+    """A node's answer to SaslAuthenticate."""
+
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+")
+    auth_bytes: Buffer = wire.bytes_("0+")
+    session_lifetime_ms: int = wire.int64("1+", ignorable=True)

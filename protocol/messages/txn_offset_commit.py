@@ -1,0 +1,73 @@
+"""TxnOffsetCommit: store offsets of a group as part of a transaction (KIP-98, KIP-447).
+
+Versions:
+    v0  the first
+    v1  throttling moves to after the answer
+    v2  request adds topics.partitions.committed_leader_epoch
+    v3  flexible. request adds generation_id, member_id, group_instance_id
+    v4  TRANSACTION_ABORTABLE may come (KIP-890)
+    v5  adds the group to the transaction as well (KIP-890, part 2)
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 28
+
+
+@message
+class TxnOffsetCommitRequestPartition:
+    """Txn offset commit request partition."""
+
+    partition_index: int = wire.int32("0+")
+    committed_offset: int = wire.int64("0+")
+    committed_leader_epoch: int = wire.int32("2+", default=-1, ignorable=True)
+    committed_metadata: str | None = wire.string("0+", nullable="0+")
+
+
+@message
+class TxnOffsetCommitRequestTopic:
+    """Txn offset commit request topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[TxnOffsetCommitRequestPartition] = wire.array(TxnOffsetCommitRequestPartition, "0+")
+
+
+@message(versions="0-5", flexible="3+")
+class TxnOffsetCommitRequest:
+    """What a client asks of TxnOffsetCommit."""
+
+    transactional_id: str = wire.string("0+")
+    group_id: str = wire.string("0+")
+    producer_id: int = wire.int64("0+")
+    producer_epoch: int = wire.int16("0+")
+    generation_id: int = wire.int32("3+", default=-1)
+    member_id: str = wire.string("3+")
+    group_instance_id: str | None = wire.string("3+", nullable="3+", default=None)
+    topics: Sequence[TxnOffsetCommitRequestTopic] = wire.array(TxnOffsetCommitRequestTopic, "0+")
+
+
+@message
+class TxnOffsetCommitResponsePartition:
+    """Txn offset commit response partition."""
+
+    partition_index: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+
+
+@message
+class TxnOffsetCommitResponseTopic:
+    """Txn offset commit response topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[TxnOffsetCommitResponsePartition] = wire.array(TxnOffsetCommitResponsePartition, "0+")
+
+
+@message(versions="0-5", flexible="3+")
+class TxnOffsetCommitResponse:
+    """A node's answer to TxnOffsetCommit."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    topics: Sequence[TxnOffsetCommitResponseTopic] = wire.array(TxnOffsetCommitResponseTopic, "0+")

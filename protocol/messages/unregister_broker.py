@@ -1,0 +1,26 @@
+"""UnregisterBroker: take a node out of the cluster (KIP-500).
+
+Versions:
+    v0  the first. flexible
+"""
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 64
+
+
+@message(versions="0", flexible="0+")
+class UnregisterBrokerRequest:
+    """What a client asks of UnregisterBroker."""
+
+    broker_id: int = wire.int32("0+")
+
+
+@message(versions="0", flexible="0+")
+class UnregisterBrokerResponse:
+    """A node's answer to UnregisterBroker."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+")

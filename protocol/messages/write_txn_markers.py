@@ -1,0 +1,71 @@
+"""WriteTxnMarkers: write commit or abort markers into partitions (KIP-98).
+
+Versions:
+    v1  the oldest served. flexible
+    v2  request adds markers.transaction_version
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 27
+
+
+@message
+class WritableTxnMarkerTopic:
+    """Writable txn marker topic."""
+
+    name: str = wire.string("0+")
+    partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message
+class WritableTxnMarker:
+    """Writable txn marker."""
+
+    producer_id: int = wire.int64("0+")
+    producer_epoch: int = wire.int16("0+")
+    transaction_result: bool = wire.boolean("0+")
+    topics: Sequence[WritableTxnMarkerTopic] = wire.array(WritableTxnMarkerTopic, "0+")
+    coordinator_epoch: int = wire.int32("0+")
+    transaction_version: int = wire.int8("2+", ignorable=True)
+
+
+@message(versions="1-2", flexible="1+")
+class WriteTxnMarkersRequest:
+    """What a client asks of WriteTxnMarkers."""
+
+    markers: Sequence[WritableTxnMarker] = wire.array(WritableTxnMarker, "0+")
+
+
+@message
+class WritableTxnMarkerPartitionResult:
+    """Writable txn marker partition result."""
+
+    partition_index: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+
+
+@message
+class WritableTxnMarkerTopicResult:
+    """Writable txn marker topic result."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[WritableTxnMarkerPartitionResult] = wire.array(WritableTxnMarkerPartitionResult, "0+")
+
+
+@message
+class WritableTxnMarkerResult:
+    """Writable txn marker result."""
+
+    producer_id: int = wire.int64("0+")
+    topics: Sequence[WritableTxnMarkerTopicResult] = wire.array(WritableTxnMarkerTopicResult, "0+")
+
+
+@message(versions="1-2", flexible="1+")
+class WriteTxnMarkersResponse:
+    """A node's answer to WriteTxnMarkers."""
+
+    markers: Sequence[WritableTxnMarkerResult] = wire.array(WritableTxnMarkerResult, "0+")

@@ -1,0 +1,188 @@
+"""How a message declares its fields: wire type, versions, nullability and tags.
+
+A Kafka message is a dataclass whose fields each say, in the notation of Kafka's schema files, which versions carry
+them (``"3+"``, ``"0-12"``, ``"7"``), in which versions they may be null, and whether they are tagged:
+
+    @message
+    class PartitionProduceData:
+        index: int = wire.int32("0+")
+        records: Buffer | None = wire.records("0+", nullable="0+")
+
+The declarations are plain data; `protocol.codec` compiles them. Every field has a default (Kafka's schema gives each
+one), so that a message is built from the fields that matter by keyword.
+
+Values: integers are `int`, strings `str`, uuids 16 `bytes`, arrays tuples (any sequence is encoded), absent `None`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar, dataclass_transform, overload
+
+Buffer = bytes | bytearray | memoryview
+"""One contiguous piece of bytes. Decoded records are memoryviews of the input; nothing is copied."""
+
+Records = Buffer | Sequence[Buffer]
+"""Record batches to encode: one buffer, or several that follow each other (sent by one vectored write)."""
+
+ZERO_UUID: Final = bytes(16)
+VERSION_MAX: Final = 32767
+
+T = TypeVar("T")
+
+
+class Kind(Enum):
+    """The primitive wire types; the value is the struct character of those with a fixed size."""
+
+    BOOLEAN = "?"
+    INT8 = "b"
+    INT16 = "h"
+    INT32 = "i"
+    INT64 = "q"
+    UINT16 = "H"
+    UINT32 = "I"
+    FLOAT64 = "d"
+    UUID = "16s"
+    STRING = "string"
+    BYTES = "bytes"
+    RECORDS = "records"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every value takes the same number of bytes, so that `struct` can read it in a run."""
+        return self not in {Kind.STRING, Kind.BYTES, Kind.RECORDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """An inclusive range of versions; empty when `last` is below `first`."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Versions":
+        """Read Kafka's notation: ``"3+"``, ``"0-12"``, ``"7"``, ``"none"``; None is none too."""
+        if text is None or text == "none":
+            return cls(0, -1)
+        first, dash, last = text.partition("-")
+        if dash:
+            return cls(int(first), int(last))
+        if first.endswith("+"):
+            return cls(int(first[:-1]), VERSION_MAX)
+        return cls(int(first), int(first))
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field's wire declaration. `element` is a primitive, or the message class of a structure."""
+
+    element: Kind | type
+    is_array: bool
+    versions: Versions
+    nullable: Versions
+    tagged: Versions
+    tag: int
+    default: Any
+    ignorable: bool
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What the codec needs to know of a message class. `versions` is None for structures inside a message."""
+
+    fields: tuple[Field, ...]
+    versions: Versions | None
+    flexible: Versions
+
+
+_METADATA_KEY: Final = "wire"
+_SCHEMA_ATTRIBUTE: Final = "__wire_schema__"
+
+
+@overload
+def message(cls: type[T], /) -> type[T]: ...
+@overload
+def message(*, versions: str, flexible: str | None) -> Callable[[type[T]], type[T]]: ...
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def message(cls: type | None = None, /, *, versions: str | None = None, flexible: str | None = None) -> Any:
+    """Make a class of `wire` fields a message: a keyword-only slotted dataclass that the codec can compile.
+
+    Messages are values: the type checker holds them frozen. The check is left out at run time, because a frozen
+    dataclass sets each field through `object.__setattr__`, which alone costs more than decoding the field.
+    """
+
+    def wrap(plain: type) -> type:
+        made: type = dataclass(slots=True, kw_only=True, unsafe_hash=True)(plain)
+        fields = tuple(dataclasses.replace(f.metadata[_METADATA_KEY], name=f.name) for f in dataclasses.fields(made))
+        schema = Schema(fields, Versions.parse(versions) if versions else None, Versions.parse(flexible))
+        setattr(made, _SCHEMA_ATTRIBUTE, schema)
+        return made
+
+    return wrap if cls is None else wrap(cls)
+
+
+def schema_of(message_type: type) -> Schema:
+    """The declaration behind a message class."""
+    schema: Schema = getattr(message_type, _SCHEMA_ATTRIBUTE)
+    return schema
+
+
+def _field(
+    element: Kind | type,
+    versions: str,
+    default: Any,
+    *,
+    is_array: bool = False,
+    nullable: str | None = None,
+    tag: int = -1,
+    tagged: str | None = None,
+    ignorable: bool = False,
+) -> Any:
+    spec = Field(
+        element,
+        is_array,
+        Versions.parse(versions),
+        Versions.parse(nullable),
+        Versions.parse(tagged or (versions if tag >= 0 else None)),
+        tag,
+        default,
+        ignorable,
+    )
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: spec})
+
+
+def _primitive(kind: Kind, implicit_default: Any) -> Callable[..., Any]:
+    def declare(versions: str, *, default: Any = implicit_default, **options: Any) -> Any:
+        return _field(kind, versions, default, **options)
+
+    return declare
+
+
+boolean: Final = _primitive(Kind.BOOLEAN, False)
+int8: Final = _primitive(Kind.INT8, 0)
+int16: Final = _primitive(Kind.INT16, 0)
+int32: Final = _primitive(Kind.INT32, 0)
+int64: Final = _primitive(Kind.INT64, 0)
+uint16: Final = _primitive(Kind.UINT16, 0)
+uint32: Final = _primitive(Kind.UINT32, 0)
+float64: Final = _primitive(Kind.FLOAT64, 0.0)
+uuid: Final = _primitive(Kind.UUID, ZERO_UUID)
+string: Final = _primitive(Kind.STRING, "")
+bytes_: Final = _primitive(Kind.BYTES, b"")
+records: Final = _primitive(Kind.RECORDS, None)
+
+
+def array(element: Kind | type, versions: str, *, default: Sequence[Any] | None = (), **options: Any) -> Any:
+    """An array of a primitive or of structures; decoded to a tuple."""
+    return _field(element, versions, default, is_array=True, **options)
+
+
+def struct(element: type, versions: str, *, default: Any = ..., **options: Any) -> Any:
+    """A structure inside a message; the default is the structure with all its defaults, or None."""
+    return _field(element, versions, element() if default is ... else default, **options)
