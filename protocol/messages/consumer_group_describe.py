@@ -2,7 +2,7 @@
 
 Versions:
     v0  the first. flexible
-    v1  as v0
+    v1  response adds groups.members.member_type
 """
 
 from collections.abc import Sequence
@@ -51,6 +51,7 @@ class Member:
     subscribed_topic_regex: str | None = wire.string("0+", nullable="0+", default=None)
     assignment: Assignment = wire.struct(Assignment, "0+")
     target_assignment: Assignment = wire.struct(Assignment, "0+")
+    member_type: int = wire.int8("1+", default=-1, ignorable=True)
 
 
 @message

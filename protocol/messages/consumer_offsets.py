@@ -1,0 +1,237 @@
+"""The records of `__consumer_offsets`, the log a group coordinator recovers from.
+
+Each key and value begins with an int16 version (`codec.encode_versioned`); the version of a key also says which
+record it is: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer group (KIP-848). A null value deletes.
+    v1  offset_commit_value adds expire_timestamp
+    v1  group_metadata_value adds members.rebalance_timeout
+    v2  offset_commit_value drops expire_timestamp
+    v2  group_metadata_value adds current_state_timestamp
+    v3  offset_commit_value adds leader_epoch
+    v3  group_metadata_value adds members.group_instance_id
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import Buffer, message
+
+
+@message(versions="0-1", flexible=None)
+class OffsetCommitKey:
+    """Offset commit key."""
+
+    group: str = wire.string("0-1")
+    topic: str = wire.string("0-1")
+    partition: int = wire.int32("0-1")
+
+
+@message(versions="0-4", flexible="4+")
+class OffsetCommitValue:
+    """Offset commit value."""
+
+    offset: int = wire.int64("0+")
+    leader_epoch: int = wire.int32("3+", default=-1, ignorable=True)
+    metadata: str = wire.string("0+")
+    commit_timestamp: int = wire.int64("0+")
+    expire_timestamp: int = wire.int64("1", default=-1, ignorable=True)
+
+
+@message(versions="2", flexible=None)
+class GroupMetadataKey:
+    """Group metadata key."""
+
+    group: str = wire.string("2")
+
+
+@message
+class MemberMetadata:
+    """Member metadata."""
+
+    member_id: str = wire.string("0+")
+    group_instance_id: str | None = wire.string("3+", nullable="3+", default=None, ignorable=True)
+    client_id: str = wire.string("0+")
+    client_host: str = wire.string("0+")
+    rebalance_timeout: int = wire.int32("1+", default=-1, ignorable=True)
+    session_timeout: int = wire.int32("0+")
+    subscription: Buffer = wire.bytes_("0+")
+    assignment: Buffer = wire.bytes_("0+")
+
+
+@message(versions="0-4", flexible="4+")
+class GroupMetadataValue:
+    """Group metadata value."""
+
+    protocol_type: str = wire.string("0+")
+    generation: int = wire.int32("0+")
+    protocol: str | None = wire.string("0+", nullable="0+")
+    leader: str | None = wire.string("0+", nullable="0+")
+    current_state_timestamp: int = wire.int64("2+", default=-1, ignorable=True)
+    members: Sequence[MemberMetadata] = wire.array(MemberMetadata, "0+")
+
+
+@message(versions="3", flexible=None)
+class ConsumerGroupMetadataKey:
+    """Consumer group metadata key."""
+
+    group_id: str = wire.string("3")
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupMetadataValue:
+    """Consumer group metadata value."""
+
+    epoch: int = wire.int32("0+")
+
+
+@message(versions="4", flexible=None)
+class ConsumerGroupPartitionMetadataKey:
+    """Consumer group partition metadata key."""
+
+    group_id: str = wire.string("4")
+
+
+@message
+class PartitionMetadata:
+    """Partition metadata."""
+
+    partition: int = wire.int32("0+")
+    racks: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
+
+
+@message
+class TopicMetadata:
+    """Topic metadata."""
+
+    topic_id: bytes = wire.uuid("0+")
+    topic_name: str = wire.string("0+")
+    num_partitions: int = wire.int32("0+")
+    partition_metadata: Sequence[PartitionMetadata] = wire.array(PartitionMetadata, "0+")
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupPartitionMetadataValue:
+    """Consumer group partition metadata value."""
+
+    topics: Sequence[TopicMetadata] = wire.array(TopicMetadata, "0+")
+
+
+@message(versions="5", flexible=None)
+class ConsumerGroupMemberMetadataKey:
+    """Consumer group member metadata key."""
+
+    group_id: str = wire.string("5")
+    member_id: str = wire.string("5")
+
+
+@message
+class ClassicProtocol:
+    """Classic protocol."""
+
+    name: str = wire.string("0+")
+    metadata: Buffer = wire.bytes_("0+")
+
+
+@message
+class ClassicMemberMetadata:
+    """Classic member metadata."""
+
+    session_timeout_ms: int = wire.int32("0+")
+    supported_protocols: Sequence[ClassicProtocol] = wire.array(ClassicProtocol, "0+")
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupMemberMetadataValue:
+    """Consumer group member metadata value."""
+
+    instance_id: str | None = wire.string("0+", nullable="0+")
+    rack_id: str | None = wire.string("0+", nullable="0+")
+    client_id: str = wire.string("0+")
+    client_host: str = wire.string("0+")
+    subscribed_topic_names: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
+    subscribed_topic_regex: str | None = wire.string("0+", nullable="0+")
+    rebalance_timeout_ms: int = wire.int32("0+", default=-1)
+    server_assignor: str | None = wire.string("0+", nullable="0+")
+    classic_member_metadata: ClassicMemberMetadata | None = wire.struct(
+        ClassicMemberMetadata, "0+", nullable="0+", tag=0, default=None
+    )
+
+
+@message(versions="6", flexible=None)
+class ConsumerGroupTargetAssignmentMetadataKey:
+    """Consumer group target assignment metadata key."""
+
+    group_id: str = wire.string("6")
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupTargetAssignmentMetadataValue:
+    """Consumer group target assignment metadata value."""
+
+    assignment_epoch: int = wire.int32("0+")
+
+
+@message(versions="7", flexible=None)
+class ConsumerGroupTargetAssignmentMemberKey:
+    """Consumer group target assignment member key."""
+
+    group_id: str = wire.string("7")
+    member_id: str = wire.string("7")
+
+
+@message
+class TopicPartition:
+    """Topic partition."""
+
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupTargetAssignmentMemberValue:
+    """Consumer group target assignment member value."""
+
+    topic_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "0+")
+
+
+@message(versions="8", flexible=None)
+class ConsumerGroupCurrentMemberAssignmentKey:
+    """Consumer group current member assignment key."""
+
+    group_id: str = wire.string("8")
+    member_id: str = wire.string("8")
+
+
+@message
+class TopicPartitions:
+    """Topic partitions."""
+
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupCurrentMemberAssignmentValue:
+    """Consumer group current member assignment value."""
+
+    member_epoch: int = wire.int32("0+")
+    previous_member_epoch: int = wire.int32("0+")
+    state: int = wire.int8("0+")
+    assigned_partitions: Sequence[TopicPartitions] = wire.array(TopicPartitions, "0+")
+    partitions_pending_revocation: Sequence[TopicPartitions] = wire.array(TopicPartitions, "0+")
+
+
+@message(versions="16", flexible=None)
+class ConsumerGroupRegularExpressionKey:
+    """Consumer group regular expression key."""
+
+    group_id: str = wire.string("16")
+    regular_expression: str = wire.string("16")
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupRegularExpressionValue:
+    """Consumer group regular expression value."""
+
+    topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
+    version: int = wire.int64("0+")
+    timestamp: int = wire.int64("0+")

@@ -1,0 +1,48 @@
+"""What members of a classic consumer group tell each other through the coordinator.
+
+The metadata of JoinGroup and the assignment of SyncGroup hold these, each after an int16 version
+(`codec.encode_versioned`). The broker reads them only to describe a group, to migrate one, and to know its topics.
+    v1  consumer_protocol_subscription adds owned_partitions
+    v2  consumer_protocol_subscription adds generation_id
+    v3  consumer_protocol_subscription adds rack_id
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import Buffer, message
+
+
+@message
+class TopicPartition:
+    """Topic partition."""
+
+    topic: str = wire.string("1+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "1+")
+
+
+@message(versions="0-3", flexible=None)
+class ConsumerProtocolSubscription:
+    """Consumer protocol subscription."""
+
+    topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
+    user_data: Buffer | None = wire.bytes_("0+", nullable="0+", default=None)
+    owned_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "1+", ignorable=True)
+    generation_id: int = wire.int32("2+", default=-1, ignorable=True)
+    rack_id: str | None = wire.string("3+", nullable="3+", default=None, ignorable=True)
+
+
+@message
+class TopicPartitionResponse:
+    """Topic partition response."""
+
+    topic: str = wire.string("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message(versions="0-3", flexible=None)
+class ConsumerProtocolAssignment:
+    """Consumer protocol assignment."""
+
+    assigned_partitions: Sequence[TopicPartitionResponse] = wire.array(TopicPartitionResponse, "0+")
+    user_data: Buffer | None = wire.bytes_("0+", nullable="0+", default=None)
