@@ -37,6 +37,10 @@ class CatalogError(StorageError):
     """The catalog refused a command (stale range, unknown object, illegal state change) or cannot be reached."""
 
 
+class CatalogUnavailable(CatalogError):
+    """The catalog cannot be reached, or cannot work just now (disk full, going down): the call may succeed later."""
+
+
 class NodeFenced(CatalogError):
     """Another process registered with this node's id and a higher epoch."""
 
