@@ -1,7 +1,8 @@
 """What node, engine and compaction ask of the catalog: metadata only, each command one transaction.
 
 Commands are idempotent: repeating one that succeeded succeeds again. Those that take `node_epoch` or a stream's epoch
-refuse old ones (invariant 7). Getters have no side effects. Times are ms since 1970 and always handed in.
+refuse old ones (invariant 7). Getters have no side effects. Times are ms since 1970 and always handed in;
+`delete_after_ms` and `deadline_ms` are such times, not durations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -147,6 +148,10 @@ class Catalog(Protocol):
         """Those of the streams that exist."""
         ...
 
+    async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
+        """The first `limit` streams with ids above `after`, by id."""
+        ...
+
     async def trim_stream(
         self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int
     ) -> StreamInfo:
@@ -195,6 +200,10 @@ class Catalog(Protocol):
         """Those of the objects that exist."""
         ...
 
+    async def list_objects(self, *, after: int, limit: int) -> Sequence[ObjectInfo]:
+        """The first `limit` objects, in any state, with ids above `after`, by id."""
+        ...
+
     async def list_node_ssos(self, node_id: int, *, limit: int) -> Sequence[ObjectInfo]:
         """The node's newest committed stream set objects, oldest first."""
         ...
@@ -213,6 +222,13 @@ class Catalog(Protocol):
 
     async def list_reapable(self, *, now_ms: int, limit: int) -> Sequence[tuple[ObjectInfo, str]]:
         """Prepared or destroyed objects past their deadline, each with its multipart upload id or an empty text."""
+        ...
+
+    async def condemn_objects(self, object_ids: Sequence[int], *, now_ms: int) -> Sequence[int]:
+        """Take prepared objects past their deadline from their writers, so that no commit can come after.
+
+        They become destroyed. Returns which of the ids are destroyed now: only those may be deleted from the store.
+        """
         ...
 
     async def forget_objects(self, object_ids: Sequence[int]) -> None:

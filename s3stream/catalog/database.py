@@ -1,0 +1,157 @@
+"""Runs the catalog's transactions on SQLite or PostgreSQL, off the event loop.
+
+What it keeps true: **one writer at a time**. SQLite has that by `BEGIN IMMEDIATE`; PostgreSQL gets it by an advisory
+lock taken first in each writing transaction. A command reads, decides and writes as if it were alone, with the same
+statements on both engines and without retries for serialization. Writes are rare (an upload commits thousands of ranges
+at once), so this costs nothing that is missed. Reads run beside the writer on connections of their own and see one
+snapshot.
+
+Commands are idempotent, so one that lost its connection is run again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import PoolProxiedConnection
+
+from s3stream.catalog.schema import MIGRATIONS, WORDS
+from s3stream.errors import CatalogError, CatalogUnavailable
+
+Result = TypeVar("Result")
+
+WRITER_LOCK: Final = 0x616E_6162  # "anab": key of PostgreSQL's advisory lock
+POSTGRES_READERS: Final = 4
+BUSY_TIMEOUT_MS: Final = 30_000
+RECONNECT_DELAYS_S: Final = (0.05, 0.2, 0.8, 2.0)
+SQLITE_PRAGMAS: Final = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA foreign_keys = ON",
+    f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
+)
+POSTGRES_OPTIONS: Final = (
+    # A node that hangs in the middle of a command must not hold the writer's lock for ever.
+    "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=60000 -c synchronous_commit=on"
+)
+
+
+class Database:
+    """Two engines on one database, one for writing transactions and one for reading, each with its own threads."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+        except ArgumentError:
+            raise CatalogError("catalog URL: expected sqlite:///PATH or postgresql://USER@HOST/DB") from None
+        self._where = parsed.render_as_string(hide_password=True)
+        self._dialect = parsed.get_backend_name()
+        if self._dialect not in WORDS or (self._dialect == "sqlite" and not parsed.database):
+            raise CatalogError(
+                f"catalog {self._where}: expected sqlite:///PATH or postgresql://USER@HOST/DB, found {self._dialect}"
+            )
+        readers = 1
+        arguments: dict[str, Any] = {}
+        if self._dialect == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+            arguments = {"options": POSTGRES_OPTIONS}
+            readers = POSTGRES_READERS
+        try:
+            self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
+            self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
+        except ModuleNotFoundError as error:
+            raise CatalogError(
+                f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
+            ) from error
+        self._prepare_engines()
+        self._writer_thread = ThreadPoolExecutor(1, "catalog-write")
+        self._reader_threads = ThreadPoolExecutor(readers, "catalog-read")
+
+    def _prepare_engines(self) -> None:
+        if self._dialect == "sqlite":
+            for engine in (self._writer, self._reader):
+                event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(self._writer, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
+            event.listen(self._reader, "begin", lambda c: c.exec_driver_sql("BEGIN"))
+        else:
+            lock = f"SELECT pg_advisory_xact_lock({WRITER_LOCK})"
+            event.listen(self._writer, "begin", lambda c: c.exec_driver_sql(lock))
+            read_only = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+            event.listen(self._reader, "begin", lambda c: c.exec_driver_sql(read_only))
+
+    @property
+    def where(self) -> str:
+        """The URL without its password, for messages."""
+        return self._where
+
+    async def open(self) -> None:
+        """Connect and bring the schema to this version."""
+        await self.write(lambda connection: migrate(connection, self._dialect, self._where))
+
+    async def close(self) -> None:
+        """Release connections and threads."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer_thread, self._writer.dispose)
+        await loop.run_in_executor(self._reader_threads, self._reader.dispose)
+        self._writer_thread.shutdown()
+        self._reader_threads.shutdown()
+
+    async def write(self, command: Callable[[Connection], Result]) -> Result:
+        """Run `command` in a transaction of its own, alone among writers; commits if it returns."""
+        return await self._run(self._writer, self._writer_thread, command)
+
+    async def read(self, query: Callable[[Connection], Result]) -> Result:
+        """Run `query` on one snapshot of the database."""
+        return await self._run(self._reader, self._reader_threads, query)
+
+    async def _run(
+        self, engine: Engine, threads: ThreadPoolExecutor, command: Callable[[Connection], Result]
+    ) -> Result:
+        loop = asyncio.get_running_loop()
+        for delay_s in (*RECONNECT_DELAYS_S, None):
+            try:
+                return await loop.run_in_executor(threads, _transact, engine, command)
+            except DBAPIError as error:
+                if delay_s is None or not self._connection_lost(error):
+                    unavailable = isinstance(error, (OperationalError, InterfaceError))
+                    kind = CatalogUnavailable if unavailable else CatalogError
+                    raise kind(f"catalog {self._where}: {error.orig or error}") from error
+                await asyncio.sleep(delay_s)
+            except SQLAlchemyError as error:
+                raise CatalogError(f"catalog {self._where}: {error}") from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _connection_lost(self, error: DBAPIError) -> bool:
+        # A refused connection raises without a connection to invalidate; SQLSTATE class 57P is a server going down.
+        state = getattr(error.orig, "sqlstate", None)
+        gone = error.connection_invalidated or error.statement is None or str(state or "").startswith(("57P", "08"))
+        return self._dialect == "postgresql" and gone
+
+
+def _transact(engine: Engine, command: Callable[[Connection], Result]) -> Result:
+    with engine.begin() as connection:
+        return command(connection)
+
+
+def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
+    # With isolation_level None the driver leaves BEGIN and COMMIT to us.
+    connection.isolation_level = None  # type: ignore[attr-defined]  # sqlite3.Connection behind the proxy's type
+    for pragma in SQLITE_PRAGMAS:
+        connection.execute(pragma)
+
+
+def migrate(connection: Connection, dialect: str, where: str) -> None:
+    """Apply the migrations that the database has not had. Refuses a schema newer than this program."""
+    connection.execute(text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)"))
+    found = connection.execute(text("SELECT max(version) FROM schema_version")).scalar_one() or 0
+    newest = MIGRATIONS[-1][0]
+    if found > newest:
+        raise CatalogError(f"catalog {where}: schema version {found} is newer than this program's {newest}")
+    for version, statements in MIGRATIONS:
+        if version > found:
+            for statement in statements:
+                connection.exec_driver_sql(statement.format(**WORDS[dialect]))
+            connection.execute(text("INSERT INTO schema_version (version) VALUES (:version)"), {"version": version})

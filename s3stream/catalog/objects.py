@@ -1,0 +1,332 @@
+"""Statements about objects and ranges. Each function is the body of one transaction."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from s3stream.catalog.interface import CompactionCommit, UploadCommit
+from s3stream.catalog.plans import (
+    CommitPlan,
+    HeldRange,
+    NewRange,
+    StreamState,
+    check_repeat,
+    is_repeat,
+    plan_compaction,
+    plan_upload,
+)
+from s3stream.catalog.rows import (
+    OBJECT_COLUMNS,
+    RANGE_COLUMNS,
+    check_node,
+    chunks,
+    find_objects,
+    select_in,
+    take_ids,
+    to_location,
+    to_object,
+    update_streams,
+)
+from s3stream.catalog.schema import counters, objects, ranges, streams
+from s3stream.errors import CatalogError, NotFound
+from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
+
+OFFSET_MAX: Final = 2**63 - 1
+LOCATED: Final = select(*RANGE_COLUMNS, *OBJECT_COLUMNS).join(objects, objects.c.object_id == ranges.c.object_id)
+UNUSED: Final = (ObjectState.PREPARED, ObjectState.DESTROYED)
+
+
+def find_ranges(connection: Connection, stream_id: int, start: int, end: int, limit: int) -> Sequence[RangeLocation]:
+    """Ranges that overlap [start, end).
+
+    The last one is the first that ends at or past `end`: looked up by itself, it bounds the scan of the key.
+    """
+    mine = ranges.c.stream_id == stream_id
+    last = select(func.min(ranges.c.end_offset)).where(mine, ranges.c.end_offset >= end).scalar_subquery()
+    query = (
+        LOCATED.where(mine, ranges.c.end_offset > start)
+        .where(ranges.c.end_offset <= func.coalesce(last, OFFSET_MAX), ranges.c.start_offset < end)
+        .order_by(ranges.c.end_offset)
+        .limit(limit)
+    )
+    return [to_location(row) for row in connection.execute(query)]
+
+
+def find_time(connection: Connection, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
+    """The first range that reaches the timestamp.
+
+    Peaks lead there in one descent; the range so found reaches it itself unless what set the peak was trimmed or split
+    off, and then the scan goes on from there.
+    """
+    mine = ranges.c.stream_id == stream_id
+    first = (
+        select(ranges.c.end_offset)
+        .where(mine, ranges.c.peak_timestamp_ms >= timestamp_ms)
+        .order_by(ranges.c.peak_timestamp_ms, ranges.c.end_offset)
+        .limit(1)
+        .scalar_subquery()
+    )
+    query = (
+        LOCATED.where(mine, ranges.c.end_offset >= first, ranges.c.max_timestamp_ms >= timestamp_ms)
+        .order_by(ranges.c.end_offset)
+        .limit(1)
+    )
+    row = connection.execute(query).first()
+    return None if row is None else to_location(row)
+
+
+def prepare_objects(
+    connection: Connection,
+    count: int,
+    *,
+    node_id: int,
+    node_epoch: int,
+    writer_id: str,
+    store: str,
+    deadline_ms: int,
+) -> Sequence[int]:
+    """Insert `count` prepared objects under new ids."""
+    check_node(connection, node_id, node_epoch)
+    if count < 1:
+        return []
+    first = take_ids(connection, "object", count)
+    fresh = {
+        "kind": ObjectKind.SSO,  # settled by the commit
+        "state": ObjectState.PREPARED,
+        "store": store,
+        "size_bytes": 0,
+        "node_id": node_id,
+        "writer_id": writer_id,
+        "deadline_ms": deadline_ms,
+        "committed_ms": 0,
+        "upload_id": "",
+    }
+    ids = range(first, first + count)
+    connection.execute(insert(objects), [{"object_id": object_id, **fresh} for object_id in ids])
+    return list(ids)
+
+
+def note_multipart(connection: Connection, object_id: int, upload_id: str) -> None:
+    """Keep the upload id with its prepared object."""
+    prepared = (objects.c.object_id == object_id, objects.c.state == ObjectState.PREPARED)
+    if connection.execute(update(objects).where(*prepared).values(upload_id=upload_id)).rowcount != 1:
+        raise NotFound(f"object {object_id} is not prepared: it was never, or was committed or reaped meanwhile")
+
+
+def commit_upload(connection: Connection, commit: UploadCommit) -> None:
+    """Apply an upload's plan; a commit that was applied before succeeds and changes nothing."""
+    found = find_objects(connection, [item.object_id for item in commit.objects])
+    if is_repeat(commit.objects, found):
+        held: dict[int, list[StreamRange]] = {}
+        for row in _held_ranges(connection, found.keys()):
+            held.setdefault(row.object_id, []).append(row.range)
+        check_repeat(commit, held)
+        return
+    check_node(connection, commit.node_id, commit.node_epoch)
+    states = _stream_states(
+        connection, {*commit.snapshots, *(span.stream_id for item in commit.objects for span in item.ranges)}
+    )
+    plan = plan_upload(commit, found, states, _next_stream_id(connection))
+    _commit_objects(connection, commit.objects, plan, commit.now_ms)
+    _insert_ranges(connection, plan.ranges)
+    update_streams(
+        connection,
+        {
+            key: {"end_offset": state.end_offset, "peak_timestamp_ms": state.peak_timestamp_ms}
+            for key, state in plan.ends.items()
+        },
+    )
+    update_streams(connection, {key: {"snapshot": snapshot} for key, snapshot in plan.snapshots.items()})
+
+
+def commit_compaction(connection: Connection, commit: CompactionCommit) -> None:
+    """Apply a compaction's plan; a commit that was applied before succeeds and changes nothing."""
+    output_ids = [item.object_id for item in commit.outputs]
+    if set(output_ids) & set(commit.inputs):
+        raise CatalogError(f"compaction: objects {sorted(set(output_ids) & set(commit.inputs))} are input and output")
+    found = find_objects(connection, {*commit.inputs, *output_ids})
+    if is_repeat(commit.outputs, found) or (not commit.outputs and _all_destroyed(commit.inputs, found)):
+        return
+    check_node(connection, commit.node_id, commit.node_epoch)
+    held = _held_ranges(connection, commit.inputs)
+    wanted = {row.range.stream_id for row in held} | {span.stream_id for o in commit.outputs for span in o.ranges}
+    states = _stream_states(connection, wanted)
+    plan = plan_compaction(commit, found, held, states, _next_stream_id(connection))
+    for piece in chunks(commit.inputs):
+        connection.execute(delete(ranges).where(ranges.c.object_id.in_(piece)))
+        connection.execute(
+            update(objects)
+            .where(objects.c.object_id.in_(piece))
+            .values(state=ObjectState.DESTROYED, deadline_ms=commit.delete_after_ms)
+        )
+    _commit_objects(connection, commit.outputs, plan, commit.now_ms)
+    _insert_ranges(connection, plan.ranges)
+
+
+def _all_destroyed(ids: Sequence[int], found: Mapping[int, ObjectInfo]) -> bool:
+    return all(key in found and found[key].state is ObjectState.DESTROYED for key in ids)
+
+
+def _held_ranges(connection: Connection, object_ids: Collection[int]) -> list[HeldRange]:
+    """Live ranges of the objects, by stream and offset."""
+    query = select(ranges.c.object_id, *RANGE_COLUMNS, ranges.c.peak_timestamp_ms)
+    rows = select_in(connection, query, ranges.c.object_id, object_ids)
+    held = [HeldRange(row[0], StreamRange(*row[1:-1]), row[-1]) for row in rows]
+    return sorted(held, key=lambda row: (row.range.stream_id, row.range.start_offset))
+
+
+def _stream_states(connection: Connection, ids: Collection[int]) -> dict[int, StreamState]:
+    columns = (streams.c[field] for field in ("stream_id", *StreamState._fields))
+    rows = select_in(connection, select(*columns), streams.c.stream_id, ids)
+    return {row[0]: StreamState(*row[1:]) for row in rows}
+
+
+def _next_stream_id(connection: Connection) -> int:
+    next_id: int = connection.execute(select(counters.c.next).where(counters.c.name == "stream")).scalar_one()
+    return next_id
+
+
+def _commit_objects(connection: Connection, items: Sequence[NewObject], plan: CommitPlan, now_ms: int) -> None:
+    if not items:
+        return
+    changed = update(objects).where(objects.c.object_id == bindparam("key"))
+    changed = changed.values(
+        kind=bindparam("new_kind"),
+        state=bindparam("new_state"),
+        size_bytes=bindparam("new_size"),
+        deadline_ms=bindparam("new_deadline"),
+        committed_ms=now_ms,
+        upload_id="",
+    )
+    dead = plan.dead_objects
+    connection.execute(
+        changed,
+        [
+            {
+                "key": item.object_id,
+                "new_kind": item.kind,
+                "new_state": ObjectState.DESTROYED if item.object_id in dead else ObjectState.COMMITTED,
+                "new_size": item.size_bytes,
+                "new_deadline": now_ms if item.object_id in dead else 0,
+            }
+            for item in items
+        ],
+    )
+
+
+def _insert_ranges(connection: Connection, rows: Sequence[NewRange]) -> None:
+    if rows:
+        connection.execute(
+            insert(ranges),
+            [
+                {
+                    "object_id": row.object_id,
+                    "kind": row.kind,
+                    "peak_timestamp_ms": row.peak_timestamp_ms,
+                    "stream_id": row.range.stream_id,
+                    "start_offset": row.range.start_offset,
+                    "end_offset": row.range.end_offset,
+                    "record_count": row.range.record_count,
+                    "size_bytes": row.range.size_bytes,
+                    "max_timestamp_ms": row.range.max_timestamp_ms,
+                }
+                for row in rows
+            ],
+        )
+
+
+def list_node_ssos(connection: Connection, node_id: int, limit: int) -> Sequence[ObjectInfo]:
+    """The node's newest committed stream set objects, oldest first."""
+    query = (
+        select(*OBJECT_COLUMNS)
+        .where(
+            objects.c.node_id == node_id,
+            objects.c.kind == ObjectKind.SSO,
+            objects.c.state == ObjectState.COMMITTED,
+        )
+        .order_by(objects.c.object_id.desc())
+        .limit(limit)
+    )
+    return [to_object(row) for row in connection.execute(query)][::-1]
+
+
+def list_stream_objects(connection: Connection, stream_id: int) -> Sequence[RangeLocation]:
+    """The stream's ranges that lie in stream objects."""
+    query = LOCATED.where(ranges.c.stream_id == stream_id, ranges.c.kind == ObjectKind.SO)
+    return [to_location(row) for row in connection.execute(query.order_by(ranges.c.end_offset))]
+
+
+def list_compactable_streams(connection: Connection, node_id: int, objects_min: int, limit: int) -> Sequence[int]:
+    """The node's streams with the most stream objects."""
+    count = func.count()
+    query = (
+        select(ranges.c.stream_id)
+        .join(streams, streams.c.stream_id == ranges.c.stream_id)
+        .where(ranges.c.kind == ObjectKind.SO, streams.c.node_id == node_id)
+        .group_by(ranges.c.stream_id)
+        .having(count >= objects_min)
+        .order_by(count.desc(), ranges.c.stream_id)
+        .limit(limit)
+    )
+    return connection.execute(query).scalars().all()
+
+
+def object_ranges(connection: Connection, object_ids: Collection[int]) -> Mapping[int, Sequence[RangeLocation]]:
+    """The live ranges of each object that exists, by stream and offset."""
+    located: dict[int, list[RangeLocation]] = {key: [] for key in find_objects(connection, object_ids)}
+    for row in select_in(connection, LOCATED, ranges.c.object_id, object_ids):
+        location = to_location(row)
+        located[location.object.object_id].append(location)
+    for locations in located.values():
+        locations.sort(key=lambda item: (item.range.stream_id, item.range.start_offset))
+    return located
+
+
+def list_reapable(connection: Connection, now_ms: int, limit: int) -> Sequence[tuple[ObjectInfo, str]]:
+    """Unused objects past their deadline, the longest due first."""
+    query = (
+        select(*OBJECT_COLUMNS, objects.c.upload_id)
+        .where(objects.c.state.in_(UNUSED), objects.c.deadline_ms <= now_ms)
+        .order_by(objects.c.deadline_ms, objects.c.object_id)
+        .limit(limit)
+    )
+    return [(to_object(row[:-1]), row[-1]) for row in connection.execute(query)]
+
+
+def condemn_objects(connection: Connection, object_ids: Collection[int], now_ms: int) -> Sequence[int]:
+    """Turn prepared objects past their deadline into destroyed ones; returns which of the ids are now destroyed."""
+    for piece in chunks(object_ids):
+        connection.execute(
+            update(objects)
+            .where(objects.c.object_id.in_(piece))
+            .where(objects.c.state == ObjectState.PREPARED, objects.c.deadline_ms <= now_ms)
+            .values(state=ObjectState.DESTROYED)
+        )
+    found = find_objects(connection, object_ids)
+    return [key for key, info in found.items() if info.state is ObjectState.DESTROYED]
+
+
+def forget_objects(connection: Connection, object_ids: Collection[int]) -> None:
+    """Drop unused objects; refused as a whole when one of them is committed."""
+    for key, info in find_objects(connection, object_ids).items():
+        if info.state is ObjectState.COMMITTED:
+            raise CatalogError(f"object {key} is committed and cannot be forgotten")
+    for piece in chunks(object_ids):
+        connection.execute(delete(objects).where(objects.c.object_id.in_(piece)))
+
+
+def count_objects(connection: Connection) -> Mapping[str, tuple[int, int]]:
+    """Count and bytes of each kind in each state."""
+    total = func.coalesce(func.sum(objects.c.size_bytes), 0)
+    query = select(objects.c.kind, objects.c.state, func.count(), total).group_by(objects.c.kind, objects.c.state)
+    return {
+        f"{ObjectKind(kind).name} {ObjectState(state).name.lower()}": (count, int(size))
+        for kind, state, count, size in connection.execute(query)
+    }
+
+
+def list_objects(connection: Connection, after: int, limit: int) -> Sequence[ObjectInfo]:
+    """A page of objects by id."""
+    page = select(*OBJECT_COLUMNS).where(objects.c.object_id > after).order_by(objects.c.object_id).limit(limit)
+    return [to_object(row) for row in connection.execute(page)]

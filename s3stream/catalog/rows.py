@@ -1,0 +1,99 @@
+"""Rows to values, and the look-ups that several commands share."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, select, update
+
+from s3stream.catalog.schema import counters, nodes, objects, ranges, streams
+from s3stream.errors import NodeFenced
+from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
+
+Item = TypeVar("Item")
+
+CHUNK: Final = 5_000
+"""Ids per statement: below SQLite's 32,766 variables and PostgreSQL's 65,535."""
+
+OBJECT_COLUMNS: Final = tuple(objects.c[field] for field in ObjectInfo.__dataclass_fields__)
+RANGE_COLUMNS: Final = tuple(ranges.c[field] for field in StreamRange.__dataclass_fields__)
+STREAM_COLUMNS: Final = tuple(streams.c[field] for field in StreamInfo.__dataclass_fields__)
+
+
+def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
+    """Cut into pieces that fit one statement."""
+    iterator = iter(items)
+    while piece := list(islice(iterator, CHUNK)):
+        yield piece
+
+
+def select_in(
+    connection: Connection, query: Select[*tuple[Any, ...]], column: Column[int], ids: Collection[int]
+) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Rows of `query` whose `column` is one of `ids`, in the query's order within each chunk of ids."""
+    for piece in chunks(ids):
+        yield from connection.execute(query.where(column.in_(piece)))
+
+
+def to_object(values: Sequence[Any]) -> ObjectInfo:
+    """Value of a row of OBJECT_COLUMNS."""
+    object_id, kind, state, *rest = values
+    return ObjectInfo(object_id, ObjectKind(kind), ObjectState(state), *rest)
+
+
+def to_location(row: Sequence[Any]) -> RangeLocation:
+    """Value of a row of RANGE_COLUMNS and OBJECT_COLUMNS."""
+    width = len(RANGE_COLUMNS)
+    return RangeLocation(StreamRange(*row[:width]), to_object(row[width:]))
+
+
+def find_objects(connection: Connection, ids: Collection[int]) -> dict[int, ObjectInfo]:
+    """Those of the objects that exist."""
+    rows = select_in(connection, select(*OBJECT_COLUMNS), objects.c.object_id, ids)
+    return {row[0]: to_object(row) for row in rows}
+
+
+def find_streams(connection: Connection, ids: Collection[int]) -> dict[int, StreamInfo]:
+    """Those of the streams that exist."""
+    rows = select_in(connection, select(*STREAM_COLUMNS), streams.c.stream_id, ids)
+    return {row[0]: StreamInfo(*row) for row in rows}
+
+
+def take_ids(connection: Connection, counter: str, count: int) -> int:
+    """Advance a counter by `count`; returns its value before."""
+    grown = update(counters).where(counters.c.name == counter).values(next=counters.c.next + count)
+    result: int = connection.execute(grown.returning(counters.c.next)).scalar_one()
+    return result - count
+
+
+def check_node(connection: Connection, node_id: int, node_epoch: int) -> None:
+    """Raise NodeFenced unless this is the node's newest epoch."""
+    found = connection.execute(select(nodes.c.epoch).where(nodes.c.node_id == node_id)).scalar_one_or_none()
+    if found is None:
+        raise NodeFenced(f"node {node_id} is not registered")
+    if found != node_epoch:
+        raise NodeFenced(f"node {node_id}: epoch {node_epoch} is not the registered {found}")
+
+
+def destroy_if_dead(connection: Connection, ids: Collection[int], deadline_ms: int) -> None:
+    """Mark those committed objects destroyed that hold no live range any more."""
+    alive = exists().where(ranges.c.object_id == objects.c.object_id)
+    for piece in chunks(ids):
+        connection.execute(
+            update(objects)
+            .where(objects.c.object_id.in_(piece), objects.c.state == ObjectState.COMMITTED, ~alive)
+            .values(state=ObjectState.DESTROYED, deadline_ms=deadline_ms)
+        )
+
+
+def update_streams(connection: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
+    """Set columns of many streams; every stream of one call changes the same columns."""
+    if not changes:
+        return
+    names = next(iter(changes.values()))
+    statement = update(streams).where(streams.c.stream_id == bindparam("key"))
+    statement = statement.values({name: bindparam(f"new_{name}") for name in names})
+    connection.execute(
+        statement,
+        [{"key": key, **{f"new_{name}": value for name, value in change.items()}} for key, change in changes.items()],
+    )

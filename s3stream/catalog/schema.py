@@ -1,0 +1,140 @@
+"""Tables of the catalog, and the steps that bring a database from one version of them to the next.
+
+The same statements run on SQLite and PostgreSQL. What the schema keeps true:
+
+- `ranges` holds live ranges only: trimming or deleting a stream deletes its rows, so an object without rows is dead.
+- `ranges` is keyed by (stream, end offset). A stream's ranges are disjoint, so their ends are in the order of their
+  starts, and the range that holds an offset is the first one whose end lies past it: one descent of the tree.
+- `peak_timestamp_ms` of a range is at least the largest timestamp of the stream up to the range's end, and never falls
+  from one range to the next. Timestamps of producers come in any order; this makes "the first range that reaches T" one
+  descent too.
+- Ids come from `counters` and are never given twice, also when what they named is gone.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Integer, LargeBinary, MetaData, Table, Text
+
+METADATA: Final = MetaData()
+
+cluster = Table("cluster", METADATA, Column("name", Text, primary_key=True))
+
+counters = Table("counters", METADATA, Column("name", Text, primary_key=True), Column("next", BigInteger))
+
+nodes = Table(
+    "nodes",
+    METADATA,
+    Column("node_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger),
+    Column("host", Text),
+    Column("port", Integer),
+    Column("lease_until_ms", BigInteger),
+)
+
+topics = Table(
+    "topics",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("topic_id", LargeBinary),
+    Column("internal", Integer),
+    Column("configs", Text),  # a JSON object of texts
+)
+
+partitions = Table(
+    "partitions",
+    METADATA,
+    Column("topic", Text, primary_key=True),
+    Column("idx", Integer, primary_key=True),
+    Column("stream_id", BigInteger),
+)
+
+streams = Table(
+    "streams",
+    METADATA,
+    Column("stream_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger),
+    Column("node_id", BigInteger),  # who has it open, or -1
+    Column("leader", BigInteger),  # who serves it, or shall
+    Column("leader_epoch", BigInteger),
+    Column("start_offset", BigInteger),
+    Column("end_offset", BigInteger),
+    Column("peak_timestamp_ms", BigInteger),
+    Column("snapshot", LargeBinary),
+)
+
+objects = Table(
+    "objects",
+    METADATA,
+    Column("object_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Integer),
+    Column("state", Integer),
+    Column("store", Text),
+    Column("size_bytes", BigInteger),
+    Column("node_id", BigInteger),
+    Column("writer_id", Text),
+    Column("deadline_ms", BigInteger),
+    Column("committed_ms", BigInteger),  # 0: never was
+    Column("upload_id", Text),
+)
+
+ranges = Table(
+    "ranges",
+    METADATA,
+    Column("stream_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("end_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("object_id", BigInteger),
+    Column("kind", Integer),  # of the object: lets stream objects be counted without a join
+    Column("start_offset", BigInteger),
+    Column("record_count", BigInteger),
+    Column("size_bytes", BigInteger),
+    Column("max_timestamp_ms", BigInteger),
+    Column("peak_timestamp_ms", BigInteger),
+)
+
+WORDS: Final = {
+    # The words in which the engines' DDL differs. SQLite: an INTEGER primary key is the row id itself, and a table
+    # without row ids is clustered by its key.
+    "sqlite": {"id": "INTEGER", "blob": "BLOB", "clustered": " WITHOUT ROWID"},
+    "postgresql": {"id": "BIGINT", "blob": "BYTEA", "clustered": ""},
+}
+
+MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
+    (
+        1,
+        (
+            "CREATE TABLE cluster (name TEXT PRIMARY KEY)",
+            "CREATE TABLE counters (name TEXT PRIMARY KEY, next BIGINT NOT NULL)",
+            "INSERT INTO counters (name, next) VALUES ('stream', 1), ('object', 1), ('producer', 0)",
+            """CREATE TABLE nodes (
+                node_id {id} PRIMARY KEY, epoch BIGINT NOT NULL, host TEXT NOT NULL, port INTEGER NOT NULL,
+                lease_until_ms BIGINT NOT NULL)""",
+            """CREATE TABLE topics (
+                name TEXT PRIMARY KEY, topic_id {blob} NOT NULL UNIQUE, internal INTEGER NOT NULL,
+                configs TEXT NOT NULL)""",
+            """CREATE TABLE streams (
+                stream_id {id} PRIMARY KEY, epoch BIGINT NOT NULL, node_id BIGINT NOT NULL, leader BIGINT NOT NULL,
+                leader_epoch BIGINT NOT NULL, start_offset BIGINT NOT NULL, end_offset BIGINT NOT NULL,
+                peak_timestamp_ms BIGINT NOT NULL, snapshot {blob} NOT NULL,
+                CHECK (0 <= start_offset AND start_offset <= end_offset))""",
+            """CREATE TABLE partitions (
+                topic TEXT NOT NULL REFERENCES topics (name), idx INTEGER NOT NULL,
+                stream_id BIGINT NOT NULL UNIQUE REFERENCES streams (stream_id), PRIMARY KEY (topic, idx))""",
+            """CREATE TABLE objects (
+                object_id {id} PRIMARY KEY, kind INTEGER NOT NULL, state INTEGER NOT NULL, store TEXT NOT NULL,
+                size_bytes BIGINT NOT NULL, node_id BIGINT NOT NULL, writer_id TEXT NOT NULL,
+                deadline_ms BIGINT NOT NULL, committed_ms BIGINT NOT NULL, upload_id TEXT NOT NULL)""",
+            "CREATE INDEX objects_due ON objects (state, deadline_ms)",
+            "CREATE INDEX objects_of_node ON objects (node_id, kind, state, object_id)",
+            """CREATE TABLE ranges (
+                stream_id BIGINT NOT NULL REFERENCES streams (stream_id), end_offset BIGINT NOT NULL,
+                object_id BIGINT NOT NULL REFERENCES objects (object_id), kind INTEGER NOT NULL,
+                start_offset BIGINT NOT NULL, record_count BIGINT NOT NULL, size_bytes BIGINT NOT NULL,
+                max_timestamp_ms BIGINT NOT NULL, peak_timestamp_ms BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, end_offset), CHECK (start_offset < end_offset)){clustered}""",
+            "CREATE INDEX ranges_of_object ON ranges (object_id)",
+            "CREATE INDEX ranges_by_peak ON ranges (stream_id, peak_timestamp_ms, end_offset)",
+            "CREATE INDEX ranges_by_kind ON ranges (kind, stream_id)",
+        ),
+    ),
+)

@@ -1,0 +1,164 @@
+"""The catalog on a SQL database: each method hands the body of one transaction to `Database`."""
+# ruff: noqa: D102 - the methods are documented by the protocol `Catalog`, word for word what they do here
+
+from collections.abc import Mapping, Sequence
+
+from s3stream.catalog import objects, rows, topics
+from s3stream.catalog.database import Database
+from s3stream.catalog.interface import CompactionCommit, NodeInfo, OpenStream, TopicInfo, UploadCommit
+from s3stream.errors import CatalogError
+from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
+
+
+class SqlCatalog:
+    """`Catalog` on SQLite (`sqlite:///PATH`, one node) or PostgreSQL (`postgresql://...`, many nodes)."""
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(url)
+
+    async def open(self, *, cluster: str) -> None:
+        await self._database.open()
+        await self._database.write(lambda c: topics.adopt_cluster(c, cluster))
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    # nodes
+
+    async def register_node(self, node_id: int, host: str, port: int, *, now_ms: int, lease_ms: int) -> NodeInfo:
+        return await self._database.write(lambda c: topics.register_node(c, node_id, host, port, now_ms + lease_ms))
+
+    async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
+        await self._database.write(lambda c: topics.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
+
+    async def list_nodes(self) -> Sequence[NodeInfo]:
+        return await self._database.read(topics.list_nodes)
+
+    # topics
+
+    async def create_topic(
+        self, name: str, topic_id: bytes, *, partitions: int, configs: Mapping[str, str], leader: int, internal: bool
+    ) -> TopicInfo:
+        return await self._database.write(
+            lambda c: topics.create_topic(
+                c, name, topic_id, total=partitions, configs=configs, leader=leader, internal=internal
+            )
+        )
+
+    async def add_partitions(self, name: str, total: int, *, leader: int) -> TopicInfo:
+        return await self._database.write(lambda c: topics.add_partitions(c, name, total, leader))
+
+    async def delete_topic(self, name: str, *, now_ms: int, delete_after_ms: int) -> None:
+        _check_moment(now_ms, delete_after_ms)
+        await self._database.write(lambda c: topics.delete_topic(c, name, delete_after_ms))
+
+    async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+        return await self._database.write(lambda c: topics.alter_topic(c, name, set_configs, unset))
+
+    async def list_topics(self) -> Sequence[TopicInfo]:
+        return await self._database.read(topics.list_topics)
+
+    # streams
+
+    async def open_stream(self, stream_id: int, *, node_id: int, node_epoch: int) -> OpenStream:
+        (opened,) = await self.open_streams([stream_id], node_id=node_id, node_epoch=node_epoch)
+        return opened
+
+    async def open_streams(self, stream_ids: Sequence[int], *, node_id: int, node_epoch: int) -> Sequence[OpenStream]:
+        return await self._database.write(lambda c: topics.open_streams(c, stream_ids, node_id, node_epoch))
+
+    async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
+        return await self._database.read(lambda c: rows.find_streams(c, stream_ids))
+
+    async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
+        return await self._database.read(lambda c: topics.list_streams(c, after, limit))
+
+    async def trim_stream(
+        self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int
+    ) -> StreamInfo:
+        _check_moment(now_ms, delete_after_ms)
+        return await self._database.write(lambda c: topics.trim_stream(c, stream_id, epoch, new_start, delete_after_ms))
+
+    async def find_ranges(
+        self, stream_id: int, start_offset: int, end_offset: int, *, limit: int
+    ) -> Sequence[RangeLocation]:
+        return await self._database.read(lambda c: objects.find_ranges(c, stream_id, start_offset, end_offset, limit))
+
+    async def find_time(self, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
+        return await self._database.read(lambda c: objects.find_time(c, stream_id, timestamp_ms))
+
+    # objects
+
+    async def prepare_objects(
+        self,
+        count: int,
+        *,
+        node_id: int,
+        node_epoch: int,
+        writer_id: str,
+        store: str,
+        now_ms: int,
+        deadline_ms: int,
+    ) -> Sequence[int]:
+        _check_moment(now_ms, deadline_ms)
+        return await self._database.write(
+            lambda c: objects.prepare_objects(
+                c,
+                count,
+                node_id=node_id,
+                node_epoch=node_epoch,
+                writer_id=writer_id,
+                store=store,
+                deadline_ms=deadline_ms,
+            )
+        )
+
+    async def note_multipart(self, object_id: int, upload_id: str) -> None:
+        await self._database.write(lambda c: objects.note_multipart(c, object_id, upload_id))
+
+    async def commit_upload(self, commit: UploadCommit) -> None:
+        await self._database.write(lambda c: objects.commit_upload(c, commit))
+
+    async def commit_compaction(self, commit: CompactionCommit) -> None:
+        _check_moment(commit.now_ms, commit.delete_after_ms)
+        await self._database.write(lambda c: objects.commit_compaction(c, commit))
+
+    async def get_objects(self, object_ids: Sequence[int]) -> Mapping[int, ObjectInfo]:
+        return await self._database.read(lambda c: rows.find_objects(c, object_ids))
+
+    async def list_objects(self, *, after: int, limit: int) -> Sequence[ObjectInfo]:
+        return await self._database.read(lambda c: objects.list_objects(c, after, limit))
+
+    async def list_node_ssos(self, node_id: int, *, limit: int) -> Sequence[ObjectInfo]:
+        return await self._database.read(lambda c: objects.list_node_ssos(c, node_id, limit))
+
+    async def list_stream_objects(self, stream_id: int) -> Sequence[RangeLocation]:
+        return await self._database.read(lambda c: objects.list_stream_objects(c, stream_id))
+
+    async def list_compactable_streams(self, node_id: int, *, objects_min: int, limit: int) -> Sequence[int]:
+        return await self._database.read(lambda c: objects.list_compactable_streams(c, node_id, objects_min, limit))
+
+    async def object_ranges(self, object_ids: Sequence[int]) -> Mapping[int, Sequence[RangeLocation]]:
+        return await self._database.read(lambda c: objects.object_ranges(c, object_ids))
+
+    async def list_reapable(self, *, now_ms: int, limit: int) -> Sequence[tuple[ObjectInfo, str]]:
+        return await self._database.read(lambda c: objects.list_reapable(c, now_ms, limit))
+
+    async def condemn_objects(self, object_ids: Sequence[int], *, now_ms: int) -> Sequence[int]:
+        return await self._database.write(lambda c: objects.condemn_objects(c, object_ids, now_ms))
+
+    async def forget_objects(self, object_ids: Sequence[int]) -> None:
+        await self._database.write(lambda c: objects.forget_objects(c, object_ids))
+
+    async def count_objects(self) -> Mapping[str, tuple[int, int]]:
+        return await self._database.read(objects.count_objects)
+
+    # small things
+
+    async def next_producer_ids(self, count: int) -> int:
+        return await self._database.write(lambda c: rows.take_ids(c, "producer", count))
+
+
+def _check_moment(now_ms: int, later_ms: int) -> None:
+    if later_ms < now_ms:
+        raise CatalogError(f"a deadline is a time at or after now ({now_ms} ms), found {later_ms} ms")

@@ -1,0 +1,224 @@
+"""Statements about nodes, topics and streams. Each function is the body of one transaction."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from s3stream.catalog.interface import NodeInfo, OpenStream, PartitionInfo, TopicInfo
+from s3stream.catalog.rows import (
+    STREAM_COLUMNS,
+    check_node,
+    chunks,
+    destroy_if_dead,
+    find_streams,
+    select_in,
+    take_ids,
+)
+from s3stream.catalog.schema import cluster, nodes, partitions, ranges, streams, topics
+from s3stream.errors import AlreadyExists, CatalogError, NotFound, OffsetOutOfRange, StreamFenced, StreamNotFound
+from s3stream.model import StreamInfo
+
+NOBODY = -1
+NO_TIMESTAMP = -1
+
+
+def adopt_cluster(connection: Connection, name: str) -> None:
+    """Take the cluster's name, or check that it is the one the catalog belongs to."""
+    found = connection.execute(select(cluster.c.name)).scalar_one_or_none()
+    if found is None:
+        connection.execute(insert(cluster).values(name=name))
+    elif found != name:
+        raise CatalogError(f"the catalog belongs to cluster {found!r}, not to {name!r}")
+
+
+def register_node(connection: Connection, node_id: int, host: str, port: int, lease_until_ms: int) -> NodeInfo:
+    """Give the node its next epoch."""
+    epoch = connection.execute(select(nodes.c.epoch).where(nodes.c.node_id == node_id)).scalar_one_or_none()
+    info = NodeInfo(node_id, (epoch or 0) + 1, host, port, lease_until_ms)
+    values = {"epoch": info.epoch, "host": host, "port": port, "lease_until_ms": lease_until_ms}
+    if epoch is None:
+        connection.execute(insert(nodes).values(node_id=node_id, **values))
+    else:
+        connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(values))
+    return info
+
+
+def renew_lease(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int) -> None:
+    """Move the end of the lease."""
+    check_node(connection, node_id, node_epoch)
+    connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=lease_until_ms))
+
+
+def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
+    """All nodes by id."""
+    columns = (nodes.c.node_id, nodes.c.epoch, nodes.c.host, nodes.c.port, nodes.c.lease_until_ms)
+    return [NodeInfo(*row) for row in connection.execute(select(*columns).order_by(nodes.c.node_id))]
+
+
+def create_topic(
+    connection: Connection,
+    name: str,
+    topic_id: bytes,
+    *,
+    total: int,
+    configs: Mapping[str, str],
+    leader: int,
+    internal: bool,
+) -> TopicInfo:
+    """Insert the topic with its partitions and streams; the very same topic again is a success."""
+    if total < 1:
+        raise CatalogError(f"topic {name!r} needs at least one partition, found {total}")
+    found = connection.execute(select(topics.c.topic_id).where(topics.c.name == name)).scalar_one_or_none()
+    if found is None:
+        taken = connection.execute(select(topics.c.name).where(topics.c.topic_id == topic_id)).scalar_one_or_none()
+        if taken is not None:
+            raise AlreadyExists(f"topic id {topic_id.hex()} belongs to topic {taken!r}")
+        row = {"name": name, "topic_id": topic_id, "internal": int(internal), "configs": _dump(configs)}
+        connection.execute(insert(topics).values(row))
+        _add_streams(connection, name, range(total), leader)
+    elif found != topic_id:
+        raise AlreadyExists(f"topic {name!r} exists")
+    return get_topic(connection, name)
+
+
+def add_partitions(connection: Connection, name: str, total: int, leader: int) -> TopicInfo:
+    """Append partitions up to `total`."""
+    count = len(get_topic(connection, name).partitions)
+    if total < count:
+        raise CatalogError(f"topic {name!r} has {count} partitions already, more than the {total} asked for")
+    _add_streams(connection, name, range(count, total), leader)
+    return get_topic(connection, name)
+
+
+def _add_streams(connection: Connection, topic: str, indexes: range, leader: int) -> None:
+    if not indexes:
+        return
+    first = take_ids(connection, "stream", len(indexes))
+    fresh = {
+        "epoch": 0,
+        "node_id": NOBODY,
+        "leader": leader,
+        "leader_epoch": 0,
+        "start_offset": 0,
+        "end_offset": 0,
+        "peak_timestamp_ms": NO_TIMESTAMP,
+        "snapshot": b"",
+    }
+    ids = range(first, first + len(indexes))
+    connection.execute(insert(streams), [{"stream_id": stream_id, **fresh} for stream_id in ids])
+    connection.execute(
+        insert(partitions),
+        [{"topic": topic, "idx": idx, "stream_id": key} for idx, key in zip(indexes, ids, strict=True)],
+    )
+
+
+def delete_topic(connection: Connection, name: str, delete_after_ms: int) -> None:
+    """Remove the topic, its streams and their ranges, and destroy the objects that held nothing else."""
+    if connection.execute(select(topics.c.name).where(topics.c.name == name)).first() is None:
+        raise NotFound(f"topic {name!r} does not exist")
+    ids = connection.execute(select(partitions.c.stream_id).where(partitions.c.topic == name)).scalars().all()
+    connection.execute(delete(partitions).where(partitions.c.topic == name))
+    connection.execute(delete(topics).where(topics.c.name == name))
+    touched = set(_scalars(connection, ids))
+    for piece in chunks(ids):
+        connection.execute(delete(ranges).where(ranges.c.stream_id.in_(piece)))
+        connection.execute(delete(streams).where(streams.c.stream_id.in_(piece)))
+    destroy_if_dead(connection, touched, delete_after_ms)
+
+
+def _scalars(connection: Connection, stream_ids: Sequence[int]) -> Sequence[int]:
+    rows = select_in(connection, select(ranges.c.object_id).distinct(), ranges.c.stream_id, stream_ids)
+    return [row[0] for row in rows]
+
+
+def alter_topic(connection: Connection, name: str, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+    """Change the topic's settings."""
+    configs = {**get_topic(connection, name).configs, **set_configs}
+    for key in unset:
+        configs.pop(key, None)
+    connection.execute(update(topics).where(topics.c.name == name).values(configs=_dump(configs)))
+    return get_topic(connection, name)
+
+
+def get_topic(connection: Connection, name: str) -> TopicInfo:
+    """The topic of that name, or NotFound."""
+    found = list_topics(connection, name)
+    if not found:
+        raise NotFound(f"topic {name!r} does not exist")
+    return found[0]
+
+
+def list_topics(connection: Connection, name: str | None = None) -> Sequence[TopicInfo]:
+    """All topics by name, or only the one."""
+    heads = select(topics.c.name, topics.c.topic_id, topics.c.internal, topics.c.configs).order_by(topics.c.name)
+    parts = (
+        select(partitions.c.topic, partitions.c.idx, partitions.c.stream_id, streams.c.leader, streams.c.leader_epoch)
+        .join(streams, streams.c.stream_id == partitions.c.stream_id)
+        .order_by(partitions.c.topic, partitions.c.idx)
+    )
+    if name is not None:
+        heads = heads.where(topics.c.name == name)
+        parts = parts.where(partitions.c.topic == name)
+    members: dict[str, list[PartitionInfo]] = {}
+    for topic, *fields in connection.execute(parts):
+        members.setdefault(topic, []).append(PartitionInfo(*fields))
+    return [
+        TopicInfo(topic, topic_id, json.loads(configs), members[topic], internal=bool(internal))
+        for topic, topic_id, internal, configs in connection.execute(heads)
+    ]
+
+
+def open_streams(
+    connection: Connection, stream_ids: Sequence[int], node_id: int, node_epoch: int
+) -> Sequence[OpenStream]:
+    """Give each stream its next epoch and leader epoch, led by the node."""
+    check_node(connection, node_id, node_epoch)
+    opened: dict[int, OpenStream] = {}
+    columns = select(*STREAM_COLUMNS, streams.c.leader_epoch)
+    for piece in chunks(stream_ids):
+        connection.execute(
+            update(streams)
+            .where(streams.c.stream_id.in_(piece))
+            .values(
+                epoch=streams.c.epoch + 1,
+                leader_epoch=streams.c.leader_epoch + 1,
+                node_id=node_id,
+                leader=node_id,
+            )
+        )
+    for *fields, leader_epoch in select_in(connection, columns, streams.c.stream_id, stream_ids):
+        info = StreamInfo(*fields)
+        opened[info.stream_id] = OpenStream(info, leader_epoch)
+    missing = set(stream_ids) - opened.keys()
+    if missing:
+        raise StreamNotFound(f"stream {min(missing)} does not exist ({len(missing)} of {len(stream_ids)} missing)")
+    return [opened[stream_id] for stream_id in stream_ids]
+
+
+def trim_stream(connection: Connection, stream_id: int, epoch: int, new_start: int, delete_after_ms: int) -> StreamInfo:
+    """Move the start of a stream, drop the ranges before it, destroy the objects that held nothing else."""
+    info = find_streams(connection, [stream_id]).get(stream_id)
+    if info is None:
+        raise StreamNotFound(f"stream {stream_id} does not exist")
+    if info.epoch != epoch:
+        raise StreamFenced(f"stream {stream_id}: the trim's epoch {epoch} is not the stream's {info.epoch}")
+    if new_start > info.end_offset:
+        raise OffsetOutOfRange(f"stream {stream_id}: cannot trim to {new_start}, past the end {info.end_offset}")
+    if new_start <= info.start_offset:
+        return info
+    connection.execute(update(streams).where(streams.c.stream_id == stream_id).values(start_offset=new_start))
+    before = (ranges.c.stream_id == stream_id, ranges.c.end_offset <= new_start)
+    touched = set(connection.execute(delete(ranges).where(*before).returning(ranges.c.object_id)).scalars())
+    destroy_if_dead(connection, touched, delete_after_ms)
+    return find_streams(connection, [stream_id])[stream_id]
+
+
+def list_streams(connection: Connection, after: int, limit: int) -> Sequence[StreamInfo]:
+    """A page of streams by id."""
+    page = select(*STREAM_COLUMNS).where(streams.c.stream_id > after).order_by(streams.c.stream_id).limit(limit)
+    return [StreamInfo(*row) for row in connection.execute(page)]
+
+
+def _dump(configs: Mapping[str, str]) -> str:
+    return json.dumps(dict(configs), sort_keys=True)
