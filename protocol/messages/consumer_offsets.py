@@ -13,7 +13,7 @@ record it is: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer gro
 from collections.abc import Sequence
 
 from protocol import wire
-from protocol.wire import Buffer, message
+from protocol.wire import message
 
 
 @message(versions="0-1", flexible=None)
@@ -53,8 +53,8 @@ class MemberMetadata:
     client_host: str = wire.string("0+")
     rebalance_timeout: int = wire.int32("1+", default=-1, ignorable=True)
     session_timeout: int = wire.int32("0+")
-    subscription: Buffer = wire.bytes_("0+")
-    assignment: Buffer = wire.bytes_("0+")
+    subscription: bytes = wire.bytes_("0+")
+    assignment: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-4", flexible="4+")
@@ -128,7 +128,7 @@ class ClassicProtocol:
     """Classic protocol."""
 
     name: str = wire.string("0+")
-    metadata: Buffer = wire.bytes_("0+")
+    metadata: bytes = wire.bytes_("0+")
 
 
 @message

@@ -10,7 +10,7 @@ The metadata of JoinGroup and the assignment of SyncGroup hold these, each after
 from collections.abc import Sequence
 
 from protocol import wire
-from protocol.wire import Buffer, message
+from protocol.wire import message
 
 
 @message
@@ -26,7 +26,7 @@ class ConsumerProtocolSubscription:
     """Consumer protocol subscription."""
 
     topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
-    user_data: Buffer | None = wire.bytes_("0+", nullable="0+", default=None)
+    user_data: bytes | None = wire.bytes_("0+", nullable="0+", default=None)
     owned_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "1+", ignorable=True)
     generation_id: int = wire.int32("2+", default=-1, ignorable=True)
     rack_id: str | None = wire.string("3+", nullable="3+", default=None, ignorable=True)
@@ -45,4 +45,4 @@ class ConsumerProtocolAssignment:
     """Consumer protocol assignment."""
 
     assigned_partitions: Sequence[TopicPartitionResponse] = wire.array(TopicPartitionResponse, "0+")
-    user_data: Buffer | None = wire.bytes_("0+", nullable="0+", default=None)
+    user_data: bytes | None = wire.bytes_("0+", nullable="0+", default=None)

@@ -13,7 +13,7 @@ Versions:
 from collections.abc import Sequence
 
 from protocol import wire
-from protocol.wire import Buffer, message
+from protocol.wire import message
 
 KEY = 15
 
@@ -34,8 +34,8 @@ class DescribedGroupMember:
     group_instance_id: str | None = wire.string("4+", nullable="4+", default=None, ignorable=True)
     client_id: str = wire.string("0+")
     client_host: str = wire.string("0+")
-    member_metadata: Buffer = wire.bytes_("0+")
-    member_assignment: Buffer = wire.bytes_("0+")
+    member_metadata: bytes = wire.bytes_("0+")
+    member_assignment: bytes = wire.bytes_("0+")
 
 
 @message

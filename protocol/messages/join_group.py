@@ -16,7 +16,7 @@ Versions:
 from collections.abc import Sequence
 
 from protocol import wire
-from protocol.wire import Buffer, message
+from protocol.wire import message
 
 KEY = 11
 
@@ -26,7 +26,7 @@ class JoinGroupRequestProtocol:
     """Join group request protocol."""
 
     name: str = wire.string("0+")
-    metadata: Buffer = wire.bytes_("0+")
+    metadata: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-9", flexible="6+")
@@ -49,7 +49,7 @@ class JoinGroupResponseMember:
 
     member_id: str = wire.string("0+")
     group_instance_id: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)
-    metadata: Buffer = wire.bytes_("0+")
+    metadata: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-9", flexible="6+")

@@ -7,7 +7,7 @@ Versions:
 """
 
 from protocol import wire
-from protocol.wire import Buffer, message
+from protocol.wire import message
 
 KEY = 36
 
@@ -16,7 +16,7 @@ KEY = 36
 class SaslAuthenticateRequest:
     """What a client asks of SaslAuthenticate."""
 
-    auth_bytes: Buffer = wire.bytes_("0+")
+    auth_bytes: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-2", flexible="2+")
@@ -25,5 +25,5 @@ class SaslAuthenticateResponse:
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
-    auth_bytes: Buffer = wire.bytes_("0+")
+    auth_bytes: bytes = wire.bytes_("0+")
     session_lifetime_ms: int = wire.int64("1+", ignorable=True)

@@ -12,7 +12,7 @@ Versions:
 from collections.abc import Sequence
 
 from protocol import wire
-from protocol.wire import Buffer, message
+from protocol.wire import message
 
 KEY = 14
 
@@ -22,7 +22,7 @@ class SyncGroupRequestAssignment:
     """Sync group request assignment."""
 
     member_id: str = wire.string("0+")
-    assignment: Buffer = wire.bytes_("0+")
+    assignment: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-5", flexible="4+")
@@ -46,4 +46,4 @@ class SyncGroupResponse:
     error_code: int = wire.int16("0+")
     protocol_type: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)
     protocol_name: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)
-    assignment: Buffer = wire.bytes_("0+")
+    assignment: bytes = wire.bytes_("0+")
