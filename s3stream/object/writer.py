@@ -1,0 +1,243 @@
+"""Writes one object: blocks go out as they fill, a small object as one PUT, a large one in parts sent in parallel.
+
+What it keeps true: entries are sorted by (stream id, start offset), never overlap, and lie in the object in that
+order; an object becomes visible whole or not at all; no task outlives the call that started it (parts are sent inside
+`write` and `close`, a wave at a time, so that an abandoned writer leaves nothing running).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self
+
+from s3stream.errors import StorageError
+from s3stream.model import NewObject, ObjectKind, StreamBatch
+from s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, IndexEntry, encode_block, encode_trailer, merge_ranges
+from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
+from s3stream.store.rules import PART_BYTES_MIN, PARTS_MAX
+from wal.interface import Buffer
+
+BLOCK_BYTES = 512 * 1024
+PART_BYTES = 8 * 1024 * 1024
+PARTS_IN_FLIGHT = 4
+
+
+class ObjectOrder(StorageError):
+    """A block or batch that does not follow the one before it, or a second run in a stream object."""
+
+
+class _CopiedPart:
+    """A part that the store makes of another object's bytes."""
+
+    __slots__ = ("end", "key", "start")
+
+    def __init__(self, key: str, start: int, end: int) -> None:
+        self.key = key
+        self.start = start
+        self.end = end
+
+
+class ObjectWriter:
+    """Builds one object in `store` under `key`.
+
+    Payloads are referred to until their part is sent: they must not change before `close` returns. Memory that is only
+    held here is bounded by `2 * parts_in_flight * part_bytes`. After an error, or instead of `close`, call `abort`
+    (leaving an `async with` block without `close` does).
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        *,
+        object_id: int,
+        kind: ObjectKind,
+        writer_id: str,
+        block_bytes: int = BLOCK_BYTES,
+        part_bytes: int = PART_BYTES,
+        parts_in_flight: int = PARTS_IN_FLIGHT,
+        on_multipart: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        """`on_multipart(upload_id)` is awaited before the first part: the catalog remembers the upload."""
+        assert part_bytes >= PART_BYTES_MIN, "a part is at least 5 MiB"
+        self._store = store
+        self._key = key
+        self._object_id = object_id
+        self._kind = kind
+        self._writer_id = writer_id
+        self._block_bytes = block_bytes
+        self._part_bytes = part_bytes
+        self._parts_in_flight = parts_in_flight
+        self._on_multipart = on_multipart
+        self._entries: list[IndexEntry] = []
+        self._position = 0
+        self._block: list[StreamBatch] = []
+        self._block_size = BLOCK_HEADER.size
+        self._part: list[Buffer] = []
+        self._part_size = 0
+        self._wave: list[list[Buffer] | _CopiedPart] = []
+        self._upload: MultipartUpload | None = None
+        self._receipts: list[PartReceipt] = []
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.abort()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of data blocks so far."""
+        return self._position + (self._block_size if self._block else 0)
+
+    async def write(self, batch: StreamBatch) -> None:
+        """Add a batch. Batches come sorted by (stream id, base offset); a gap in offsets begins a new run.
+
+        Raises ObjectOrder, and StoreError when a full part cannot be sent.
+        """
+        size = BATCH_HEADER.size + len(batch.payload)
+        if self._block:
+            last = self._block[-1]
+            if (
+                last.stream_id != batch.stream_id
+                or last.end_offset != batch.base_offset
+                or self._block_size + size > self._block_bytes
+            ):
+                self._seal_block()
+        if not self._block or batch.end_offset <= batch.base_offset:
+            self._check_order(batch.stream_id, batch.base_offset, batch.end_offset)
+        self._block.append(batch)
+        self._block_size += size
+        if len(self._wave) >= 2 * self._parts_in_flight:
+            await self._send_wave()
+
+    async def write_block(self, entry: IndexEntry, data: Buffer) -> None:
+        """Add a whole block, checked by the caller, as another object holds it; its position here is its own."""
+        assert len(data) == entry.size_bytes, "the block is the one its entry describes"
+        self._seal_block()
+        self._check_order(entry.stream_id, entry.start_offset, entry.end_offset)
+        self._add_block(entry._replace(position=self._position), [data])
+        if len(self._wave) >= 2 * self._parts_in_flight:
+            await self._send_wave()
+
+    async def copy_blocks(self, entries: Sequence[IndexEntry], source_key: str) -> None:
+        """Add adjacent blocks of another object of the store without moving their bytes through here.
+
+        They make a part of their own: they are at least 5 MiB, and so is all that was written since the last copy.
+        """
+        self._seal_block()
+        start, end = entries[0].position, entries[-1].end_position
+        if 0 < self._part_size < PART_BYTES_MIN and self._wave and isinstance(self._wave[-1], list):
+            self._wave[-1] += self._part
+            self._part, self._part_size = [], 0
+        if end - start < PART_BYTES_MIN or 0 < self._part_size < PART_BYTES_MIN:
+            raise ObjectOrder(f"object {self._key}: a copied part and the one before it have at least 5 MiB")
+        self._cut_part()
+        for entry in entries:
+            self._check_order(entry.stream_id, entry.start_offset, entry.end_offset)
+            self._entries.append(entry._replace(position=self._position))
+            self._position += entry.size_bytes
+        self._wave.append(_CopiedPart(source_key, start, end))
+        if len(self._wave) >= 2 * self._parts_in_flight:
+            await self._send_wave()
+
+    async def close(self) -> NewObject:
+        """Send what is left, with index and footer; the object is whole and durable when this returns."""
+        assert not self._closed, "a writer is closed once"
+        self._seal_block()
+        if not self._entries:
+            raise ObjectOrder(f"object {self._key}: nothing was written")
+        trailer = encode_trailer(self._entries, kind=self._kind, object_id=self._object_id)
+        size = self._position + sum(len(part) for part in trailer)
+        self._part += trailer
+        self._part_size += size - self._position
+        if self._upload is None and all(isinstance(part, list) for part in self._wave) and len(self._wave) <= 1:
+            parts = [buffer for part in self._wave if isinstance(part, list) for buffer in part] + self._part
+            await self._store.put(self._key, parts, writer_id=self._writer_id)
+        else:
+            self._cut_part()
+            await self._send_wave(last=True)
+            assert self._upload is not None, "a wave opens the upload"
+            await self._upload.complete(self._receipts)
+        self._closed = True
+        self._release()
+        return NewObject(self._object_id, self._kind, size, merge_ranges(self._entries))
+
+    async def abort(self) -> None:
+        """Give up: nothing becomes visible. Does nothing after `close`; safe to call twice."""
+        if self._closed:
+            return
+        self._release()
+        self._block = []
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            await upload.abort()
+
+    def _release(self) -> None:
+        self._part, self._part_size, self._wave = [], 0, []
+
+    def _check_order(self, stream_id: int, start: int, end: int) -> None:
+        where = f"object {self._key}: stream {stream_id} [{start}, {end})"
+        if end <= start:
+            raise ObjectOrder(f"{where} is empty")
+        if not self._entries:
+            return
+        last = self._entries[-1]
+        if (stream_id, start) < (last.stream_id, last.end_offset):
+            raise ObjectOrder(f"{where} does not follow stream {last.stream_id} offset {last.end_offset}")
+        if self._kind is ObjectKind.SO and (stream_id, start) != (last.stream_id, last.end_offset):
+            raise ObjectOrder(f"{where} does not continue the one run of a stream object, at {last.end_offset}")
+
+    def _seal_block(self) -> None:
+        if self._block:
+            entry, parts = encode_block(self._block, self._position)
+            self._block = []
+            self._block_size = BLOCK_HEADER.size
+            self._add_block(entry, parts)
+
+    def _add_block(self, entry: IndexEntry, parts: Sequence[Buffer]) -> None:
+        self._entries.append(entry)
+        self._position += entry.size_bytes
+        self._part += parts
+        self._part_size += entry.size_bytes
+        if self._part_size >= self._part_bytes:
+            self._cut_part()
+
+    def _cut_part(self) -> None:
+        if self._part:
+            self._wave.append(self._part)
+            self._part, self._part_size = [], 0
+
+    async def _send_wave(self, *, last: bool = False) -> None:
+        """Send the parts gathered, several at a time."""
+        if self._upload is None:
+            self._upload = await self._store.start_multipart(self._key, writer_id=self._writer_id)
+            if self._on_multipart is not None:
+                await self._on_multipart(self._upload.upload_id)
+        if len(self._receipts) + len(self._wave) > PARTS_MAX:
+            raise ObjectOrder(f"object {self._key}: more than {PARTS_MAX} parts")
+        # The last part may still grow by a remainder too short to be a part before a copied one.
+        kept = 0 if last or isinstance(self._wave[-1], _CopiedPart) else 1
+        wave, self._wave = self._wave[: len(self._wave) - kept], self._wave[len(self._wave) - kept :]
+        slots = asyncio.Semaphore(self._parts_in_flight)
+        first = len(self._receipts) + 1
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._send_part(self._upload, first + at, part, slots))
+                    for at, part in enumerate(wave)
+                ]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        self._receipts += [task.result() for task in tasks]
+
+    @staticmethod
+    async def _send_part(
+        upload: MultipartUpload, number: int, part: "list[Buffer] | _CopiedPart", slots: asyncio.Semaphore
+    ) -> PartReceipt:
+        async with slots:
+            if isinstance(part, _CopiedPart):
+                return await upload.copy_part(number, part.key, part.start, part.end)
+            receipt = await upload.put_part(number, part)
+            part.clear()
+            return receipt

@@ -1,0 +1,248 @@
+"""An object store in memory: for tests, and the reference for what the others do."""
+
+import bisect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from s3stream.store.rules import check_key, check_range, check_receipts
+from wal.interface import Buffer
+
+Hook = Callable[[str, str], Awaitable[None]]
+
+
+async def let_through(_call: str, _key: str) -> None:
+    """Let every call through."""
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """What store and uploads share."""
+
+    name: str
+    now_ms: Callable[[], int]
+    hook: Hook
+    calls: CallCounts = field(default_factory=CallCounts)
+    objects: dict[str, tuple[bytes, str, int]] = field(default_factory=dict)
+    uploads: set[str] = field(default_factory=set)
+    uploads_started: int = 0
+
+    async def call(self, call: str, key: str) -> None:
+        """Let the hook see the call."""
+        try:
+            await self.hook(call, key)
+        except StoreError:
+            self.calls.errors += 1
+            raise
+
+    def fail(self, error: StoreError) -> StoreError:
+        """Count an error."""
+        self.calls.errors += 1
+        return error
+
+    def data(self, key: str) -> bytes:
+        """Bytes of an object."""
+        found = self.objects.get(key)
+        if found is None:
+            raise self.fail(ObjectNotFound(f"{self.name}:{key}: no such object"))
+        return found[0]
+
+    def create(self, key: str, data: bytes, writer_id: str) -> None:
+        """Make an object visible."""
+        found = self.objects.get(key)
+        if found is None:
+            self.objects[key] = (data, writer_id, self.now_ms())
+        elif found[1] != writer_id:
+            raise self.fail(ObjectExists(f"{self.name}:{key}: written by {found[1]!r}, not {writer_id!r}"))
+
+
+class MemoryStore:
+    """Objects in a dict.
+
+    `hook(call, key)` runs before each call takes effect (`call` is a field name of `CallCounts`, or `complete`,
+    `abort`): a test delays calls there, or raises StoreError.
+    """
+
+    def __init__(self, name: str, *, now_ms: Callable[[], int] = lambda: 0, hook: Hook = let_through) -> None:
+        self._shelf = _Shelf(name, now_ms, hook)
+
+    @property
+    def name(self) -> str:
+        """Name by which the catalog remembers where an object lies."""
+        return self._shelf.name
+
+    @property
+    def calls(self) -> CallCounts:
+        """Counters since the store was made."""
+        return self._shelf.calls
+
+    @property
+    def objects(self) -> dict[str, tuple[bytes, str, int]]:
+        """Data, writer id and time of each object: tests look, and do damage, here."""
+        return self._shelf.objects
+
+    @property
+    def uploads(self) -> set[str]:
+        """Ids of the multipart uploads neither completed nor aborted."""
+        return self._shelf.uploads
+
+    @property
+    def hook(self) -> Hook:
+        """What sees each call."""
+        return self._shelf.hook
+
+    @hook.setter
+    def hook(self, hook: Hook) -> None:
+        self._shelf.hook = hook
+
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Nothing to release; the objects stay."""
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
+        """Create the object as the concatenation of `parts`."""
+        check_key(key, where=self.name)
+        data = b"".join(parts)
+        self.calls.put += 1
+        self.calls.bytes_written += len(data)
+        await self._shelf.call("put", key)
+        self._shelf.create(key, data, writer_id)
+
+    async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
+        """Begin an upload in parts."""
+        check_key(key, where=self.name)
+        self.calls.multipart += 1
+        await self._shelf.call("multipart", key)
+        self._shelf.uploads_started += 1
+        upload_id = f"upload-{self._shelf.uploads_started}"
+        self._shelf.uploads.add(upload_id)
+        return _Upload(self._shelf, key, writer_id, upload_id)
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        """Abort an upload a crashed process left behind; no error when there is none."""
+        self.calls.multipart += 1
+        await self._shelf.call("abort", key)
+        self._shelf.uploads.discard(upload_id)
+
+    async def get(self, key: str, start: int, end: int) -> memoryview:
+        """Bytes [start, end)."""
+        check_range(start, end, where=f"{self.name}:{key}")
+        self.calls.get += 1
+        await self._shelf.call("get", key)
+        data = self._shelf.data(key)
+        if end > len(data):
+            raise self._shelf.fail(StoreError(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {len(data)}"))
+        self.calls.bytes_read += end - start
+        return memoryview(data)[start:end]
+
+    async def get_tail(self, key: str, size_bytes: int) -> TailRead:
+        """The last `size_bytes`, or all."""
+        self.calls.get += 1
+        await self._shelf.call("get", key)
+        data = self._shelf.data(key)
+        tail = memoryview(data)[max(0, len(data) - size_bytes) :]
+        self.calls.bytes_read += len(tail)
+        return TailRead(tail, len(data))
+
+    async def writer_id(self, key: str) -> str | None:
+        """Who wrote the object; None when there is no such object."""
+        self.calls.head += 1
+        await self._shelf.call("head", key)
+        found = self.objects.get(key)
+        return None if found is None else found[1]
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """Delete; a hook that raises for a key makes that key fail alone."""
+        failed: dict[str, StoreError] = {}
+        if keys:
+            self.calls.delete += 1
+        for key in keys:
+            try:
+                await self._shelf.call("delete", key)
+            except StoreError as error:
+                failed[key] = error
+            else:
+                self.objects.pop(key, None)
+        return failed
+
+    async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
+        """All objects under `prefix` in the order of keys."""
+        self.calls.list += 1
+        await self._shelf.call("list", prefix)
+        keys = sorted(self.objects)
+        for key in keys[bisect.bisect_left(keys, prefix) :]:
+            if not key.startswith(prefix):
+                break
+            if key in self.objects:
+                data, _, modified_ms = self.objects[key]
+                yield StoredObject(key, len(data), modified_ms)
+
+
+class _Upload:
+    """A multipart upload of the memory store."""
+
+    def __init__(self, shelf: _Shelf, key: str, writer_id: str, upload_id: str) -> None:
+        self._shelf = shelf
+        self._key = key
+        self._writer_id = writer_id
+        self._upload_id = upload_id
+        self._parts: dict[int, bytes] = {}
+
+    @property
+    def upload_id(self) -> str:
+        """The store's name for the upload."""
+        return self._upload_id
+
+    async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
+        """Send part `number` (from 1)."""
+        data = b"".join(parts)
+        self._shelf.calls.part += 1
+        self._shelf.calls.bytes_written += len(data)
+        await self._shelf.call("part", self._key)
+        return self._keep(number, data)
+
+    async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
+        """Make part `number` of bytes [start, end) of another object."""
+        where = f"{self._shelf.name}:{source_key}"
+        check_range(start, end, where=where)
+        self._shelf.calls.part_copy += 1
+        await self._shelf.call("part_copy", source_key)
+        data = self._shelf.data(source_key)
+        if end > len(data):
+            raise self._shelf.fail(StoreError(f"{where}: asked to copy bytes [{start}, {end}) of {len(data)}"))
+        return self._keep(number, data[start:end])
+
+    async def complete(self, receipts: Sequence[PartReceipt]) -> None:
+        """Make the object visible; refuses small parts as S3 does."""
+        where = f"{self._shelf.name}:{self._key}"
+        check_receipts(receipts, where=where)
+        self._shelf.calls.multipart += 1
+        await self._shelf.call("complete", self._key)
+        self._check_open()
+        for receipt in receipts:
+            if receipt.number not in self._parts:
+                raise self._shelf.fail(StoreError(f"{where}: part {receipt.number} was never sent"))
+        data = b"".join(self._parts[receipt.number] for receipt in receipts)
+        self._shelf.create(self._key, data, self._writer_id)
+        self._shelf.uploads.discard(self._upload_id)
+        self._parts.clear()
+
+    async def abort(self) -> None:
+        """Give up."""
+        self._shelf.calls.multipart += 1
+        await self._shelf.call("abort", self._key)
+        self._shelf.uploads.discard(self._upload_id)
+        self._parts.clear()
+
+    def _keep(self, number: int, data: bytes) -> PartReceipt:
+        self._check_open()
+        self._parts[number] = data
+        return PartReceipt(number, f"{number}-{len(data)}", len(data))
+
+    def _check_open(self) -> None:
+        if self._upload_id not in self._shelf.uploads:
+            where = f"{self._shelf.name}:{self._key}"
+            raise self._shelf.fail(StoreError(f"{where}: no such upload: {self._upload_id}"))
