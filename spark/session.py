@@ -1,0 +1,53 @@
+"""Start a Spark session that has the Kafka source, on a laptop as on a cluster, or say clearly what does not fit.
+
+Under `spark-submit` the JVM runs already and has the settings and jars it was given: then only the session is taken.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark.jars import cached_jars, installed_spark_version, kafka_source_jars
+from spark.java import spark_environment
+
+LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Where they differ from Spark's defaults: the same table everywhere, nothing listening that nobody asked for."""
+
+
+def build_session(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session named `name` with Spark's Kafka source; `settings` go over the project's and Spark's own.
+
+    `master` None means all cores of this machine, or what spark-submit was told.
+    Raises JavaNotFoundError, SparkNotFoundError or SparkVersionError.
+    """
+    builder = SparkSession.builder.appName(name)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        given = dict(settings or {})
+    else:
+        os.environ.update(spark_environment())
+        builder = builder.master(master or "local[*]")
+        given = _local_settings(settings or {})
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _local_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    given = {**SETTINGS, **settings}
+    quiet = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
+    given[DRIVER_OPTIONS] = f"{quiet} {given.get(DRIVER_OPTIONS, '')}".strip()
+    version = installed_spark_version()
+    source, *_ = kafka_source_jars(version)
+    if jars := cached_jars(version):
+        given["spark.jars"] = ",".join(filter(None, (given.get("spark.jars"), *map(str, jars))))
+    else:
+        given["spark.jars.packages"] = ",".join(filter(None, (given.get("spark.jars.packages"), str(source))))
+    return given
