@@ -1,0 +1,243 @@
+"""Byte layout of the log: the one place that packs and unpacks headers and records. `FORMAT.md` says what they mean.
+
+Everything read from a device is foreign until its CRC says otherwise: decoding returns None or a reason, never raises.
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from wal.interface import Buffer
+
+PAGE_BYTES: Final = 4096
+HEADER_COPIES: Final = 2
+RING_POSITION: Final = HEADER_COPIES * PAGE_BYTES
+VERSION: Final = 1
+HEADER_MAGIC: Final = b"ANABRWAL"
+CLUSTER_BYTES_MAX: Final = 64
+
+RECORD_HEADER_BYTES: Final = 24
+PADDING_BYTES_MIN: Final = RECORD_HEADER_BYTES + 8
+BODY_BYTES_MAX: Final = (1 << 32) - 1
+
+_HEADER: Final = Struct("<8sIIQQQQQqQQqqq64s")
+_CRC: Final = Struct("<I")
+_RECORD: Final = Struct("<IIQI")
+_RECORD_FULL: Final = Struct("<IIQII")
+_DURABLE: Final = Struct("<Q")
+_SKIP: Final = Struct("<QQ")
+_LOG_ID: Final = Struct("<Q")
+
+pack_record_start = _RECORD.pack
+pack_into_record = Struct("<20sI").pack_into
+"""The two halves of a record's header, apart for the append path: first 20 bytes, then those and their CRC."""
+
+
+class Magic(IntEnum):
+    """First four bytes of a record, as a little-endian integer."""
+
+    RECORD = int.from_bytes(b"ABWR", "little")
+    PADDING = int.from_bytes(b"ABWP", "little")
+    SKIP = int.from_bytes(b"ABWS", "little")
+
+
+RECORD_MAGIC: Final = int(Magic.RECORD)
+_MAGICS: Final = frozenset(int(magic) for magic in Magic)
+
+
+class Shutdown(IntEnum):
+    """How the last owner left the log."""
+
+    RUNNING = 0
+    GRACEFUL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What both copies of the header hold. All offsets are logical."""
+
+    sequence: int
+    log_id: int
+    capacity_bytes: int
+    base_offset: int
+    head_offset: int
+    trim_offset: int
+    durable_offset: int
+    window_bytes: int
+    node_id: int
+    node_epoch: int
+    last_write_ms: int
+    cluster: str
+    shutdown: Shutdown
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes between the headers and the capacity."""
+        return self.capacity_bytes - RING_POSITION
+
+    @property
+    def position(self) -> int:
+        """Where this header is written: the two copies take turns."""
+        return self.sequence % HEADER_COPIES * PAGE_BYTES
+
+    def position_of(self, offset: int) -> int:
+        """Position of a logical offset on the device."""
+        return RING_POSITION + (offset - self.base_offset) % self.ring_bytes
+
+    def segments(self, offset: int, length: int) -> list[tuple[int, int]]:
+        """Positions and lengths of the bytes [offset, offset + length): two where they cross the ring's end."""
+        position = self.position_of(offset)
+        first = min(length, self.capacity_bytes - position)
+        if first == length:
+            return [(position, length)]
+        return [(position, first), (RING_POSITION, length - first)]
+
+
+def page_up(offset: int) -> int:
+    """Round up to a page boundary."""
+    return -(-offset // PAGE_BYTES) * PAGE_BYTES
+
+
+def record_salt(log_id: int) -> int:
+    """CRC state that the header CRC of each record of a log starts from."""
+    return crc32c(_LOG_ID.pack(log_id))
+
+
+def encode_header(header: Header) -> bytes:
+    """Encode one page."""
+    cluster = header.cluster.encode()
+    assert len(cluster) <= CLUSTER_BYTES_MAX, f"cluster name longer than {CLUSTER_BYTES_MAX} bytes: {header.cluster}"
+    fields = _HEADER.pack(
+        HEADER_MAGIC,
+        VERSION,
+        header.shutdown,
+        header.sequence,
+        header.log_id,
+        header.capacity_bytes,
+        header.base_offset,
+        header.head_offset,
+        header.trim_offset,
+        header.durable_offset,
+        header.window_bytes,
+        header.node_id,
+        header.node_epoch,
+        header.last_write_ms,
+        cluster,
+    )
+    return (fields + _CRC.pack(crc32c(fields))).ljust(PAGE_BYTES, b"\0")
+
+
+def decode_header(page: Buffer) -> Header | str:
+    """Decode one copy, or say why it is not a header of ours."""
+    fields = bytes(page[: _HEADER.size])
+    if len(page) < _HEADER.size + _CRC.size:
+        return f"{len(page)} bytes, expected {PAGE_BYTES}"
+    if fields[: len(HEADER_MAGIC)] != HEADER_MAGIC:
+        return "blank" if not any(page) else f"magic {fields[: len(HEADER_MAGIC)]!r}, expected {HEADER_MAGIC!r}"
+    found = crc32c(fields)
+    (expected,) = _CRC.unpack_from(page, _HEADER.size)
+    if expected != found:
+        return f"header CRC {found:#010x}, expected {expected:#010x}"
+    _, version, shutdown, *numbers, cluster = _HEADER.unpack(fields)
+    if version != VERSION:
+        return f"format version {version}, this program knows {VERSION}"
+    sequence, log_id, capacity, base, head, trim, durable, window, node_id, node_epoch, last_write_ms = numbers
+    if capacity < RING_POSITION + PAGE_BYTES or capacity % PAGE_BYTES:
+        return f"capacity {capacity} bytes, expected whole pages"
+    return Header(
+        sequence=sequence,
+        log_id=log_id,
+        capacity_bytes=capacity,
+        base_offset=base,
+        head_offset=head,
+        trim_offset=trim,
+        durable_offset=durable,
+        window_bytes=window,
+        node_id=node_id,
+        node_epoch=node_epoch,
+        last_write_ms=last_write_ms,
+        cluster=cluster.rstrip(b"\0").decode(errors="replace"),
+        shutdown=Shutdown.GRACEFUL if shutdown == Shutdown.GRACEFUL else Shutdown.RUNNING,
+    )
+
+
+def newest_header(copies: Buffer) -> Header | None:
+    """Return the valid copy with the highest sequence from the first two pages of a device, or None."""
+    view = memoryview(copies)
+    found = [decode_header(view[at : at + PAGE_BYTES]) for at in range(0, RING_POSITION, PAGE_BYTES)]
+    valid = [header for header in found if isinstance(header, Header)]
+    return max(valid, key=lambda header: header.sequence, default=None)
+
+
+def next_header(header: Header, **changes: object) -> Header:
+    """Return the header that follows `header`, with `changes`."""
+    return replace(header, sequence=header.sequence + 1, **changes)  # type: ignore[arg-type]  # fields checked at run time
+
+
+class RecordHeader(NamedTuple):
+    """A record header whose own CRC, magic and offset are right; the body is not looked at yet."""
+
+    magic: int
+    body_bytes: int
+    body_crc: int
+
+
+def decode_record_header(page: Buffer, at: int, offset: int, salt: int) -> RecordHeader | None:
+    """Decode the 24 bytes at index `at`, expected to lie at logical `offset`; None if they are not such a header."""
+    magic, body_bytes, body_offset, body_crc, header_crc = _RECORD_FULL.unpack_from(page, at)
+    if body_offset != offset + RECORD_HEADER_BYTES or magic not in _MAGICS:
+        return None
+    if crc32c(page[at : at + _RECORD.size], salt) != header_crc:
+        return None
+    return RecordHeader(magic, body_bytes, body_crc)
+
+
+def explain_record_header(page: Buffer, at: int, offset: int, salt: int) -> str:
+    """Say why there is no valid record header: for people, after `decode_record_header` said None."""
+    magic, _, body_offset, _, header_crc = _RECORD_FULL.unpack_from(page, at)
+    if not any(page[at : at + RECORD_HEADER_BYTES]):
+        return "no record: zeros"
+    if magic not in _MAGICS:
+        return f"no record: magic {magic:#010x}, expected {RECORD_MAGIC:#010x}"
+    if body_offset != offset + RECORD_HEADER_BYTES:
+        return f"record of body offset {body_offset}, expected {offset + RECORD_HEADER_BYTES}"
+    return f"record header CRC {crc32c(page[at : at + _RECORD.size], salt):#010x}, expected {header_crc:#010x}"
+
+
+def encode_record_into(target: memoryview, at: int, offset: int, magic: Magic, salt: int, body_bytes: int) -> None:
+    """Write the header of the record at index `at`, logical `offset`, around the body that already lies behind it."""
+    body = at + RECORD_HEADER_BYTES
+    start = _RECORD.pack(magic, body_bytes, offset + RECORD_HEADER_BYTES, crc32c(target[body : body + body_bytes]))
+    pack_into_record(target, at, start, crc32c(start, salt))
+
+
+def encode_padding_into(target: memoryview, at: int, offset: int, durable_offset: int, salt: int) -> int:
+    """Write the padding record that ends a block at index `at`, logical `offset`; return the block's length."""
+    end = page_up(at + PADDING_BYTES_MIN)
+    body = at + RECORD_HEADER_BYTES
+    target[body:end] = bytes(end - body)
+    _DURABLE.pack_into(target, body, durable_offset)
+    encode_record_into(target, at, offset, Magic.PADDING, salt, end - body)
+    return end
+
+
+def decode_durable_offset(body: Buffer) -> int:
+    """Durable offset that a padding record of at least 8 body bytes carries."""
+    durable_offset: int = _DURABLE.unpack_from(body)[0]
+    return durable_offset
+
+
+def encode_skip_into(target: memoryview, offset: int, from_offset: int, to_offset: int, salt: int) -> None:
+    """Write the page of a skip record at logical `offset`."""
+    target[:PAGE_BYTES] = bytes(PAGE_BYTES)
+    _SKIP.pack_into(target, RECORD_HEADER_BYTES, from_offset, to_offset)
+    encode_record_into(target, 0, offset, Magic.SKIP, salt, PAGE_BYTES - RECORD_HEADER_BYTES)
+
+
+def decode_skip(body: Buffer) -> tuple[int, int]:
+    """Where the log ended before a skip record, and where it goes on."""
+    from_offset, to_offset = _SKIP.unpack_from(body)
+    return from_offset, to_offset

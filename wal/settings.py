@@ -1,0 +1,72 @@
+"""Settings of the log: frozen values, bytes and milliseconds, each with its default and why it is that."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from wal.format import PAGE_BYTES, RING_POSITION
+from wal.interface import WalRefused
+
+Durability: TypeAlias = Literal["auto", "flush", "direct"]
+Fencing: TypeAlias = Literal["auto", "strict", "local"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WalSettings:
+    """How a Delta WAL uses its device."""
+
+    capacity_bytes: int = 2048 * _MIB
+    """Bytes used of the device, headers included. Fixed when the log is formatted; `resize` changes it."""
+    block_bytes_max: int = 256 << 10
+    """A block is sealed before it passes this; cloud disks split larger writes. A larger record is written whole."""
+    writes_in_flight_max: int = 4
+    window_bytes: int = 4 * _MIB
+    """First bound of the sliding window: what a recovery reads past the end, and skips."""
+    window_bytes_max: int = 64 * _MIB
+    """Last bound of the window; no record may be larger."""
+    queue_bytes_max: int = 64 * _MIB
+    """Bytes appended and not yet durable; past it, appends raise OverCapacity."""
+    iops_max: int = 0
+    """Writes a second, a write of more than 256 KiB counting for several; 0: no budget. A budget belongs to a rented
+    disk (an EBS gp3 volume gives 3000 for nothing); on a local one it would only cap the throughput."""
+    bandwidth_bytes_max: int = 0
+    """Bytes a second; 0: no budget (an EBS gp3 volume gives 125 MiB/s for nothing)."""
+    header_iops: int = 10
+    """Part of `iops_max` kept for header writes."""
+    durability: Durability = "auto"
+    """`flush`: each write reaches stable media before it is acked; `direct`: the device's own cache is trusted; `auto`:
+    flush unless the device says that it has no volatile cache."""
+    fencing: Fencing = "auto"
+    """`strict`: the header is re-read after each block, before its ack; `local`: after header writes only, a lock keeps
+    other processes of this host away; `auto`: strict for a block device that another host could attach, else local."""
+    write_timeout_ms: int = 30_000
+    """A write that takes longer fails the log: the device is gone."""
+    format: bool = False
+    """Format a device that holds something else, destroying it."""
+
+    def __post_init__(self) -> None:
+        ring_bytes = self.capacity_bytes - RING_POSITION
+        _check("capacity_bytes", self.capacity_bytes, RING_POSITION + 16 * PAGE_BYTES, 1 << 50, page=True)
+        _check("block_bytes_max", self.block_bytes_max, PAGE_BYTES, 16 * _MIB, page=True)
+        _check("writes_in_flight_max", self.writes_in_flight_max, 1, 64)
+        _check("window_bytes", self.window_bytes, PAGE_BYTES, self.window_bytes_max, page=True)
+        _check("window_bytes_max", self.window_bytes_max, self.block_bytes_max, 1 << 40, page=True)
+        _check("queue_bytes_max", self.queue_bytes_max, self.block_bytes_max, 1 << 40)
+        _check("write_timeout_ms", self.write_timeout_ms, 1, 1 << 31)
+        _check("iops_max", self.iops_max, 0, 1 << 31)
+        _check("bandwidth_bytes_max", self.bandwidth_bytes_max, 0, 1 << 50)
+        if self.iops_max:
+            _check("header_iops", self.header_iops, 0, self.iops_max - 1)
+        if self.block_bytes_max > ring_bytes // 4:
+            raise WalRefused(
+                f"wal setting capacity_bytes: {self.capacity_bytes} holds fewer than four blocks of "
+                f"{self.block_bytes_max} bytes"
+            )
+
+
+def _check(name: str, value: int, least: int, most: int, *, page: bool = False) -> None:
+    if not least <= value <= most:
+        raise WalRefused(f"wal setting {name}: {value}, expected {least} to {most}")
+    if page and value % PAGE_BYTES:
+        raise WalRefused(f"wal setting {name}: {value}, expected a multiple of {PAGE_BYTES}")
