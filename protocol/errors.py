@@ -459,11 +459,8 @@ class InvalidRecord(KafkaError):
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
-class UnsupportedMagic(KafkaError):
+class UnsupportedMagic(InvalidRecord):
     """A record batch of the formats before v2, which are refused."""
-
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
 
 
 class ProtocolError(Exception):

@@ -15,6 +15,7 @@ Values: integers are `int`, strings `str`, uuids 16 `bytes`, arrays tuples (any 
 """
 
 import dataclasses
+import struct as struct_module
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -52,6 +53,12 @@ class Kind(Enum):
     def is_fixed(self) -> bool:
         """Whether every value takes the same number of bytes, so that `struct` can read it in a run."""
         return self not in {Kind.STRING, Kind.BYTES, Kind.RECORDS}
+
+    @property
+    def size_bytes(self) -> int:
+        """What a fixed-size value takes."""
+        assert self.is_fixed
+        return struct_module.calcsize(">" + self.value)
 
 
 @dataclass(frozen=True, slots=True)

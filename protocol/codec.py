@@ -1,0 +1,140 @@
+"""Bytes to messages and back: the one door to the compiled encoders and decoders.
+
+    message, end = decode(FetchRequest, frame, version, offset=header.body_offset)
+    data = encode(FetchResponse(...), version)
+    parts = encode_parts(FetchResponse(...), version)   # big records stay the buffers they are
+
+Functions are compiled when a message type is first seen in a version, and kept. Whatever the bytes, `decode` returns a
+message or raises MalformedMessage; `encode` raises UnencodableMessage for values that do not fit. A version a message
+does not have raises UnsupportedVersion.
+"""
+
+import struct
+from typing import Any, Final, TypeVar
+
+from protocol.decoder import Decoder, compile_decoder, decoder_source
+from protocol.encoder import Encoder, compile_encoder, encoder_source
+from protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
+from protocol.wire import Buffer, schema_of
+
+M = TypeVar("M")
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_UNSIZED: Final = bytes(4)
+
+
+class _Decoders(dict[tuple[type, int], Decoder]):
+    """The decoders compiled so far."""
+
+    def __missing__(self, key: tuple[type, int]) -> Decoder:
+        _check_version(*key)
+        decoder = self[key] = compile_decoder(*key)
+        return decoder
+
+
+class _Encoders(dict[tuple[type, int], Encoder]):
+    """The encoders compiled so far."""
+
+    def __missing__(self, key: tuple[type, int]) -> Encoder:
+        _check_version(*key)
+        encoder = self[key] = compile_encoder(*key)
+        return encoder
+
+
+# Memory of what was compiled, by message type and version; it holds nothing else and never more than the API table.
+_DECODERS: Final = _Decoders()
+_ENCODERS: Final = _Encoders()
+
+
+def _check_version(message_type: type, version: int) -> None:
+    versions = schema_of(message_type).versions
+    if versions is None or version not in versions:
+        raise UnsupportedVersion(f"{message_type.__name__} has no version {version}")
+
+
+def decode(message_type: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:
+    """Decode a message that begins at `offset`; returns it and the offset after it.
+
+    Records fields are memoryviews of `buffer`; everything else is copied out of it.
+    """
+    decoder = _DECODERS[message_type, version]
+    view = buffer if type(buffer) is memoryview else memoryview(buffer)
+    try:
+        return decoder(view, offset, len(view))
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage(f"{message_type.__name__} v{version}: truncated ({len(view) - offset} bytes)") from error
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"{message_type.__name__} v{version}: a string is not UTF-8") from error
+    except MalformedMessage as error:
+        raise MalformedMessage(f"{message_type.__name__} v{version}: {error}") from error
+
+
+def decode_exact(message_type: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
+    """Decode a message that takes all of the buffer from `offset` on; bytes left over are malformed."""
+    message, end = decode(message_type, buffer, version, offset)
+    if end != len(buffer):
+        raise MalformedMessage(f"{message_type.__name__} v{version}: {len(buffer) - end} bytes after its end")
+    return message
+
+
+def encode(message: object, version: int) -> bytes:
+    """Encode a message into one piece."""
+    return b"".join(_pieces(message, version, [], []))
+
+
+def encode_parts(message: object, version: int, head: Buffer = b"") -> list[Buffer]:
+    """Encode a message, after `head`, into few buffers: big records are handed on uncopied, the rest is joined."""
+    cuts: list[int] = []
+    return _joined(_pieces(message, version, [head], cuts), cuts)
+
+
+def encode_frame(message: object, version: int, head: Buffer) -> list[Buffer]:
+    """Like `encode_parts`, for a whole frame: the int32 size of all that follows comes first."""
+    cuts: list[int] = []
+    pieces = _pieces(message, version, [_UNSIZED, head], cuts)
+    pieces[0] = _INT32.pack(sum(map(len, pieces)) - 4)
+    return _joined(pieces, cuts)
+
+
+def encode_versioned(message: object, version: int) -> bytes:
+    """Encode a message after its int16 version, as records of internal topics and group metadata are."""
+    return b"".join(_pieces(message, version, [_INT16.pack(version)], []))
+
+
+def read_version(buffer: Buffer) -> int:
+    """The int16 version a versioned message begins with; decode the rest with offset 2."""
+    try:
+        version: int = _INT16.unpack_from(buffer, 0)[0]
+    except struct.error as error:
+        raise MalformedMessage(f"version: expected 2 bytes, found {len(buffer)}") from error
+    return version
+
+
+def _pieces(message: object, version: int, pieces: list[Buffer], cuts: list[int]) -> list[Buffer]:
+    encoder = _ENCODERS[type(message), version]
+    try:
+        encoder(message, pieces, cuts)
+    except (struct.error, AttributeError, TypeError, UnicodeEncodeError) as error:
+        raise UnencodableMessage(f"{type(message).__name__} v{version}: {error}") from error
+    return pieces
+
+
+def _joined(pieces: list[Buffer], cuts: list[int]) -> list[Buffer]:
+    if not cuts:
+        return [b"".join(pieces)]
+    parts: list[Buffer] = []
+    done = 0
+    for i in range(0, len(cuts), 2):
+        first, last = cuts[i], cuts[i + 1]
+        parts.append(b"".join(pieces[done:first]))
+        parts += pieces[first:last]
+        done = last
+    if done < len(pieces):
+        parts.append(b"".join(pieces[done:]))
+    return parts
+
+
+def generated_source(message_type: type[Any], version: int) -> str:
+    """The Python source behind a message's encoder and decoder, for reading and for debugging."""
+    return decoder_source(message_type, version)[0].text() + encoder_source(message_type, version)[0].text()
