@@ -176,7 +176,11 @@ _ALL: Final = (
     _api(describe_quorum.KEY, describe_quorum.DescribeQuorumRequest, describe_quorum.DescribeQuorumResponse),
     _api(update_features.KEY, update_features.UpdateFeaturesRequest, update_features.UpdateFeaturesResponse),
     _api(describe_cluster.KEY, describe_cluster.DescribeClusterRequest, describe_cluster.DescribeClusterResponse),
-    _api(describe_producers.KEY, describe_producers.TopicRequest, describe_producers.TopicResponse),
+    _api(
+        describe_producers.KEY,
+        describe_producers.DescribeProducersRequest,
+        describe_producers.DescribeProducersResponse,
+    ),
     _api(unregister_broker.KEY, unregister_broker.UnregisterBrokerRequest, unregister_broker.UnregisterBrokerResponse),
     _api(
         describe_transactions.KEY,
@@ -200,7 +204,9 @@ _ALL: Final = (
         list_config_resources.ListConfigResourcesResponse,
     ),
     _api(
-        describe_topic_partitions.KEY, describe_topic_partitions.TopicRequest, describe_topic_partitions.TopicResponse
+        describe_topic_partitions.KEY,
+        describe_topic_partitions.DescribeTopicPartitionsRequest,
+        describe_topic_partitions.DescribeTopicPartitionsResponse,
     ),
 )
 
