@@ -146,7 +146,7 @@ def commit_compaction(connection: Connection, commit: CompactionCommit) -> None:
     if set(output_ids) & set(commit.inputs):
         raise CatalogError(f"compaction: objects {sorted(set(output_ids) & set(commit.inputs))} are input and output")
     found = find_objects(connection, {*commit.inputs, *output_ids})
-    if is_repeat(commit.outputs, found) or (not commit.outputs and _all_destroyed(commit.inputs, found)):
+    if is_repeat(commit.outputs, found):
         return
     check_node(connection, commit.node_id, commit.node_epoch)
     held = _held_ranges(connection, commit.inputs)
@@ -157,15 +157,11 @@ def commit_compaction(connection: Connection, commit: CompactionCommit) -> None:
         connection.execute(delete(ranges).where(ranges.c.object_id.in_(piece)))
         connection.execute(
             update(objects)
-            .where(objects.c.object_id.in_(piece))
+            .where(objects.c.object_id.in_(piece), objects.c.state == ObjectState.COMMITTED)
             .values(state=ObjectState.DESTROYED, deadline_ms=commit.delete_after_ms)
         )
     _commit_objects(connection, commit.outputs, plan, commit.now_ms)
     _insert_ranges(connection, plan.ranges)
-
-
-def _all_destroyed(ids: Sequence[int], found: Mapping[int, ObjectInfo]) -> bool:
-    return all(key in found and found[key].state is ObjectState.DESTROYED for key in ids)
 
 
 def _held_ranges(connection: Connection, object_ids: Collection[int]) -> list[HeldRange]:

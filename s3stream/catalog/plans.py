@@ -117,12 +117,13 @@ def plan_compaction(
     """Prove that the outputs hold every live offset of the inputs once, and list the ranges to insert.
 
     `found` has inputs and outputs, `held` the live ranges of the inputs by stream and offset. Offsets before a stream's
-    start count on neither side: the start may have moved since the compaction read them.
+    start count on neither side: the start may have moved since the compaction read them. For the same reason an input
+    may be gone, and then holds nothing live; outputs that still claim its offsets are refused.
     """
+    gone = [key for key in commit.inputs if key not in found or found[key].state is ObjectState.DESTROYED]
     for input_id in commit.inputs:
-        state = found[input_id].state.name if input_id in found else "unknown"
-        if state != ObjectState.COMMITTED.name:
-            raise CatalogError(f"compaction: input object {input_id} must be COMMITTED, found {state}")
+        if input_id not in gone and found[input_id].state is not ObjectState.COMMITTED:
+            raise CatalogError(f"compaction: input object {input_id} was never committed")
     inputs: dict[int, list[HeldRange]] = defaultdict(list)
     for row in held:
         inputs[row.range.stream_id].append(row)
@@ -138,7 +139,8 @@ def plan_compaction(
     rows: list[NewRange] = []
     for stream_id in sorted({*inputs, *outputs}):
         spans = sorted(outputs[stream_id], key=lambda pair: pair[1].start_offset)
-        _check_coverage(stream_id, streams[stream_id].start_offset, inputs[stream_id], [span for _, span in spans])
+        start = streams[stream_id].start_offset
+        _check_coverage(stream_id, start, inputs[stream_id], [span for _, span in spans], gone)
         rows += [
             NewRange(item.object_id, item.kind, span, _peak_at(span.end_offset, inputs[stream_id]))
             for item, span in spans
@@ -178,7 +180,9 @@ def _without_rows(objects: Iterable[NewObject], rows: Iterable[NewRange]) -> fro
     return frozenset(item.object_id for item in objects) - {row.object_id for row in rows}
 
 
-def _check_coverage(stream_id: int, start: int, inputs: Sequence[HeldRange], outputs: Sequence[StreamRange]) -> None:
+def _check_coverage(
+    stream_id: int, start: int, inputs: Sequence[HeldRange], outputs: Sequence[StreamRange], gone: Sequence[int]
+) -> None:
     for before, after in pairwise(outputs):
         if after.start_offset < before.end_offset:
             raise CatalogError(
@@ -188,7 +192,10 @@ def _check_coverage(stream_id: int, start: int, inputs: Sequence[HeldRange], out
     expected = _union(start, (row.range for row in inputs))
     covered = _union(start, outputs)
     if expected != covered:
-        raise CatalogError(f"compaction: stream {stream_id}: live in the inputs {expected}, in the outputs {covered}")
+        lost = f"; input objects {list(gone)} were destroyed meanwhile" if gone else ""
+        raise CatalogError(
+            f"compaction: stream {stream_id}: live in the inputs {expected}, in the outputs {covered}{lost}"
+        )
 
 
 def _union(start: int, spans: Iterable[StreamRange]) -> list[Interval]:

@@ -1,0 +1,33 @@
+"""Runs each test that asks for `catalog` on SQLite and on a real PostgreSQL."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import Catalog
+from tests.support.postgres import PostgresServer, postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'catalog.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+@pytest.fixture
+async def catalog(url: str) -> AsyncIterator[Catalog]:
+    catalog = open_catalog(url)
+    await catalog.open(cluster="test")
+    yield catalog
+    await catalog.close()

@@ -1,0 +1,155 @@
+"""What lies under the contract: schema, transactions, lost connections, messages."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, inspect, text
+
+from s3stream.catalog import open_catalog
+from s3stream.catalog.database import Database
+from s3stream.catalog.schema import METADATA, MIGRATIONS
+from s3stream.errors import CatalogError, CatalogUnavailable
+from tests.support.postgres import PostgresServer
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense", "expected sqlite:///PATH or postgresql://USER@HOST/DB"),
+        ("sqlite://", "found sqlite"),
+        ("mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d: .* found mysql"),
+    ],
+)
+def test_a_bad_url_is_named_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(CatalogError, match=message) as caught:
+        open_catalog(url)
+    assert "secret" not in str(caught.value)
+
+
+async def test_the_tables_are_those_the_migrations_make(url: str) -> None:
+    database = Database(url)
+    await database.open()
+
+    def columns(connection: Connection) -> dict[str, list[str]]:
+        found = inspect(connection)
+        return {name: [column["name"] for column in found.get_columns(name)] for name in found.get_table_names()}
+
+    found = await database.read(columns)
+    await database.close()
+    declared = {table.name: [column.name for column in table.columns] for table in METADATA.tables.values()}
+    assert found == {**declared, "schema_version": ["version"]}
+
+
+async def test_a_newer_schema_is_refused(url: str) -> None:
+    database = Database(url)
+    await database.open()
+    await database.write(lambda c: c.execute(text("INSERT INTO schema_version (version) VALUES (99)")))
+    with pytest.raises(CatalogError, match=f"schema version 99 is newer than this program's {MIGRATIONS[-1][0]}"):
+        await database.open()
+    await database.close()
+
+
+async def test_a_failed_command_leaves_nothing(url: str) -> None:
+    database = Database(url)
+    await database.open()
+
+    def fail(connection: Connection) -> None:
+        connection.execute(text("INSERT INTO cluster (name) VALUES ('x')"))
+        raise CatalogError("no")
+
+    with pytest.raises(CatalogError, match=r"^no$"):
+        await database.write(fail)
+    assert await database.read(lambda c: c.execute(text("SELECT count(*) FROM cluster")).scalar_one()) == 0
+    await database.close()
+
+
+async def test_a_read_sees_one_snapshot(url: str) -> None:
+    database = Database(url)
+    await database.open()
+    count = text("SELECT count(*) FROM cluster")
+    loop = asyncio.get_running_loop()
+
+    def read(connection: Connection) -> tuple[int, int]:
+        before = connection.execute(count).scalar_one()
+        write = database.write(lambda c: c.execute(text("INSERT INTO cluster (name) VALUES ('x')")))
+        asyncio.run_coroutine_threadsafe(write, loop).result()
+        return before, connection.execute(count).scalar_one()
+
+    assert await database.read(read) == (0, 0)
+    assert await database.read(lambda c: c.execute(count).scalar_one()) == 1
+    await database.close()
+
+
+async def test_writers_of_two_processes_take_turns(url: str) -> None:
+    """Each adds one to what it read: an interleaving would lose an addition."""
+    databases = [Database(url) for _ in range(2)]
+    for database in databases:
+        await database.open()
+
+    def add_one(connection: Connection) -> None:
+        found = connection.execute(text("SELECT next FROM counters WHERE name = 'producer'")).scalar_one()
+        connection.execute(text("UPDATE counters SET next = :next WHERE name = 'producer'"), {"next": found + 1})
+
+    async with asyncio.TaskGroup() as group:
+        for database in databases * 20:
+            group.create_task(database.write(add_one))
+    query = text("SELECT next FROM counters WHERE name = 'producer'")
+    assert await databases[0].read(lambda c: c.execute(query).scalar_one()) == 40
+    for database in databases:
+        await database.close()
+
+
+async def test_sqlite_is_durable_and_checked(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'c.db'}")
+    pragmas = ("journal_mode", "synchronous", "foreign_keys")
+
+    def settings(connection: Connection) -> list[object]:
+        return [connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in pragmas]
+
+    assert await database.read(settings) == ["wal", 2, 1]
+    assert await database.write(settings) == ["wal", 2, 1]
+    await database.close()
+
+
+async def test_an_unusable_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "c.db"
+    catalog = open_catalog(f"sqlite:///{path}")
+    with pytest.raises(CatalogUnavailable, match=r"absent/c\.db: unable to open database file"):
+        await catalog.open(cluster="c")
+    await catalog.close()
+
+
+async def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    path.write_bytes(b"not a database" * 100)
+    catalog = open_catalog(f"sqlite:///{path}")
+    with pytest.raises(CatalogError, match="file is not a database"):
+        await catalog.open(cluster="c")
+    await catalog.close()
+    with pytest.raises(sqlite3.DatabaseError):
+        sqlite3.connect(path).execute("SELECT * FROM objects")
+
+
+async def test_a_lost_connection_is_opened_again(postgres: PostgresServer) -> None:
+    database = Database(postgres.new_database())
+    await database.open()
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    others = text(f"{kill} AND pid <> pg_backend_pid()")
+    for _ in range(3):
+        # The reader ends the writer's session and the other way round; the next command finds its own gone.
+        await database.read(lambda c: c.execute(others).all())
+        assert await database.write(lambda c: c.execute(text("SELECT 1")).scalar_one()) == 1
+        await database.write(lambda c: c.execute(others).all())
+        assert await database.read(lambda c: c.execute(text("SELECT 2")).scalar_one()) == 2
+    await database.close()
+
+
+async def test_a_server_that_is_not_there_is_unavailable(postgres: PostgresServer) -> None:
+    port = postgres.port
+    database = Database(f"postgresql://anabranch:secret@127.0.0.1:{port}/absent")
+    with pytest.raises(CatalogUnavailable, match='database "absent" does not exist') as caught:
+        await database.open()
+    assert "secret" not in str(caught.value)
+    await database.close()

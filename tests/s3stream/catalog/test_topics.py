@@ -1,0 +1,221 @@
+"""Contract of nodes, topics and streams, on both databases."""
+
+import asyncio
+
+import pytest
+
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import Catalog
+from s3stream.errors import (
+    AlreadyExists,
+    CatalogError,
+    NodeFenced,
+    NotFound,
+    OffsetOutOfRange,
+    StreamFenced,
+    StreamNotFound,
+)
+from s3stream.model import ObjectState
+from tests.s3stream.catalog.scene import LATER, NODE, NOW, Scene, span
+
+
+async def test_everything_survives_a_restart(url: str) -> None:
+    first = open_catalog(url)
+    await first.open(cluster="c")
+    scene = await Scene.make(first)
+    (item,) = await scene.upload([span(scene.streams[0], 0, 10)])
+    await first.close()
+
+    again = open_catalog(url)
+    await again.open(cluster="c")
+    scene.catalog = again
+    assert [topic.name for topic in await again.list_topics()] == ["t"]
+    assert await scene.bounds(scene.streams[0]) == [(0, 10)]
+    assert (await scene.state(item))[0] is ObjectState.COMMITTED
+    assert (await again.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=1)).epoch == scene.epoch + 1
+    await again.close()
+
+
+async def test_a_catalog_belongs_to_one_cluster(url: str, catalog: Catalog) -> None:
+    await catalog.list_nodes()
+    other = open_catalog(url)
+    with pytest.raises(CatalogError, match="belongs to cluster 'test', not to 'other'"):
+        await other.open(cluster="other")
+    await other.close()
+
+
+async def test_two_processes_may_open_a_new_catalog_at_once(url: str) -> None:
+    catalogs = [open_catalog(url) for _ in range(4)]
+    async with asyncio.TaskGroup() as group:
+        for catalog in catalogs:
+            group.create_task(catalog.open(cluster="c"))
+    for catalog in catalogs:
+        assert list(await catalog.list_topics()) == []
+        await catalog.close()
+
+
+async def test_a_node_gets_a_higher_epoch_each_time(catalog: Catalog) -> None:
+    first = await catalog.register_node(7, "a", 1, now_ms=100, lease_ms=50)
+    second = await catalog.register_node(7, "b", 2, now_ms=200, lease_ms=50)
+    assert (first.epoch, second.epoch) == (1, 2)
+    (found,) = await catalog.list_nodes()
+    assert (found.host, found.port, found.lease_until_ms) == ("b", 2, 250)
+
+    await catalog.renew_lease(7, 2, now_ms=300, lease_ms=50)
+    assert (await catalog.list_nodes())[0].lease_until_ms == 350
+    with pytest.raises(NodeFenced, match="node 7: epoch 1 is not the registered 2"):
+        await catalog.renew_lease(7, 1, now_ms=300, lease_ms=50)
+    with pytest.raises(NodeFenced, match="node 8 is not registered"):
+        await catalog.renew_lease(8, 1, now_ms=300, lease_ms=50)
+
+
+async def test_creating_a_topic_twice(catalog: Catalog) -> None:
+    async def create(name: str, topic_id: bytes) -> None:
+        await catalog.create_topic(name, topic_id, partitions=2, configs={"a": "1"}, leader=3, internal=True)
+
+    await create("t", b"1" * 16)
+    await create("t", b"1" * 16)
+    (topic,) = await catalog.list_topics()
+    assert (topic.name, topic.topic_id, topic.configs, topic.internal) == ("t", b"1" * 16, {"a": "1"}, True)
+    assert [(p.index, p.leader, p.leader_epoch) for p in topic.partitions] == [(0, 3, 0), (1, 3, 0)]
+    with pytest.raises(AlreadyExists, match="topic 't' exists"):
+        await create("t", b"2" * 16)
+    with pytest.raises(AlreadyExists, match="belongs to topic 't'"):
+        await create("u", b"1" * 16)
+    assert len(await catalog.list_topics()) == 1
+
+
+async def test_topics_need_a_partition(catalog: Catalog) -> None:
+    with pytest.raises(CatalogError, match="at least one partition"):
+        await catalog.create_topic("t", b"1" * 16, partitions=0, configs={}, leader=1, internal=False)
+
+
+async def test_topics_are_listed_by_name_with_partitions_in_order(catalog: Catalog) -> None:
+    for number, name in enumerate(("b", "a", "c")):
+        await catalog.create_topic(name, bytes([number]) * 16, partitions=12, configs={}, leader=1, internal=False)
+    listed = await catalog.list_topics()
+    assert [topic.name for topic in listed] == ["a", "b", "c"]
+    assert all([p.index for p in topic.partitions] == list(range(12)) for topic in listed)
+
+
+async def test_adding_partitions(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog, partitions=2)
+    grown = await catalog.add_partitions("t", 4, leader=5)
+    assert grown == await catalog.add_partitions("t", 4, leader=6)
+    assert [p.leader for p in grown.partitions] == [NODE, NODE, 5, 5]
+    assert [p.stream_id for p in grown.partitions][:2] == scene.streams
+    with pytest.raises(CatalogError, match="has 4 partitions already"):
+        await catalog.add_partitions("t", 3, leader=1)
+    with pytest.raises(NotFound, match="topic 'x' does not exist"):
+        await catalog.add_partitions("x", 3, leader=1)
+
+
+async def test_altering_a_topic(catalog: Catalog) -> None:
+    await Scene.make(catalog)
+    await catalog.alter_topic("t", set_configs={"a": "1", "b": "2"}, unset=["absent"])
+    altered = await catalog.alter_topic("t", set_configs={"b": "3"}, unset=["a"])
+    assert altered.configs == {"b": "3"}
+    assert (await catalog.list_topics())[0].configs == {"b": "3"}
+    with pytest.raises(NotFound):
+        await catalog.alter_topic("x", set_configs={}, unset=[])
+
+
+async def test_opening_streams_moves_both_epochs_and_the_leader(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog)
+    a, b, _ = scene.streams
+    other = await catalog.register_node(2, "h", 1, now_ms=NOW, lease_ms=1)
+    opened = await catalog.open_streams([b, a], node_id=2, node_epoch=other.epoch)
+    assert [(o.info.stream_id, o.info.epoch, o.leader_epoch, o.info.node_id) for o in opened] == [
+        (b, 2, 2, 2),
+        (a, 2, 2, 2),
+    ]
+    (topic,) = await catalog.list_topics()
+    assert [(p.leader, p.leader_epoch) for p in topic.partitions] == [(2, 2), (2, 2), (NODE, 1)]
+    assert (await catalog.open_stream(a, node_id=2, node_epoch=other.epoch)).info.epoch == 3
+
+
+async def test_opening_refuses_stale_nodes_and_unknown_streams(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog)
+    await catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=1)
+    with pytest.raises(NodeFenced):
+        await catalog.open_stream(scene.streams[0], node_id=NODE, node_epoch=scene.epoch)
+    with pytest.raises(StreamNotFound, match="stream 99 does not exist"):
+        await catalog.open_streams([scene.streams[0], 99], node_id=NODE, node_epoch=scene.epoch + 1)
+    assert (await catalog.get_streams(scene.streams))[scene.streams[0]].epoch == 1, "a refused command changes nothing"
+
+
+async def test_deleted_streams_are_gone_and_their_ids_are_not_reused(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog)
+    await catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    assert await catalog.get_streams(scene.streams) == {}
+    with pytest.raises(NotFound):
+        await catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    again = await catalog.create_topic("t", b"n" * 16, partitions=3, configs={}, leader=NODE, internal=False)
+    assert min(p.stream_id for p in again.partitions) > max(scene.streams)
+
+
+async def test_deleting_a_topic_destroys_only_what_nobody_else_needs(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog)
+    other = await catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE, internal=False)
+    (kept,) = await catalog.open_streams([other.partitions[0].stream_id], node_id=NODE, node_epoch=scene.epoch)
+    alone, shared = await scene.upload(
+        [span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5), span(kept.info.stream_id, 0, 5)]
+    )
+    await catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    assert await scene.state(alone) == (ObjectState.DESTROYED, LATER)
+    assert await scene.state(shared) == (ObjectState.COMMITTED, 0)
+    (left,) = (await catalog.object_ranges([shared.object_id]))[shared.object_id]
+    assert left.range.stream_id == kept.info.stream_id
+
+
+async def test_trim_moves_forward_only_and_destroys_whole_objects(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog)
+    stream = scene.streams[0]
+    first, second = await scene.upload([span(stream, 0, 10)], [span(stream, 10, 20)])
+
+    async def trim(new_start: int, epoch: int = 1) -> int:
+        info = await catalog.trim_stream(stream, epoch, new_start, now_ms=NOW, delete_after_ms=LATER)
+        return info.start_offset
+
+    assert await trim(9) == 9
+    assert await scene.bounds(stream) == [(0, 10), (10, 20)], "a range is dead only when all of it is"
+    assert await trim(15) == 15
+    assert await trim(12) == 15
+    assert await scene.bounds(stream) == [(10, 20)]
+    assert await scene.state(first) == (ObjectState.DESTROYED, LATER)
+    assert (await scene.state(second))[0] is ObjectState.COMMITTED
+    with pytest.raises(OffsetOutOfRange, match="past the end 20"):
+        await trim(21)
+    with pytest.raises(StreamFenced, match="epoch 0 is not the stream's 1"):
+        await trim(20, epoch=0)
+    assert await trim(20) == 20
+    assert (await scene.state(second))[0] is ObjectState.DESTROYED
+    with pytest.raises(StreamNotFound):
+        await catalog.trim_stream(99, 1, 0, now_ms=NOW, delete_after_ms=LATER)
+
+
+async def test_a_duration_in_place_of_a_deadline_is_refused(catalog: Catalog) -> None:
+    await Scene.make(catalog)
+    with pytest.raises(CatalogError, match="a deadline is a time at or after now"):
+        await catalog.delete_topic("t", now_ms=1_700_000_000_000, delete_after_ms=60_000)
+
+
+async def test_streams_are_listed_in_pages(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog, partitions=5)
+    first = await catalog.list_streams(after=0, limit=3)
+    rest = await catalog.list_streams(after=first[-1].stream_id, limit=3)
+    assert [info.stream_id for info in (*first, *rest)] == scene.streams
+
+
+async def test_many_streams_go_in_one_command(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog, partitions=12_000)
+    found = await catalog.get_streams(scene.streams)
+    assert len(found) == 12_000
+    assert {info.epoch for info in found.values()} == {1}
+
+
+async def test_producer_ids_are_given_once(catalog: Catalog) -> None:
+    assert await catalog.next_producer_ids(10) == 0
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(catalog.next_producer_ids(5)) for _ in range(6)]
+    assert sorted(task.result() for task in tasks) == [10, 15, 20, 25, 30, 35]
