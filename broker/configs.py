@@ -1,0 +1,379 @@
+"""Topic and broker configs under Kafka's names: type, default, validation, documentation, and the parsed form.
+
+`TOPIC_CONFIGS` is the one table that CreateTopics and AlterConfigs validate by and DescribeConfigs answers from. What
+Kafka has and means nothing here is accepted (tools set it), and its documentation says that it has no effect.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker.settings import Settings
+from protocol.errors import ErrorCode, KafkaError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigType(IntEnum):
+    """Kafka's type codes in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class ConfigSource(IntEnum):
+    """Kafka's source codes in DescribeConfigs."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDef:
+    """One config: `broker_name` is the broker-wide synonym, `setting` the node's setting that gives its default."""
+
+    name: str
+    type: ConfigType
+    default: str
+    documentation: str
+    broker_name: str = ""
+    setting: tuple[str, str] | None = None
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    has_effect: bool = True
+
+    def check(self, value: str) -> None:
+        """Raise INVALID_CONFIG with Kafka's wording when `value` is not allowed."""
+        parse = _PARSERS[self.type]
+        try:
+            parsed = parse(value)
+        except ValueError:
+            raise _invalid(f"Invalid value {value} for configuration {self.name}: {_EXPECTED[self.type]}") from None
+        if self.choices:
+            items = parsed if isinstance(parsed, list) else [parsed]
+            for item in items:
+                if item not in self.choices:
+                    raise _invalid(
+                        f"Invalid value {item} for configuration {self.name}: "
+                        f"String must be one of: {', '.join(self.choices)}"
+                    )
+        if isinstance(parsed, int | float):
+            if self.minimum is not None and parsed < self.minimum:
+                raise _invalid(
+                    f"Invalid value {parsed} for configuration {self.name}: Value must be at least {self.minimum:g}"
+                )
+            if self.maximum is not None and parsed > self.maximum:
+                raise _invalid(
+                    f"Invalid value {parsed} for configuration {self.name}: Value must be no more than {self.maximum:g}"
+                )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def _parse_bool(value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered not in {"true", "false"}:
+        raise ValueError(value)
+    return lowered == "true"
+
+
+def _parse_int(bits: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        number = int(value.strip())
+        if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+            raise ValueError(value)
+        return number
+
+    return parse
+
+
+def _parse_list(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+_PARSERS: Mapping[ConfigType, Callable[[str], bool | int | float | str | list[str]]] = {
+    ConfigType.BOOLEAN: _parse_bool,
+    ConfigType.STRING: str.strip,
+    ConfigType.INT: _parse_int(32),
+    ConfigType.SHORT: _parse_int(16),
+    ConfigType.LONG: _parse_int(64),
+    ConfigType.DOUBLE: float,
+    ConfigType.LIST: _parse_list,
+}
+_EXPECTED = {
+    ConfigType.BOOLEAN: "Expected value to be either true or false",
+    ConfigType.STRING: "Expected value to be a string",
+    ConfigType.INT: "Not a number of type INT",
+    ConfigType.SHORT: "Not a number of type SHORT",
+    ConfigType.LONG: "Not a number of type LONG",
+    ConfigType.DOUBLE: "Not a number of type DOUBLE",
+    ConfigType.LIST: "Expected a comma separated list",
+}
+_NO_EFFECT = " Accepted for compatibility; it has no effect here: "
+_SEGMENTS = _NO_EFFECT + "data is kept in objects, not in segment files."
+_ONE_COPY = _NO_EFFECT + "a partition has one replica, its durability comes from the log device and the object store."
+_NO_CLEANER = _NO_EFFECT + "records are not yet removed by key."
+_NO_TIERS = _NO_EFFECT + "all data is in object storage."
+
+
+def _def(  # a table row: positional on purpose
+    name: str,
+    kind: ConfigType,
+    default: str,
+    documentation: str,
+    *,
+    broker: str = "",
+    setting: tuple[str, str] | None = None,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+) -> ConfigDef:
+    effect = _NO_EFFECT not in documentation
+    return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high, effect)
+
+
+_B, _S, _I, _L, _D, _LIST = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.INT,
+    ConfigType.LONG,
+    ConfigType.DOUBLE,
+    ConfigType.LIST,
+)
+
+_TOPIC_DEFS = (
+    _def(
+        "cleanup.policy",
+        _LIST,
+        "delete",
+        "What becomes of old records. On a topic with `compact` every record needs a key.",
+        broker="log.cleanup.policy",
+        choices=("compact", "delete"),
+    ),
+    _def(
+        "compression.type",
+        _S,
+        "producer",
+        "Compression of stored batches; `producer` keeps what the producer chose." + _NO_EFFECT + "batches are kept.",
+        broker="compression.type",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    ),
+    _def("compression.gzip.level", _I, "-1", "Level of gzip." + _NO_EFFECT + "batches are kept as they came."),
+    _def("compression.lz4.level", _I, "9", "Level of lz4." + _NO_EFFECT + "batches are kept as they came."),
+    _def("compression.zstd.level", _I, "3", "Level of zstd." + _NO_EFFECT + "batches are kept as they came."),
+    _def(
+        "delete.retention.ms",
+        _L,
+        "86400000",
+        "How long delete markers of a compacted topic stay." + _NO_CLEANER,
+        broker="log.cleaner.delete.retention.ms",
+        low=0,
+    ),
+    _def(
+        "file.delete.delay.ms",
+        _L,
+        "60000",
+        "Time before a file is deleted." + _SEGMENTS,
+        broker="log.segment.delete.delay.ms",
+        low=0,
+    ),
+    _def(
+        "flush.messages",
+        _L,
+        str(LONG_MAX),
+        "Records between flushes." + _NO_EFFECT + "every acknowledged record is flushed.",
+        broker="log.flush.interval.messages",
+        low=1,
+    ),
+    _def(
+        "flush.ms",
+        _L,
+        str(LONG_MAX),
+        "Time between flushes." + _NO_EFFECT + "every acknowledged record is flushed.",
+        broker="log.flush.interval.ms",
+        low=0,
+    ),
+    _def("follower.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY),
+    _def(
+        "index.interval.bytes",
+        _I,
+        "4096",
+        "Bytes between index entries." + _SEGMENTS,
+        broker="log.index.interval.bytes",
+        low=0,
+    ),
+    _def("leader.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY),
+    _def(
+        "local.retention.bytes",
+        _L,
+        "-2",
+        "Bytes kept locally." + _NO_TIERS,
+        broker="log.local.retention.bytes",
+        low=-2,
+    ),
+    _def("local.retention.ms", _L, "-2", "Time kept locally." + _NO_TIERS, broker="log.local.retention.ms", low=-2),
+    _def(
+        "max.compaction.lag.ms",
+        _L,
+        str(LONG_MAX),
+        "Longest time a record stays uncompacted." + _NO_CLEANER,
+        broker="log.cleaner.max.compaction.lag.ms",
+        low=1,
+    ),
+    _def(
+        "max.message.bytes",
+        _I,
+        "1048588",
+        "The largest record batch size allowed (after compression if compression is enabled).",
+        broker="message.max.bytes",
+        setting=("topic", "max_message_bytes"),
+        low=0,
+    ),
+    _def(
+        "message.timestamp.after.max.ms",
+        _L,
+        "3600000",
+        "How far a record's timestamp may lie after the broker's time; ignored with LogAppendTime.",
+        broker="log.message.timestamp.after.max.ms",
+        setting=("topic", "message_timestamp_after_max_ms"),
+        low=0,
+    ),
+    _def(
+        "message.timestamp.before.max.ms",
+        _L,
+        str(LONG_MAX),
+        "How far a record's timestamp may lie before the broker's time; ignored with LogAppendTime.",
+        broker="log.message.timestamp.before.max.ms",
+        setting=("topic", "message_timestamp_before_max_ms"),
+        low=0,
+    ),
+    _def(
+        "message.timestamp.type",
+        _S,
+        "CreateTime",
+        "Whether the timestamp of a record is its creation time or the time of the append.",
+        broker="log.message.timestamp.type",
+        setting=("topic", "message_timestamp_type"),
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    _def(
+        "min.cleanable.dirty.ratio",
+        _D,
+        "0.5",
+        "How much of the log may be uncompacted." + _NO_CLEANER,
+        broker="log.cleaner.min.cleanable.ratio",
+        low=0,
+        high=1,
+    ),
+    _def(
+        "min.compaction.lag.ms",
+        _L,
+        "0",
+        "Least time a record stays uncompacted." + _NO_CLEANER,
+        broker="log.cleaner.min.compaction.lag.ms",
+        low=0,
+    ),
+    _def(
+        "min.insync.replicas",
+        _I,
+        "1",
+        "Replicas that must acknowledge a write." + _ONE_COPY,
+        broker="min.insync.replicas",
+        low=1,
+    ),
+    _def("preallocate", _B, "false", "Preallocate segment files." + _SEGMENTS, broker="log.preallocate"),
+    _def("remote.log.copy.disable", _B, "false", "Stop copying to remote storage." + _NO_TIERS),
+    _def("remote.log.delete.on.disable", _B, "false", "Delete remote data when it is disabled." + _NO_TIERS),
+    _def("remote.storage.enable", _B, "false", "Tiered storage." + _NO_TIERS),
+    _def(
+        "retention.bytes",
+        _L,
+        "-1",
+        "Largest size of a partition." + _NO_EFFECT + "old records are not yet dropped by size.",
+        broker="log.retention.bytes",
+    ),
+    _def(
+        "retention.ms",
+        _L,
+        "604800000",
+        "How long records are kept." + _NO_EFFECT + "old records are not yet dropped by age.",
+        broker="log.retention.ms",
+        low=-1,
+    ),
+    _def("segment.bytes", _I, "1073741824", "Size of segment files." + _SEGMENTS, broker="log.segment.bytes", low=14),
+    _def(
+        "segment.index.bytes",
+        _I,
+        "10485760",
+        "Size of index files." + _SEGMENTS,
+        broker="log.index.size.max.bytes",
+        low=4,
+    ),
+    _def("segment.jitter.ms", _L, "0", "Jitter of segment rolls." + _SEGMENTS, broker="log.roll.jitter.ms", low=0),
+    _def("segment.ms", _L, "604800000", "Age of segment rolls." + _SEGMENTS, broker="log.roll.ms", low=1),
+    _def(
+        "unclean.leader.election.enable",
+        _B,
+        "false",
+        "Let an out-of-date replica lead." + _ONE_COPY,
+        broker="unclean.leader.election.enable",
+    ),
+)
+TOPIC_CONFIGS: Mapping[str, ConfigDef] = {row.name: row for row in _TOPIC_DEFS}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The configs of a topic that the broker acts on, parsed."""
+
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    compacted: bool
+
+
+def default_value(row: ConfigDef, settings: Settings) -> str:
+    """A topic config's value where the topic does not set it."""
+    if row.setting is None:
+        return row.default
+    return str(getattr(getattr(settings, row.setting[0]), row.setting[1]))
+
+
+def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Validate the configs a client gives for a topic. Raises INVALID_CONFIG, INVALID_REQUEST for a null value."""
+    checked: dict[str, str] = {}
+    for name, value in configs.items():
+        row = TOPIC_CONFIGS.get(name)
+        if row is None:
+            raise _invalid(f"Unknown topic config name: {name}")
+        if value is None:
+            raise _invalid(f"Null value not supported for topic configs: {name}")
+        row.check(value)
+        checked[name] = value
+    return checked
+
+
+def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicConfig:
+    """The parsed form of a topic's configs over the defaults."""
+
+    def value(name: str) -> str:
+        return configs.get(name) or default_value(TOPIC_CONFIGS[name], settings)
+
+    return TopicConfig(
+        max_message_bytes=int(value("max.message.bytes")),
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+        compacted="compact" in _parse_list(value("cleanup.policy")),
+    )

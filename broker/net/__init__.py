@@ -1,0 +1,1 @@
+"""Sockets: memory for frames, connections, the listening server."""

@@ -1,0 +1,380 @@
+"""One client connection: bytes in, frames out to the dispatcher, responses back in the order of their requests.
+
+What it keeps true:
+
+- A frame that is larger than what the first read brought gets a buffer of its own size, and the kernel fills the rest
+  of it directly. From there on a record batch is a memoryview of that buffer.
+- Responses leave in the order of requests. Produce requests are pipelined: each is appended at once and answered when
+  durable. Any other request starts only when all before it are answered, and holds back those behind it.
+- Reading stops while too much is in flight here or in the node, or while the peer does not take its responses.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from protocol.errors import ProtocolError
+from protocol.header import parse_request_header, response_frame
+
+from broker.net.slabs import SlabPool
+from wal.interface import Buffer
+
+SCRATCH_BYTES = 64 << 10
+"""What one read takes in when no frame is under way; shared by all connections of a loop."""
+SMALL_FRAME_BYTES = 4 << 10
+"""Frames up to this size are plain bytearrays: cheaper than a slice of a slab, and they do not keep a slab alive."""
+FRAME_BYTES_MIN = 8
+"""API key, version and correlation id: nothing shorter is a request."""
+WRITE_HIGH_BYTES = 4 << 20
+PRODUCE_KEY = 0
+
+
+class Hub(Protocol):
+    """What a connection needs of the server it belongs to."""
+
+    scratch: memoryview
+    slabs: SlabPool
+    tick: int
+    request_bytes_max: int
+    requests_in_flight_max: int
+    connection_bytes_max: int
+
+    def dispatch(self, exchange: "Exchange", frame: Buffer) -> None:
+        """Handle a request; the answer comes through `exchange.complete`, now or later."""
+        ...
+
+    def connected(self, connection: "Connection") -> bool:
+        """Take the connection in; False when a limit refuses it."""
+        ...
+
+    def disconnected(self, connection: "Connection", error: Exception | None) -> None:
+        """Forget the connection."""
+        ...
+
+    def refused(self, connection: "Connection", reason: str) -> None:
+        """Note that the connection is closed because of what the peer sent."""
+        ...
+
+    def charge(self, size: int) -> None:
+        """Bytes received, or (negative) done with."""
+        ...
+
+    def has_room(self, connection: "Connection") -> bool:
+        """Whether another frame may begin; if not, `resume` is called when it may."""
+        ...
+
+
+class Exchange:
+    """A request under way, handed to its handler as the context, and the place of its response in the order."""
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "done",
+        "frame_bytes",
+        "header_end",
+        "on_close",
+        "parts",
+        "started",
+    )
+
+    def __init__(  # one call per request, on the hot path: no intermediate header object is kept
+        self, connection: "Connection", api_key: int, api_version: int, correlation_id: int, client_id: str | None
+    ) -> None:
+        self.connection = connection
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.header_end = 0
+        self.frame_bytes = 0
+        self.started = 0.0
+        self.done = False
+        self.parts: Sequence[Buffer] | None = None
+        self.on_close: Callable[[], None] | None = None
+        """Called when the connection is lost before the answer: for handlers that wait without a task."""
+
+    @property
+    def client_host(self) -> str:
+        """Address of the peer, as Kafka shows it."""
+        return self.connection.host
+
+    @property
+    def connection_id(self) -> int:
+        """Number of the connection, unique in this process."""
+        return self.connection.number
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody can receive the answer any more."""
+        return self.connection.closed
+
+    def complete(self, response: Any | None, *, version: int | None = None) -> None:
+        """Answer, once; None for a request that gets no answer. `version` only where it is not the request's."""
+        assert not self.done, "an exchange completes once"
+        self.done = True
+        connection = self.connection
+        if response is not None and not connection.closed:
+            answered = self.api_version if version is None else version
+            self.parts = response_frame(self.api_key, answered, self.correlation_id, response)
+        connection.completed(self)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one socket. All methods run on the loop's thread."""
+
+    __slots__ = (
+        "_bytes_held",
+        "_exclusive",
+        "_filled",
+        "_frame",
+        "_hub",
+        "_outstanding",
+        "_paused_reading",
+        "_prefix",
+        "_pumping",
+        "_queue",
+        "_queued_bytes",
+        "_transport",
+        "_writing_paused",
+        "active_tick",
+        "closed",
+        "draining",
+        "host",
+        "number",
+        "port",
+        "state",
+    )
+
+    def __init__(self, hub: Hub, number: int) -> None:
+        self._hub = hub
+        self.number = number
+        self.host = ""
+        self.port = 0
+        self.closed = False
+        self.draining = False
+        self.active_tick = hub.tick
+        self.state: dict[str, object] = {}
+        self._transport: asyncio.Transport | None = None
+        self._prefix = b""
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._queue: deque[Buffer] = deque()
+        self._queued_bytes = 0
+        self._bytes_held = 0
+        self._outstanding: deque[Exchange] = deque()
+        self._exclusive = False
+        self._pumping = False
+        self._paused_reading = False
+        self._writing_paused = False
+
+    # transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket, unless a limit refuses it."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
+        if not self._hub.connected(self):
+            self.closed = True
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drop what was not answered; requests under way go on, their answers go nowhere."""
+        self.closed = True
+        self._transport = None
+        self._hub.charge(-self._bytes_held)
+        self._bytes_held = 0
+        self._queue.clear()
+        self._frame = None
+        outstanding, self._outstanding = self._outstanding, deque()
+        for exchange in outstanding:
+            if exchange.on_close is not None and not exchange.done:
+                exchange.on_close()
+        self._hub.disconnected(self, exc)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: take no more requests from it."""
+        self._writing_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self._writing_paused = False
+        self.pump()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way for this client."""
+        return not self._outstanding and not self._queue
+
+    def close(self) -> None:
+        """Close after what was answered has been written."""
+        if self._transport is not None:
+            self.closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not written is dropped."""
+        if self._transport is not None:
+            self.closed = True
+            self._transport.abort()
+
+    def refuse(self, reason: str) -> None:
+        """Close because of what the peer sent: logged once, others are unaffected."""
+        if not self.closed:
+            self._hub.refused(self, reason)
+            self.close()
+
+    def drain(self) -> None:
+        """Take no more requests; close as soon as those under way are answered."""
+        self.draining = True
+        self._queue.clear()
+        self._update_reading()
+        if not self._outstanding:
+            self.close()
+
+    # bytes in
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's interface
+        """Where the next bytes go: the rest of the frame under way, else the shared scratch."""
+        if self._frame is not None:
+            return self._frame[self._filled :]
+        prefix = self._prefix
+        if not prefix:
+            return self._hub.scratch
+        scratch = self._hub.scratch
+        scratch[: len(prefix)] = prefix
+        return scratch[len(prefix) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Cut what has arrived into frames."""
+        hub = self._hub
+        self.active_tick = hub.tick
+        self._bytes_held += nbytes
+        hub.charge(nbytes)
+        frame = self._frame
+        if frame is not None:
+            self._filled += nbytes
+            if self._filled == len(frame):
+                self._frame = None
+                self._receive(frame)
+            return
+        end = len(self._prefix) + nbytes
+        self._prefix = b""
+        scratch = hub.scratch
+        start = 0
+        while end - start >= 4:
+            size = int.from_bytes(scratch[start : start + 4], "big", signed=True)
+            start += 4
+            if not FRAME_BYTES_MIN <= size <= hub.request_bytes_max:
+                self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {hub.request_bytes_max}")
+                return
+            stop = start + size
+            if stop > end:
+                self._begin_frame(size, scratch[start:end])
+                return
+            if size <= SMALL_FRAME_BYTES:
+                self._receive(bytearray(scratch[start:stop]))
+            else:
+                copy = hub.slabs.allocate(size)
+                copy[:] = scratch[start:stop]
+                self._receive(copy)
+            if self.closed:
+                return
+            start = stop
+        if start < end:
+            self._prefix = bytes(scratch[start:end])
+
+    def _begin_frame(self, size: int, received: memoryview) -> None:
+        frame = self._hub.slabs.allocate(size) if size > SMALL_FRAME_BYTES else memoryview(bytearray(size))
+        frame[: len(received)] = received
+        self._frame = frame
+        self._filled = len(received)
+
+    def _receive(self, frame: Buffer) -> None:
+        if self.draining or self.closed:
+            return
+        self._queue.append(frame)
+        self._queued_bytes += len(frame)
+        if not self._pumping:
+            self.pump()
+
+    # requests
+
+    def pump(self) -> None:
+        """Start the requests that may start, and read on if there is room."""
+        queue = self._queue
+        self._pumping = True
+        while queue and not (self._exclusive or self._writing_paused or self.closed):
+            frame = queue[0]
+            if self._outstanding and (frame[0] or frame[1]):  # the API key; zero is Produce
+                break
+            queue.popleft()
+            self._queued_bytes -= len(frame)
+            self._start(frame)
+        self._pumping = False
+        self._update_reading()
+
+    def _start(self, frame: Buffer) -> None:
+        try:
+            header = parse_request_header(frame)
+        except ProtocolError as error:
+            self.refuse(f"malformed request header: {error}")
+            return
+        exchange = Exchange(self, header.api_key, header.api_version, header.correlation_id, header.client_id)
+        exchange.header_end = header.body_offset
+        exchange.frame_bytes = len(frame)
+        self._exclusive = header.api_key != PRODUCE_KEY
+        self._outstanding.append(exchange)
+        self._hub.dispatch(exchange, frame)
+
+    def completed(self, exchange: Exchange) -> None:
+        """Write the answers that are next in order, and go on with what waited for them."""
+        if self.closed:
+            return
+        outstanding = self._outstanding
+        if outstanding[0] is not exchange:
+            return
+        parts: list[Buffer] = []
+        freed = 0
+        while outstanding and outstanding[0].done:
+            first = outstanding.popleft()
+            freed += first.frame_bytes + 4
+            if first.parts is not None:
+                parts.extend(first.parts)
+        self._bytes_held -= freed
+        self._hub.charge(-freed)
+        self._exclusive = False
+        if parts and self._transport is not None:
+            self._transport.writelines(parts)
+        if self.draining and not outstanding:
+            self.close()
+        elif not self._pumping and (self._queue or self._paused_reading):
+            self.pump()
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        hub = self._hub
+        full = (
+            self.draining
+            or self._writing_paused
+            or len(self._queue) + len(self._outstanding) >= hub.requests_in_flight_max
+            or self._bytes_held >= hub.connection_bytes_max
+        )
+        # A frame under way is always finished: its memory is taken, and only the peer can complete it.
+        pause = self._frame is None and (full or not hub.has_room(self))
+        if pause != self._paused_reading:
+            self._paused_reading = pause
+            if pause:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()

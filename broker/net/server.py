@@ -1,0 +1,169 @@
+"""The listening side: accepts connections within limits, shares memory among them, closes idle ones, drains at the end.
+
+Every limit that concerns more than one connection is kept here: how many there are, in all and per address, and how
+many bytes of requests the node holds at one time. A connection that may not go on waits without reading its socket,
+so its client slows down; the others do not notice.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from broker.net.connection import SCRATCH_BYTES, Connection, Exchange
+from broker.net.slabs import SlabPool
+from broker.settings import NetworkSettings
+from wal.interface import Buffer
+
+IDLE_SWEEPS = 10
+"""An idle connection is closed at most a tenth of the idle time late."""
+
+
+@dataclass(slots=True)
+class NetworkStats:
+    """Counters since the start."""
+
+    accepted: int = 0
+    refused_limit: int = 0
+    closed_idle: int = 0
+    closed_bad_input: int = 0
+    bytes_in: int = 0
+
+
+@dataclass(slots=True)
+class Server:
+    """A listener and its connections. `dispatch` handles one request; it must not raise."""
+
+    settings: NetworkSettings
+    dispatch: Callable[[Exchange, Buffer], None]
+    log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("network"))
+    stats: NetworkStats = field(default_factory=NetworkStats)
+    tick: int = 0
+    connections: set[Connection] = field(default_factory=set)
+    bytes_held: int = 0
+    request_bytes_max: int = field(init=False)
+    requests_in_flight_max: int = field(init=False)
+    connection_bytes_max: int = field(init=False)
+    scratch: memoryview = field(init=False)
+    slabs: SlabPool = field(init=False)
+    _per_host: Counter[str] = field(default_factory=Counter)
+    _waiting: deque[Connection] = field(default_factory=deque)
+    _waiting_set: set[Connection] = field(default_factory=set)
+    _listener: asyncio.Server | None = None
+    _sweep: asyncio.TimerHandle | None = None
+    _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.request_bytes_max = self.settings.request_bytes_max
+        self.requests_in_flight_max = self.settings.requests_in_flight_max
+        self.connection_bytes_max = self.settings.connection_bytes_max
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.slabs = SlabPool(pooled_bytes_max=self.settings.slab_pool_bytes)
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Bind and accept; port 0 takes a free one. Returns the address bound; raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(self, self.stats.accepted + self.stats.refused_limit), host, port, backlog=1024
+        )
+        self._schedule_sweep()
+        bound = self._listener.sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
+
+    async def stop_accepting(self) -> None:
+        """Close the listener; connections live on."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    async def drain(self, timeout_ms: int) -> int:
+        """Let each connection finish what is under way, then close all. Returns how many had to be cut off."""
+        await self.stop_accepting()
+        for connection in list(self.connections):
+            connection.drain()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while self.connections:
+                    self._all_closed.clear()
+                    await self._all_closed.wait()
+        except TimeoutError:
+            left = list(self.connections)
+            for connection in left:
+                connection.abort()
+            return len(left)
+        return 0
+
+    # what connections ask
+
+    def connected(self, connection: Connection) -> bool:
+        """Take a connection in, within the limits."""
+        settings = self.settings
+        too_many = len(self.connections) >= settings.connections_max
+        if too_many or self._per_host[connection.host] >= settings.connections_per_address_max:
+            self.stats.refused_limit += 1
+            limit = "connections_max" if too_many else "connections_per_address_max"
+            self.log.warning("connection refused", client=connection.host, limit=limit, value=getattr(settings, limit))
+            return False
+        self.stats.accepted += 1
+        self._per_host[connection.host] += 1
+        self.connections.add(connection)
+        return True
+
+    def disconnected(self, connection: Connection, error: Exception | None) -> None:
+        """Forget a connection."""
+        if connection not in self.connections:
+            return
+        self.connections.discard(connection)
+        self._waiting_set.discard(connection)
+        self._per_host[connection.host] -= 1
+        if not self._per_host[connection.host]:
+            del self._per_host[connection.host]
+        if not self.connections:
+            self._all_closed.set()
+        self.log.debug("disconnected", client=connection.host, port=connection.port, error=error and str(error))
+
+    def refused(self, connection: Connection, reason: str) -> None:
+        """Log why a connection is closed for what its peer sent."""
+        self.stats.closed_bad_input += 1
+        self.log.warning("connection closed", client=connection.host, port=connection.port, reason=reason)
+
+    def charge(self, size: int) -> None:
+        """Account for request bytes held; wakes connections that wait for room."""
+        self.bytes_held += size
+        if size > 0:
+            self.stats.bytes_in += size
+            return
+        while self._waiting and self.bytes_held < self.settings.node_bytes_max:
+            connection = self._waiting.popleft()
+            if connection in self._waiting_set:
+                self._waiting_set.discard(connection)
+                asyncio.get_running_loop().call_soon(connection.pump)
+
+    def has_room(self, connection: Connection) -> bool:
+        """Whether another frame may begin. A refused connection is pumped again when one may."""
+        if self.bytes_held < self.settings.node_bytes_max:
+            return True
+        if connection not in self._waiting_set:
+            self._waiting_set.add(connection)
+            self._waiting.append(connection)
+        return False
+
+    # idle connections
+
+    def _schedule_sweep(self) -> None:
+        delay = self.settings.idle_timeout_ms / IDLE_SWEEPS / 1000
+        self._sweep = asyncio.get_running_loop().call_later(delay, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self.tick += 1
+        for connection in list(self.connections):
+            if self.tick - connection.active_tick > IDLE_SWEEPS and connection.idle:
+                self.stats.closed_idle += 1
+                connection.close()
+        self._schedule_sweep()

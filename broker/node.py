@@ -1,0 +1,43 @@
+"""What a handler is given: the components of the running node, put together by `broker.app`."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.settings import Settings
+from s3stream.catalog.interface import Catalog
+from s3stream.engine import S3Stream
+
+if TYPE_CHECKING:
+    from broker.fetch_sessions import FetchSessions
+    from broker.groups.coordinator import GroupCoordinator
+    from broker.net.server import Server
+    from broker.topics import TopicManager
+
+
+@dataclass(slots=True)
+class Address:
+    """Where clients reach the node."""
+
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class Node:
+    """One running node. Fields are set once, at the start."""
+
+    settings: Settings
+    node_id: int
+    cluster_id: str
+    node_epoch: int
+    catalog: Catalog
+    storage: S3Stream
+    topics: "TopicManager"
+    groups: "GroupCoordinator"
+    fetch_sessions: "FetchSessions"
+    server: "Server"
+    now_ms: Callable[[], int]
+    random: random.Random
+    advertised: Address = field(default_factory=lambda: Address("", 0))

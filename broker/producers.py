@@ -1,0 +1,170 @@
+"""Idempotent producers of one partition: what was appended last, so that a retry is recognised and a gap refused.
+
+Pure state, after KIP-98 with the rules of Kafka 4: the last five batches of a producer are remembered; a batch with the
+same sequence numbers as one of them is a duplicate and gets its offsets again; any other batch must continue the
+sequence. A producer nobody remembers (expired, or its records deleted) may begin anywhere, as since KIP-360.
+
+The state is the snapshot of the stream: `encode` gives it as of the last append, `decode` brings it back, and
+what lies past a snapshot is replayed through `update`.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode, KafkaError
+
+WINDOW_BATCHES = 5
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+SEQUENCE_MAX = 2**31 - 1
+SNAPSHOT_VERSION = 1
+_HEAD = struct.Struct(">BI")
+_PRODUCER = struct.Struct(">qhqB")
+_BATCH = struct.Struct(">iiqqq")
+
+
+class BatchEntry(NamedTuple):
+    """What is remembered of an appended batch. Offsets are half open: [base, end)."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    end_offset: int
+    append_time_ms: int
+    """LogAppendTime the batch got, or -1."""
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer id's state in this partition."""
+
+    epoch: int
+    last_used_ms: int
+    batches: list[BatchEntry] = field(default_factory=list)
+    """Newest last, at most WINDOW_BATCHES."""
+
+
+def add_sequence(sequence: int, increment: int) -> int:
+    """The sequence number `increment` later: after 2^31 - 1 comes 0."""
+    return (sequence + increment) & SEQUENCE_MAX
+
+
+class ProducerStates:
+    """The producers of one partition, by producer id."""
+
+    __slots__ = ("_producers",)
+
+    def __init__(self) -> None:
+        self._producers: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def items(self) -> Iterable[tuple[int, ProducerEntry]]:
+        """All producers."""
+        return self._producers.items()
+
+    def check(self, producer_id: int, epoch: int, first_sequence: int, record_count: int) -> BatchEntry | None:
+        """Judge a batch before it is appended: None to append it, an entry when it is a duplicate of that one.
+
+        Raises INVALID_PRODUCER_EPOCH and OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            return None
+        if epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} shows epoch {epoch}, the last one seen is {entry.epoch}",
+            )
+        if epoch > entry.epoch:
+            if first_sequence != 0:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}, expected 0",
+                )
+            return None
+        last_sequence = add_sequence(first_sequence, record_count - 1)
+        for batch in reversed(entry.batches):
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        if entry.batches:
+            expected = add_sequence(entry.batches[-1].last_sequence, 1)
+            if first_sequence != expected:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} (epoch {epoch}) sent sequence {first_sequence}, expected {expected}",
+                )
+        return None
+
+    def update(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        record_count: int,
+        *,
+        base_offset: int,
+        end_offset: int,
+        append_time_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Remember an appended (or replayed) batch."""
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            entry = self._producers[producer_id] = ProducerEntry(epoch, now_ms)
+        elif epoch != entry.epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        entry.last_used_ms = now_ms
+        last_sequence = add_sequence(first_sequence, record_count - 1)
+        entry.batches.append(BatchEntry(first_sequence, last_sequence, base_offset, end_offset, append_time_ms))
+        if len(entry.batches) > WINDOW_BATCHES:
+            del entry.batches[0]
+
+    def expire(self, before_ms: int) -> int:
+        """Forget producers not used since `before_ms`; returns how many."""
+        old = [producer_id for producer_id, entry in self._producers.items() if entry.last_used_ms < before_ms]
+        for producer_id in old:
+            del self._producers[producer_id]
+        return len(old)
+
+    def encode(self) -> bytes:
+        """The snapshot: version, count, then each producer with its batches; big endian."""
+        if not self._producers:
+            return b""
+        parts = [_HEAD.pack(SNAPSHOT_VERSION, len(self._producers))]
+        for producer_id, entry in self._producers.items():
+            parts.append(_PRODUCER.pack(producer_id, entry.epoch, entry.last_used_ms, len(entry.batches)))
+            parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, snapshot: bytes) -> "ProducerStates":
+        """Read a snapshot back; empty is an empty state. Raises KafkaError when it is not one of ours."""
+        states = cls()
+        if not snapshot:
+            return states
+        try:
+            version, count = _HEAD.unpack_from(snapshot)
+            if version != SNAPSHOT_VERSION:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"partition snapshot: expected version {SNAPSHOT_VERSION}, found {version}",
+                )
+            position = _HEAD.size
+            for _ in range(count):
+                producer_id, epoch, last_used_ms, batch_count = _PRODUCER.unpack_from(snapshot, position)
+                position += _PRODUCER.size
+                entry = ProducerEntry(epoch, last_used_ms)
+                for _ in range(batch_count):
+                    entry.batches.append(BatchEntry(*_BATCH.unpack_from(snapshot, position)))
+                    position += _BATCH.size
+                states._producers[producer_id] = entry
+        except struct.error as error:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"partition snapshot: cut short at {len(snapshot)} bytes: {error}"
+            ) from None
+        return states

@@ -1,0 +1,284 @@
+"""The topics this node knows and the partitions it leads: loaded at start, changed by admin requests.
+
+A topic appears here only when its streams are open, so that whoever finds it can use it, and Metadata never names a
+leader that cannot serve. Changes run one at a time; the catalog decides, this map follows.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.configs import TopicConfig, parse_topic_config
+from broker.partition import Partition
+from broker.settings import Settings
+from protocol.errors import ErrorCode, KafkaError
+from s3stream.catalog.interface import Catalog, TopicInfo
+from s3stream.engine import S3Stream
+from s3stream.errors import AlreadyExists, CatalogError, NotFound
+
+NAME_LENGTH_MAX = 249
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic and its partitions, by index; None where another node leads."""
+
+    info: TopicInfo
+    config: TopicConfig
+    partitions: list[Partition | None] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+        return self.info.name
+
+    @property
+    def topic_id(self) -> bytes:
+        """Its uuid, 16 bytes."""
+        return self.info.topic_id
+
+
+def check_topic_name(name: str) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION, in Kafka's words, for a name Kafka refuses."""
+    problem = ""
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in {".", ".."}:
+        problem = f"'{name}' is not allowed"
+    elif len(name) > NAME_LENGTH_MAX:
+        problem = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    elif not _LEGAL_NAME.fullmatch(name):
+        problem = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+        )
+    if problem:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+class TopicManager:
+    """Topics by name and by id."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        storage: S3Stream,
+        settings: Settings,
+        node_epoch: int,
+        now_ms: Callable[[], int],
+        new_topic_id: Callable[[], bytes],
+    ) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._settings = settings
+        self._node_id = settings.node.node_id
+        self._node_epoch = node_epoch
+        self._now_ms = now_ms
+        self._new_topic_id = new_topic_id
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._collisions: dict[str, str] = {}
+        self._changes = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        """All topics, by name."""
+        return iter(sorted(self._by_name.values(), key=lambda topic: topic.name))
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return sum(len(topic.info.partitions) for topic in self._by_name.values())
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of that name."""
+        return self._by_name.get(name)
+
+    def get_by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic of that id."""
+        return self._by_id.get(topic_id)
+
+    def partition(self, name: str, index: int) -> Partition:
+        """A partition this node leads. Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self.partition_of(topic, index)
+
+    @staticmethod
+    def partition_of(topic: Topic, index: int) -> Partition:
+        """The same for a topic found before."""
+        if not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = topic.partitions[index]
+        if partition is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    def led_partitions(self) -> Iterator[Partition]:
+        """All partitions this node leads."""
+        for topic in self._by_name.values():
+            for partition in topic.partitions:
+                if partition is not None:
+                    yield partition
+
+    def check_new_name(self, name: str) -> None:
+        """Raise what Kafka raises when a topic of that name cannot be created."""
+        check_topic_name(name)
+        if name in self._by_name:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        other = self._collisions.get(name.replace(".", "_"))
+        if other is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+            )
+
+    def check_room(self, partitions: int) -> None:
+        """Raise POLICY_VIOLATION when `partitions` more would be too many."""
+        limit = self._settings.topic.partitions_max
+        if self.partition_count + partitions > limit:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{partitions} partitions more than the {self.partition_count} there are would exceed the limit of "
+                f"{limit} (topic.partitions_max)",
+            )
+
+    # changes
+
+    async def load(self) -> None:
+        """Open everything this node leads. Once, at the start."""
+        topics = await self._catalog.list_topics()
+        mine = [
+            (info, partition.index, partition.stream_id)
+            for info in topics
+            for partition in info.partitions
+            if partition.leader in {self._node_id, -1}
+        ]
+        streams = await self._storage.open_streams([stream_id for _, _, stream_id in mine])
+        for info in topics:
+            self._add(self._new_topic(info))
+        for (info, index, _), stream in zip(mine, streams, strict=True):
+            topic = self._by_name[info.name]
+            topic.partitions[index] = Partition(
+                info.name, info.topic_id, index, stream, topic.config, self._now_ms
+            )
+
+    async def create(
+        self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False
+    ) -> Topic:
+        """Create a topic and open it. Raises KafkaError."""
+        async with self._changes:
+            self.check_new_name(name)
+            self.check_room(partitions)
+            try:
+                info = await self._catalog.create_topic(
+                    name,
+                    self._new_topic_id(),
+                    partitions=partitions,
+                    configs=configs,
+                    leader=self._node_id,
+                    internal=internal,
+                )
+            except AlreadyExists:
+                raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from None
+            topic = self._new_topic(info)
+            await self._open(topic, range(partitions))
+            self._add(topic)
+            return topic
+
+    async def ensure(
+        self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False
+    ) -> Topic:
+        """The topic, created if it is not there yet."""
+        topic = self._by_name.get(name)
+        if topic is not None:
+            return topic
+        try:
+            return await self.create(name, partitions=partitions, configs=configs, internal=internal)
+        except KafkaError as error:
+            found = self._by_name.get(name)
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS or found is None:
+                raise
+            return found
+
+    async def grow(self, name: str, total: int) -> Topic:
+        """Add partitions until there are `total`. Raises KafkaError."""
+        async with self._changes:
+            topic = self._by_name.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            before = len(topic.partitions)
+            if total <= before:
+                raise KafkaError(
+                    ErrorCode.INVALID_PARTITIONS, f"The topic {name} currently has {before} partition(s); {total} would "
+                    f"not be an increase."
+                )
+            self.check_room(total - before)
+            topic.info = await self._catalog.add_partitions(name, total, leader=self._node_id)
+            grown = self._new_topic(topic.info)
+            grown.partitions[:before] = topic.partitions
+            await self._open(grown, range(before, total))
+            topic.partitions = grown.partitions
+            return topic
+
+    async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
+        """Change a topic's own configs; they hold from the next request on."""
+        async with self._changes:
+            topic = self._by_name.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            topic.info = await self._catalog.alter_topic(name, set_configs=set_configs, unset=unset)
+            topic.config = parse_topic_config(topic.info.configs, self._settings)
+            for partition in topic.partitions:
+                if partition is not None:
+                    partition.config = topic.config
+            return topic
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic; readers that wait on it learn at once. Raises KafkaError."""
+        async with self._changes:
+            topic = self._by_name.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            now_ms = self._now_ms()
+            self._remove(topic)
+            try:
+                await self._catalog.delete_topic(
+                    name, now_ms=now_ms, delete_after_ms=now_ms + self._settings.storage.delete_delay_ms
+                )
+            except NotFound:
+                pass  # deleted behind our back: the outcome is what was asked for
+            except CatalogError:
+                self._add(topic)
+                raise
+            for partition in topic.partitions:
+                if partition is not None:
+                    partition.wake_all()
+                    await self._storage.close_stream(partition.stream, discard=True)
+
+    def _new_topic(self, info: TopicInfo) -> Topic:
+        config = parse_topic_config(info.configs, self._settings)
+        return Topic(info, config, [None] * len(info.partitions))
+
+    async def _open(self, topic: Topic, indexes: range) -> None:
+        infos = [topic.info.partitions[index] for index in indexes]
+        streams = await self._storage.open_streams([info.stream_id for info in infos])
+        for info, stream in zip(infos, streams, strict=True):
+            topic.partitions[info.index] = Partition(
+                topic.name, topic.topic_id, info.index, stream, topic.config, self._now_ms
+            )
+
+    def _add(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._collisions[topic.name.replace(".", "_")] = topic.name
+
+    def _remove(self, topic: Topic) -> None:
+        del self._by_name[topic.name]
+        del self._by_id[topic.topic_id]
+        self._collisions.pop(topic.name.replace(".", "_"), None)
