@@ -1,0 +1,140 @@
+"""The compression codecs of record batches, with a limit on what comes out.
+
+What clients send: gzip; snappy either raw (librdkafka) or in the framing of the Java library xerial; lz4 frames; zstd
+frames. What we write: gzip, raw-in-xerial snappy (readers accept it everywhere), lz4 frames of independent blocks
+(Apache Kafka's reader refuses linked ones), zstd.
+
+Decompression writes into a private mapping of the size of the limit, so a small batch that would unfold to more fails
+at the limit and pages beyond the real size are never touched.
+"""
+
+import mmap
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Any, Final
+
+import cramjam
+
+from protocol.errors import CorruptBatch, ErrorCode, KafkaError
+from protocol.wire import Buffer
+
+DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
+
+_INT32: Final = Struct(">i")
+_UINT32_LITTLE: Final = Struct("<I")
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+
+# Magic, version 1 with independent blocks and no checksums, blocks of at most 64 KiB, the descriptor's checksum.
+_LZ4_HEADER: Final = bytes((0x04, 0x22, 0x4D, 0x18, 0x60, 0x40, 0x82))
+_LZ4_BLOCK_BYTES: Final = 64 * 1024
+_LZ4_STORED: Final = 1 << 31
+_LZ4_END: Final = bytes(4)
+
+
+class Compression(IntEnum):
+    """The codec in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compression_of(attributes: int) -> Compression:
+    """The codec that a batch's attributes name; an unknown one is UNSUPPORTED_COMPRESSION_TYPE."""
+    code = attributes & 7
+    if code > Compression.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression type id: {code}")
+    return Compression(code)
+
+
+def decompress(compression: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
+    """Unfold a batch's records. Raises CorruptBatch for bytes that are not the codec's or unfold beyond `bytes_max`."""
+    if compression is Compression.NONE:
+        return data
+    if compression is Compression.SNAPPY:
+        return _decompress_snappy(data, bytes_max)
+    with mmap.mmap(-1, bytes_max) as room:
+        try:
+            size = _module(compression).decompress_into(data, room)
+        except cramjam.DecompressionError as error:
+            raise CorruptBatch(
+                f"{compression.name.lower()} records of {len(data)} bytes do not unfold to at most {bytes_max} bytes: "
+                f"{error}"
+            ) from error
+        return room[:size]
+
+
+def compress(compression: Compression, data: Buffer, *, level: int | None = None) -> bytes:
+    """Fold a batch's records. `level` is the codec's own; snappy and lz4 have none."""
+    if compression is Compression.NONE:
+        return bytes(data)
+    if compression is Compression.SNAPPY:
+        return _compress_snappy(data)
+    if compression is Compression.LZ4:
+        return _compress_lz4(data)
+    return bytes(_module(compression).compress(data, level))
+
+
+def _module(compression: Compression) -> Any:
+    return {Compression.GZIP: cramjam.gzip, Compression.LZ4: cramjam.lz4, Compression.ZSTD: cramjam.zstd}[compression]
+
+
+def _blocks(data: Buffer, size: int) -> Iterator[memoryview]:
+    view = memoryview(data)
+    return (view[i : i + size] for i in range(0, len(view), size))
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    pieces: list[Any] = [_LZ4_HEADER]
+    for block in _blocks(data, _LZ4_BLOCK_BYTES):
+        packed = cramjam.lz4.compress_block(block, store_size=False)
+        if len(packed) < len(block):
+            pieces += (_UINT32_LITTLE.pack(len(packed)), packed)
+        else:
+            pieces += (_UINT32_LITTLE.pack(len(block) | _LZ4_STORED), block)
+    pieces.append(_LZ4_END)
+    return b"".join(pieces)
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    pieces: list[Any] = [_XERIAL_HEADER]
+    for block in _blocks(data, _XERIAL_BLOCK_BYTES):
+        packed = cramjam.snappy.compress_raw(block)
+        pieces += (_INT32.pack(len(packed)), packed)
+    return b"".join(pieces)
+
+
+def _decompress_snappy(data: Buffer, bytes_max: int) -> bytes:
+    view = memoryview(data)
+    if view[:8].tobytes() != _XERIAL_MAGIC:
+        return _decompress_snappy_block(view, bytes_max)
+    pieces: list[bytes] = []
+    position, left = len(_XERIAL_HEADER), bytes_max
+    while position < len(view):
+        if position + 4 > len(view):
+            raise CorruptBatch(f"snappy block at byte {position}: expected a length, found the end")
+        size = _INT32.unpack_from(view, position)[0]
+        position += 4
+        if not 0 <= size <= len(view) - position:
+            raise CorruptBatch(f"snappy block at byte {position}: length {size} of {len(view) - position} bytes left")
+        piece = _decompress_snappy_block(view[position : position + size], left)
+        pieces.append(piece)
+        left -= len(piece)
+        position += size
+    return b"".join(pieces)
+
+
+def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytes:
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > bytes_max:
+            raise CorruptBatch(f"snappy block unfolds to {size} bytes, at most {bytes_max} are allowed")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"snappy block of {len(block)} bytes: {error}") from error

@@ -1,0 +1,262 @@
+"""Single records: decoding them from batches and building batches of them.
+
+For internal topics, tools, compaction by key and whatever else needs a key or a timestamp. Produce and Fetch never
+come here. What `protocol.batch` offers is importable from here too.
+
+A record is: length, attributes (unused), timestamp delta, offset delta, key, value, headers; lengths, deltas and
+counts are zigzag varints and a length of -1 is null (KIP-98).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from struct import error as struct_error
+from typing import Final
+
+from protocol.batch import (
+    CONTROL_MASK,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    check_client_batch,
+    check_crc,
+    iterate_batches,
+    parse_batch,
+    patch,
+    seal,
+    split_batches,
+    stamp_append_time,
+)
+from protocol.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
+from protocol.errors import InvalidRecord, MalformedMessage
+from protocol.varint import read_varlong, varlong
+from protocol.wire import Buffer
+
+__all__ = [
+    "BatchHeader",
+    "Compression",
+    "ControlType",
+    "Record",
+    "build_batch",
+    "build_marker",
+    "check_client_batch",
+    "check_crc",
+    "control_type",
+    "decode_records",
+    "iterate_batches",
+    "parse_batch",
+    "patch",
+    "recompress",
+    "seal",
+    "split_batches",
+    "stamp_append_time",
+]
+
+RECORD_BYTES_MIN: Final = 7
+_NULL: Final = varlong(-1)
+_CONTROL_KEY: Final = Struct(">hh")
+_MARKER_VALUE: Final = Struct(">hi")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. `offset` is -1 for a record that has none yet: `build_batch` then numbers it."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int = NO_TIMESTAMP
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    offset: int = -1
+
+
+class ControlType(IntEnum):
+    """What a transaction's marker says."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+def decode_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
+    """The records of one whole batch.
+
+    Raises CorruptBatch or UnsupportedMagic like `parse_batch`, CorruptBatch for compressed data that does not unfold
+    within the limit, InvalidRecord for records that do not fill the batch exactly. The checksum is not looked at.
+    """
+    header = parse_batch(batch)
+    data = decompress(
+        header.compression,
+        memoryview(batch)[HEADER_BYTES : header.size_bytes],
+        bytes_max=decompressed_bytes_max,
+    )
+    if not 0 <= header.record_count <= len(data) // RECORD_BYTES_MIN:
+        raise InvalidRecord(f"record batch of {header.record_count} records has room for {len(data)} bytes of them")
+    body = bytes(data)
+    records: list[Record] = []
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            record, position = _read_record(body, position, header)
+            records.append(record)
+    except (IndexError, UnicodeDecodeError, MalformedMessage) as error:
+        raise InvalidRecord(f"record {len(records)} of {header.record_count} at byte {position}: {error}") from error
+    if position != len(body):
+        raise InvalidRecord(f"record batch: {len(body) - position} bytes after its {header.record_count} records")
+    return records
+
+
+def _read_record(body: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
+    size, position = read_varlong(body, position)
+    end = position + size
+    if size < 0 or end > len(body):
+        raise MalformedMessage(f"length {size}, found {len(body) - position} bytes")
+    timestamp_delta, position = read_varlong(body, position + 1)
+    offset_delta, position = read_varlong(body, position)
+    key, position = _read_bytes(body, position, end)
+    value, position = _read_bytes(body, position, end)
+    count, position = read_varlong(body, position)
+    if not 0 <= count <= (end - position) // 2:
+        raise MalformedMessage(f"{count} headers in {end - position} bytes")
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(body, position, end)
+        if name is None:
+            raise MalformedMessage("a header without a key")
+        content, position = _read_bytes(body, position, end)
+        headers.append((name.decode(), content))
+    if position != end:
+        raise MalformedMessage(f"length ends at byte {end}, its fields at byte {position}")
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    return Record(key, value, timestamp, tuple(headers), header.base_offset + offset_delta), end
+
+
+def _read_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size, position = read_varlong(body, position)
+    if size == -1:
+        return None, position
+    if size < 0 or position + size > end:
+        raise MalformedMessage(f"a field of {size} bytes, found {end - position}")
+    return body[position : position + size], position + size
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    compression: Compression = Compression.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    attributes: int = 0,
+) -> bytearray:
+    """One batch of at least one record. A record without an offset gets the one after its predecessor's.
+
+    `attributes` adds to those of the compression: `TRANSACTIONAL_MASK`, `CONTROL_MASK`.
+    """
+    assert records, "a batch holds at least one record"
+    base_timestamp = records[0].timestamp_ms
+    body = bytearray()
+    delta = -1
+    for record in records:
+        delta = delta + 1 if record.offset < 0 else record.offset - base_offset
+        _write_record(body, record, record.timestamp_ms - base_timestamp, delta)
+    payload = compress(compression, body) if compression else body
+    batch = bytearray(HEADER_BYTES)
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload),
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes | compression,
+        delta,
+        base_timestamp,
+        max(record.timestamp_ms for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    batch += payload
+    seal(batch)
+    return batch
+
+
+def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    fields = bytearray(1)
+    fields += varlong(timestamp_delta)
+    fields += varlong(offset_delta)
+    _write_bytes(fields, record.key)
+    _write_bytes(fields, record.value)
+    fields += varlong(len(record.headers))
+    for name, content in record.headers:
+        _write_bytes(fields, name.encode())
+        _write_bytes(fields, content)
+    body += varlong(len(fields))
+    body += fields
+
+
+def _write_bytes(fields: bytearray, value: bytes | None) -> None:
+    if value is None:
+        fields += _NULL
+    else:
+        fields += varlong(len(value))
+        fields += value
+
+
+def recompress(batch: Buffer, compression: Compression, *, level: int | None = None) -> bytearray:
+    """The same batch in another codec, for a topic whose `compression.type` asks for one; its records stay as is."""
+    header = parse_batch(batch)
+    view = memoryview(batch)[: header.size_bytes]
+    payload = compress(compression, decompress(header.compression, view[HEADER_BYTES:]), level=level)
+    made = bytearray(view[:HEADER_BYTES])
+    made += payload
+    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
+    attributes = header.attributes & ~7 | compression
+    HEADER.pack_into(made, 0, *header._replace(length=length, attributes=attributes))
+    seal(made)
+    return made
+
+
+def build_marker(
+    control: ControlType,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytearray:
+    """The control batch that ends a transaction in a partition."""
+    record = Record(_CONTROL_KEY.pack(0, control), _MARKER_VALUE.pack(0, coordinator_epoch), timestamp_ms)
+    return build_batch(
+        [record],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL_MASK | CONTROL_MASK,
+    )
+
+
+def control_type(record: Record) -> int:
+    """The type a control record's key names: a `ControlType`, or one that is not known here and to be ignored."""
+    try:
+        version, kind = _CONTROL_KEY.unpack_from(record.key or b"")
+    except struct_error as error:
+        raise InvalidRecord(f"control record with a key of {len(record.key or b'')} bytes") from error
+    if version < 0:
+        raise InvalidRecord(f"control record of version {version}")
+    return int(kind)
