@@ -1,0 +1,390 @@
+"""The blocking half of the local store: objects as files, whole and durable or not there at all.
+
+An object is a file at the path of its key, followed by a trailer of 128 bytes with the writer's id: in the file itself,
+so that plain copies and backups of the directory keep it (extended attributes would be lost by many). A file is written
+under a temporary name, synced, linked to its place without replacing anything, and the directories up to the root are
+synced. A crash leaves at most something in `.anabranch-tmp`, which `prepare` removes when it is a day old.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+
+from crc32c import crc32c
+
+from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.store.interface import PartReceipt, StoredObject
+from s3stream.store.rules import check_key, check_range, check_receipts
+from wal.interface import Buffer
+
+TRAILER = Struct("<8sIH")  # magic, CRC32C of the writer id, its length; then the writer id, padded with zeros
+TRAILER_MAGIC = b"ANABWRTR"
+TRAILER_BYTES = 128
+WRITER_ID_BYTES_MAX = TRAILER_BYTES - TRAILER.size
+TEMPORARY = ".anabranch-tmp"
+TEMPORARY_AGE_SECONDS_MAX = 24 * 3600
+_IOV_MAX = 1000
+_READ_BYTES_MAX = 1 << 30
+_COPY_BYTES = 8 * 1024 * 1024
+_CREATE_ATTEMPTS = 100
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_COPY_RANGE = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+class Files:
+    """Objects under `root`. Every error is a StoreError that names store and key."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name = name
+        self.root = root
+        self.temporary = root / TEMPORARY
+
+    def prepare(self) -> None:
+        """Create the directory, check that it can be written, remove old temporary files."""
+        with self.explain(str(self.root)):
+            self.temporary.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.temporary) as probe:
+                now = os.fstat(probe.fileno()).st_mtime
+            for each in self.temporary.iterdir():
+                if now - _newest(each) > TEMPORARY_AGE_SECONDS_MAX:
+                    _remove(each)
+
+    def put(self, key: str, parts: Sequence[Buffer], writer_id: str) -> int:
+        """Create an object; returns its bytes."""
+        trailer = self.trailer(key, writer_id)
+        with self.explain(key):
+            fd, temporary = tempfile.mkstemp(dir=self.temporary, prefix="put-")
+            try:
+                size = _write(fd, parts)
+                _write(fd, [trailer])
+                os.fsync(fd)
+                self.publish(Path(temporary), key, writer_id)
+            finally:
+                os.close(fd)
+                Path(temporary).unlink(missing_ok=True)
+        return size
+
+    def read(self, key: str, start: int, end: int) -> bytes:
+        """Bytes [start, end) of an object."""
+        check_range(start, end, where=f"{self.name}:{key}")
+        with self.explain(key), self.opened(key) as (fd, size):
+            if end > size:
+                raise StoreError(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {size}")
+            return _read(fd, start, end)
+
+    def read_tail(self, key: str, size_bytes: int) -> tuple[bytes, int]:
+        """The last `size_bytes` of an object, and its size."""
+        with self.explain(key), self.opened(key) as (fd, size):
+            return _read(fd, max(0, size - size_bytes), size), size
+
+    def writer_id(self, key: str) -> str | None:
+        """Who wrote an object; None when there is none."""
+        try:
+            with self.explain(key), self.opened(key) as (fd, size):
+                trailer = _read(fd, size, size + TRAILER_BYTES)
+        except ObjectNotFound:
+            return None
+        magic, crc, length = TRAILER.unpack_from(trailer)
+        writer = trailer[TRAILER.size : TRAILER.size + length]
+        if magic != TRAILER_MAGIC or crc != crc32c(writer):
+            raise StoreError(f"{self.name}:{key}: bad trailer at {size}: not written by this store, or damaged")
+        return writer.decode()
+
+    def delete(self, keys: Sequence[str]) -> dict[str, StoreError]:
+        """Delete objects and the directories they leave empty; returns the keys that could not be deleted."""
+        failed: dict[str, StoreError] = {}
+        touched: set[Path] = set()
+        for key in keys:
+            try:
+                with self.explain(key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    touched.add(self._unlink(self.path(key)))
+            except StoreError as error:
+                failed[key] = error
+        for folder in touched:
+            with contextlib.suppress(FileNotFoundError):
+                _sync_folder(folder)
+        return failed
+
+    def walk(self, prefix: str) -> Iterator[StoredObject]:
+        """All objects under `prefix` in the order of keys."""
+        with self.explain(prefix):
+            yield from self._walk(self.root, "", prefix)
+
+    def start_upload(self, key: str, writer_id: str) -> "UploadFiles":
+        """Make room for the parts of an upload."""
+        trailer = self.trailer(key, writer_id)
+        with self.explain(key):
+            return UploadFiles(self, key, writer_id, trailer, Path(tempfile.mkdtemp(dir=self.temporary, prefix="up-")))
+
+    def drop_upload(self, key: str, upload_id: str) -> None:
+        """Forget the parts of an upload; no error when there is none."""
+        if "/" in upload_id or not upload_id.startswith("up-"):
+            raise StoreError(f"{self.name}:{key}: bad upload id {upload_id!r}")
+        with self.explain(key):
+            _remove(self.temporary / upload_id)
+
+    def path(self, key: str) -> Path:
+        """Where the object of a key lies."""
+        check_key(key, where=self.name)
+        return self.root / key
+
+    def trailer(self, key: str, writer_id: str) -> bytes:
+        """What follows an object of that writer; checks the key too."""
+        self.path(key)
+        writer = writer_id.encode()
+        if len(writer) > WRITER_ID_BYTES_MAX:
+            raise StoreError(f"{self.name}:{key}: writer id of {len(writer)} bytes: expected <= {WRITER_ID_BYTES_MAX}")
+        return (TRAILER.pack(TRAILER_MAGIC, crc32c(writer), len(writer)) + writer).ljust(TRAILER_BYTES, b"\0")
+
+    def publish(self, temporary: Path, key: str, writer_id: str) -> None:
+        """Link a complete, synced file to its place, and make that durable; one's own earlier success is a success."""
+        target = self.path(key)
+        for attempt in range(_CREATE_ATTEMPTS):
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.hardlink_to(temporary)
+                break
+            except OSError as error:
+                # A delete may take away a directory that is empty for a moment.
+                if attempt + 1 == _CREATE_ATTEMPTS or not isinstance(error, FileExistsError | FileNotFoundError):
+                    raise
+                if target.exists():
+                    found = self.writer_id(key)
+                    if found == writer_id:
+                        break
+                    if found is not None:
+                        raise ObjectExists(f"{self.name}:{key}: written by {found!r}, not {writer_id!r}") from None
+        for folder in target.parents:
+            _sync_folder(folder)
+            if folder == self.root:
+                break
+
+    @contextlib.contextmanager
+    def explain(self, key: str) -> Iterator[None]:
+        """Turn the system's errors into StoreErrors."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise StoreError(f"{self.name}:{key}: no space left on the disk that holds {self.root}") from error
+            raise StoreError(f"{self.name}:{key}: {error.strerror or error} ({self.root})") from error
+
+    @contextlib.contextmanager
+    def opened(self, key: str) -> Iterator[tuple[int, int]]:
+        """An object's file and the size of the object."""
+        try:
+            fd = os.open(self.path(key), os.O_RDONLY)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ObjectNotFound(f"{self.name}:{key}: no such object") from None
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise ObjectNotFound(f"{self.name}:{key}: no such object")
+            size = status.st_size - TRAILER_BYTES
+            if size < 0:
+                raise StoreError(f"{self.name}:{key}: {status.st_size} bytes: not written by this store, or cut short")
+            yield fd, size
+        finally:
+            os.close(fd)
+
+    def _unlink(self, path: Path) -> Path:
+        """Remove a file and its empty parents; returns the directory that stayed."""
+        path.unlink()
+        for folder in path.parents:
+            if folder == self.root:
+                break
+            try:
+                folder.rmdir()
+            except OSError:
+                return folder
+        return self.root
+
+    def _walk(self, folder: Path, key: str, prefix: str) -> Iterator[StoredObject]:
+        try:
+            with os.scandir(folder) as scan:
+                entries = [each for each in scan if not each.name.startswith(".")]
+        except FileNotFoundError:
+            return
+        # A directory sorts by its name with the slash, as its keys do.
+        for sort_key, entry in sorted((f"{each.name}/" if each.is_dir() else each.name, each.path) for each in entries):
+            path = Path(entry)
+            full = key + sort_key
+            if sort_key.endswith("/"):
+                if full.startswith(prefix) or prefix.startswith(full):
+                    yield from self._walk(path, full, prefix)
+            elif full.startswith(prefix):
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.stat()
+                    size = max(0, status.st_size - TRAILER_BYTES)
+                    yield StoredObject(full, size, status.st_mtime_ns // 1_000_000)
+
+
+class UploadFiles:
+    """Parts of one upload: at their place in one file while the sizes of the parts before are known, else apart.
+
+    `place` is called on one thread, in the order in which parts are handed over; the rest on any thread.
+    """
+
+    def __init__(self, files: Files, key: str, writer_id: str, trailer: bytes, folder: Path) -> None:
+        self._files = files
+        self._key = key
+        self._writer_id = writer_id
+        self._trailer = trailer
+        self._folder = folder
+        self._data = folder / "data"
+        self._next_number = 1
+        self._next_offset = 0
+        self._placed: dict[int, tuple[int, int]] = {}
+        """Offset and size of each part that has its place in the one file."""
+        self._apart: dict[int, int] = {}
+        """Size of each part that has a file of its own; such a part came out of turn, or again with another size."""
+
+    @property
+    def upload_id(self) -> str:
+        """Name of the upload."""
+        return self._folder.name
+
+    def place(self, number: int, size: int) -> int | None:
+        """Where part `number` goes in the one file; None: apart."""
+        if number == self._next_number:
+            self._placed[number] = (self._next_offset, size)
+            self._next_number += 1
+            self._next_offset += size
+        if number in self._placed and self._placed[number][1] == size:
+            self._apart.pop(number, None)
+            return self._placed[number][0]
+        self._apart[number] = size
+        return None
+
+    def write_part(self, number: int, offset: int | None, parts: Sequence[Buffer]) -> None:
+        """Write a part at its place."""
+        with self._files.explain(self._key), self._target(number, offset) as fd:
+            _write(fd, parts)
+
+    def copy_part(self, number: int, offset: int | None, source_key: str, start: int, end: int) -> None:
+        """Make a part of bytes of another object; shares blocks where the file system can."""
+        with self._files.explain(source_key), self._files.opened(source_key) as (source, size):
+            if end > size:
+                raise StoreError(f"{self._files.name}:{source_key}: asked to copy bytes [{start}, {end}) of {size}")
+            with self._target(number, offset) as fd:
+                _copy(source, fd, start, end - start)
+
+    def complete(self, receipts: Sequence[PartReceipt]) -> None:
+        """Publish the object the parts make."""
+        where = f"{self._files.name}:{self._key}"
+        check_receipts(receipts, where=where)
+        if not self._folder.is_dir():
+            if self._files.writer_id(self._key) == self._writer_id:
+                return
+            raise StoreError(f"{where}: no such upload: {self.upload_id}")
+        for receipt in receipts:
+            known = self._apart.get(receipt.number, self._placed.get(receipt.number, (0, -1))[1])
+            if known != receipt.size_bytes:
+                raise StoreError(f"{where}: part {receipt.number}: expected {receipt.size_bytes} bytes, found {known}")
+        with self._files.explain(self._key):
+            in_place = not self._apart and [each.number for each in receipts] == list(range(1, self._next_number))
+            whole = self._data if in_place else self._assemble(receipts)
+            fd = os.open(whole, os.O_WRONLY)
+            try:
+                os.lseek(fd, sum(each.size_bytes for each in receipts), os.SEEK_SET)
+                _write(fd, [self._trailer])
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self._files.publish(whole, self._key, self._writer_id)
+        _remove(self._folder)
+
+    def _assemble(self, receipts: Sequence[PartReceipt]) -> Path:
+        whole = self._folder / "whole"
+        with whole.open("wb", buffering=0) as target:
+            for receipt in receipts:
+                apart = receipt.number in self._apart
+                offset = 0 if apart else self._placed[receipt.number][0]
+                with (self._folder / f"part-{receipt.number}" if apart else self._data).open("rb") as source:
+                    _copy(source.fileno(), target.fileno(), offset, receipt.size_bytes)
+        return whole
+
+    @contextlib.contextmanager
+    def _target(self, number: int, offset: int | None) -> Iterator[int]:
+        path = self._folder / f"part-{number}" if offset is None else self._data
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if offset is None else 0), 0o600)
+        except FileNotFoundError:
+            raise StoreError(f"{self._files.name}:{self._key}: no such upload: {self.upload_id}") from None
+        try:
+            os.lseek(fd, offset or 0, os.SEEK_SET)
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _write(fd: int, parts: Sequence[Buffer]) -> int:
+    """Write buffers one after the other, without joining them; returns the bytes."""
+    total = 0
+    views = [memoryview(part).cast("B") for part in parts if len(part)]
+    at = 0
+    while at < len(views):
+        written = os.writev(fd, views[at : at + _IOV_MAX])
+        total += written
+        while at < len(views) and written >= len(views[at]):
+            written -= len(views[at])
+            at += 1
+        if written:
+            views[at] = views[at][written:]
+    return total
+
+
+def _read(fd: int, start: int, end: int) -> bytes:
+    pieces: list[bytes] = []
+    while start < end:
+        piece = os.pread(fd, min(end - start, _READ_BYTES_MAX), start)
+        if not piece:
+            raise OSError(errno.EIO, f"file ends at {start}, {end} expected")
+        pieces.append(piece)
+        start += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _copy(source: int, target: int, start: int, size: int) -> None:
+    """Copy inside the kernel where it can, to the target's position."""
+    while size > 0:
+        try:
+            copied = os.copy_file_range(source, target, size, start)
+        except OSError as error:
+            if error.errno not in _NO_COPY_RANGE:
+                raise
+            copied = _write(target, [_read(source, start, start + min(size, _COPY_BYTES))])
+        if copied == 0:
+            raise OSError(errno.EIO, f"file ends at {start}, {size} more bytes expected")
+        start += copied
+        size -= copied
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _newest(path: Path) -> float:
+    """Time of the last change of a file, or of anything in a directory; infinite when it has just gone."""
+    try:
+        inside = path.iterdir() if path.is_dir() else iter(())
+        return max([path.stat().st_mtime, *(each.stat().st_mtime for each in inside)])
+    except FileNotFoundError:
+        return float("inf")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

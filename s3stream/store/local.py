@@ -1,0 +1,174 @@
+"""An object store in a local directory: the asyncio shell of `s3stream.store.files`, on a small thread pool."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from s3stream.errors import StoreError
+from s3stream.store.files import Files, UploadFiles
+from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from s3stream.store.rules import check_range
+from wal.interface import Buffer
+
+R = TypeVar("R")
+
+LIST_PAGE = 1000
+
+
+class _Threads:
+    """Runs file calls, counts their errors, and never leaves one running behind a cancelled caller."""
+
+    def __init__(self, name: str, count: int, calls: CallCounts) -> None:
+        self._name = name
+        self._count = count
+        self._calls = calls
+        self._pool: ThreadPoolExecutor | None = None
+
+    def open(self) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, thread_name_prefix=f"store-{self._name}")
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+    async def run(self, call: Callable[[], R]) -> R:
+        if self._pool is None:
+            raise StoreError(f"{self._name}: the store is not open")
+        future = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        except StoreError:
+            self._calls.errors += 1
+            raise
+
+
+class LocalStore:
+    """Objects as files under `root`, which is created when it is missing; at most `threads` calls at the same time."""
+
+    def __init__(self, name: str, root: Path, *, threads: int = 4) -> None:
+        self._files = Files(name, root)
+        self._calls = CallCounts()
+        self._threads = _Threads(name, threads, self._calls)
+
+    @property
+    def name(self) -> str:
+        """Name by which the catalog remembers where an object lies."""
+        return self._files.name
+
+    @property
+    def calls(self) -> CallCounts:
+        """Counters since the store was made; each call counts as the S3 call it stands for."""
+        return self._calls
+
+    async def open(self) -> None:
+        """Create the directory, check that it can be written, and remove old temporary files."""
+        self._threads.open()
+        await self._threads.run(self._files.prepare)
+
+    async def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
+        """Create the object as the concatenation of `parts`."""
+        self._calls.put += 1
+        self._calls.bytes_written += await self._threads.run(lambda: self._files.put(key, parts, writer_id))
+
+    async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
+        """Begin an upload in parts."""
+        self._calls.multipart += 1
+        upload = await self._threads.run(lambda: self._files.start_upload(key, writer_id))
+        return _Upload(self, self._threads, upload, key)
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        """Abort an upload a crashed process left behind; no error when there is none."""
+        self._calls.multipart += 1
+        await self._threads.run(lambda: self._files.drop_upload(key, upload_id))
+
+    async def get(self, key: str, start: int, end: int) -> memoryview:
+        """Bytes [start, end)."""
+        self._calls.get += 1
+        data = await self._threads.run(lambda: self._files.read(key, start, end))
+        self._calls.bytes_read += len(data)
+        return memoryview(data)
+
+    async def get_tail(self, key: str, size_bytes: int) -> TailRead:
+        """The last `size_bytes`, or all."""
+        self._calls.get += 1
+        data, size = await self._threads.run(lambda: self._files.read_tail(key, size_bytes))
+        self._calls.bytes_read += len(data)
+        return TailRead(memoryview(data), size)
+
+    async def writer_id(self, key: str) -> str | None:
+        """Who wrote the object; None when there is no such object."""
+        self._calls.head += 1
+        return await self._threads.run(lambda: self._files.writer_id(key))
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """Delete; absent keys are no error."""
+        if not keys:
+            return {}
+        self._calls.delete += 1
+        failed = await self._threads.run(lambda: self._files.delete(keys))
+        self._calls.errors += len(failed)
+        return failed
+
+    async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
+        """All objects under `prefix` in the order of keys."""
+        walk = self._files.walk(prefix)
+        while True:
+            self._calls.list += 1
+            page = await self._threads.run(lambda: list(islice(walk, LIST_PAGE)))
+            for each in page:
+                yield each
+            if len(page) < LIST_PAGE:
+                return
+
+
+class _Upload:
+    """A multipart upload under way."""
+
+    def __init__(self, store: LocalStore, threads: _Threads, files: UploadFiles, key: str) -> None:
+        self._store = store
+        self._threads = threads
+        self._files = files
+        self._key = key
+
+    @property
+    def upload_id(self) -> str:
+        """The store's name for the upload."""
+        return self._files.upload_id
+
+    async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
+        """Send part `number` (from 1)."""
+        size = sum(len(part) for part in parts)
+        offset = self._files.place(number, size)
+        self._store.calls.part += 1
+        self._store.calls.bytes_written += size
+        await self._threads.run(lambda: self._files.write_part(number, offset, parts))
+        return PartReceipt(number, str(size), size)
+
+    async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
+        """Make part `number` of bytes [start, end) of another object, inside the kernel."""
+        check_range(start, end, where=f"{self._store.name}:{source_key}")
+        offset = self._files.place(number, end - start)
+        self._store.calls.part_copy += 1
+        await self._threads.run(lambda: self._files.copy_part(number, offset, source_key, start, end))
+        return PartReceipt(number, str(end - start), end - start)
+
+    async def complete(self, receipts: Sequence[PartReceipt]) -> None:
+        """Make the object visible, whole and durable."""
+        self._store.calls.multipart += 1
+        await self._threads.run(lambda: self._files.complete(receipts))
+
+    async def abort(self) -> None:
+        """Give up."""
+        await self._store.abort_multipart(self._key, self._files.upload_id)

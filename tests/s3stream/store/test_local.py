@@ -1,0 +1,225 @@
+"""What only the local store has: files, trailers, full disks, crashes, threads."""
+
+import asyncio
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from s3stream.errors import ObjectNotFound, StoreError
+from s3stream.store.files import TEMPORARY, TRAILER_BYTES, Files
+from s3stream.store.interface import PartReceipt
+from s3stream.store.local import LocalStore
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "objects"
+
+
+async def opened(root: Path) -> LocalStore:
+    store = LocalStore("local", root)
+    await store.open()
+    return store
+
+
+def left_over(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root / TEMPORARY)) for path in (root / TEMPORARY).rglob("*"))
+
+
+async def test_a_file_is_the_object_and_a_trailer(root: Path) -> None:
+    store = await opened(root)
+    await store.put("ab/c/1", [b"hello ", b"world"], writer_id="writer-1")
+    raw = (root / "ab" / "c" / "1").read_bytes()
+    assert raw[:11] == b"hello world"
+    assert len(raw) == 11 + TRAILER_BYTES
+    assert raw[11:19] == b"ANABWRTR"
+    assert raw[25:33] == b"writer-1"
+    assert left_over(root) == []
+    await store.close()
+
+
+async def test_a_plain_copy_of_the_directory_is_the_same_store(root: Path, tmp_path: Path) -> None:
+    store = await opened(root)
+    await store.put("ab/c/1", [b"hello"], writer_id="writer-1")
+    await store.close()
+    shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
+    copy = await opened(tmp_path / "copy")
+    assert await copy.writer_id("ab/c/1") == "writer-1"
+    assert bytes(await copy.get("ab/c/1", 0, 5)) == b"hello"
+    await copy.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_full_disk_is_a_clear_error_and_leaves_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    store = await opened(root)
+    real = os.writev
+    upload = await store.start_multipart("ab/c/2", writer_id="w")
+
+    def full(fd: int, views: list[memoryview]) -> int:
+        if sum(len(view) for view in views) > 100:
+            return real(fd, [views[0][:100]])
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "writev", full)
+    with pytest.raises(StoreError, match=f"local:ab/c/1: no space left on the disk that holds {root}"):
+        await store.put("ab/c/1", [b"x" * 1000], writer_id="w")
+    with pytest.raises(StoreError, match="no space left"):
+        await upload.put_part(1, [b"x" * 1000])
+    await upload.abort()
+    assert left_over(root) == []
+    assert [each async for each in store.list()] == []
+    assert store.calls.errors == 2
+    monkeypatch.setattr(os, "writev", real)
+    await store.put("ab/c/1", [b"x" * 1000], writer_id="w")
+    await store.close()
+
+
+async def test_short_writes_are_continued(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await opened(root)
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, views: real(fd, [views[0][:7]]))
+    await store.put("a/1", [b"0123456789", b"", b"abcdefghij"], writer_id="w")
+    assert bytes(await store.get("a/1", 0, 20)) == b"0123456789abcdefghij"
+    await store.close()
+
+
+async def test_parts_in_turn_are_written_once_and_in_place(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await opened(root)
+    await store.put("source/1", [b"s" * 6 * MIB], writer_id="w")
+    upload = await store.start_multipart("a/1", writer_id="w")
+    copies: list[int] = []
+    real = os.copy_file_range
+
+    def copy(source: int, target: int, count: int, offset: int) -> int:
+        copies.append(count)
+        return real(source, target, count, offset)
+
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(upload.put_part(at, [bytes([at]) * 5 * MIB])) for at in (1, 2, 3)]
+        tasks.append(group.create_task(upload.copy_part(4, "source/1", 10, 5 * MIB + 10)))
+    await upload.complete([task.result() for task in tasks])
+    assert copies == [5 * MIB]
+    await store.close()
+
+
+async def test_copies_fall_back_to_reading(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await opened(root)
+    source = os.urandom(6 * MIB)
+    await store.put("source/1", [source], writer_id="w")
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EXDEV, "no")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    upload = await store.start_multipart("a/1", writer_id="w")
+    await upload.complete([await upload.copy_part(1, "source/1", 1, 6 * MIB)])
+    assert bytes((await store.get_tail("a/1", 10 * MIB)).data) == source[1:]
+    await store.close()
+
+
+async def test_old_temporary_files_are_removed_and_fresh_ones_kept(root: Path) -> None:
+    store = await opened(root)
+    for name in ("put-old", "put-new"):
+        (root / TEMPORARY / name).write_bytes(b"x")
+    for name in ("up-old", "up-new"):
+        (root / TEMPORARY / name).mkdir()
+        (root / TEMPORARY / name / "data").write_bytes(b"x")
+    for name in ("put-old", "up-old/data", "up-old", "up-new"):
+        os.utime(root / TEMPORARY / name, (1, 1))
+    await store.close()
+    store = await opened(root)
+    assert left_over(root) == ["put-new", "up-new", "up-new/data"]
+    await store.close()
+
+
+async def test_completing_again_after_a_crash_is_a_success(root: Path) -> None:
+    files = Files("local", root)
+    files.prepare()
+    upload = files.start_upload("a/1", "w")
+    upload.write_part(1, upload.place(1, 3), [b"abc"])
+    upload.complete([PartReceipt(1, "", 3)])
+    upload.complete([PartReceipt(1, "", 3)])
+    assert files.read("a/1", 0, 3) == b"abc"
+
+
+async def test_foreign_and_damaged_files(root: Path) -> None:
+    store = await opened(root)
+    (root / "foreign").write_bytes(b"short")
+    with pytest.raises(StoreError, match="local:foreign: 5 bytes: not written by this store"):
+        await store.get("foreign", 0, 1)
+    (root / "foreign").write_bytes(b"x" * 1000)
+    with pytest.raises(StoreError, match="bad trailer at 872"):
+        await store.writer_id("foreign")
+    (root / "folder" / "inside").mkdir(parents=True)
+    with pytest.raises(ObjectNotFound):
+        await store.get("folder/inside", 0, 1)
+    with pytest.raises(ObjectNotFound):
+        await store.get("foreign/below", 0, 1)
+    with pytest.raises(StoreError, match="local:foreign/below"):
+        await store.put("foreign/below", [b"x"], writer_id="w")
+    await store.close()
+
+
+async def test_long_writer_ids_are_refused(root: Path) -> None:
+    store = await opened(root)
+    with pytest.raises(StoreError, match="writer id of 200 bytes"):
+        await store.put("a", [b"x"], writer_id="w" * 200)
+    await store.close()
+
+
+async def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = LocalStore("local", tmp_path / "file")
+    with pytest.raises(StoreError, match=f"local:{tmp_path}/file"):
+        await store.open()
+    await store.close()
+    with pytest.raises(StoreError, match="not open"):
+        await store.get("a", 0, 1)
+
+
+async def test_a_cancelled_call_leaves_no_thread_at_work(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await opened(root)
+    entered, leave = threading.Event(), threading.Event()
+    real = os.fsync
+
+    def slow(fd: int) -> None:
+        entered.set()
+        leave.wait(10)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    task = asyncio.ensure_future(store.put("a/1", [b"x"], writer_id="w"))
+    await asyncio.to_thread(entered.wait, 10)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left_over(root) == []
+    assert await store.writer_id("a/1") == "w"
+    await store.close()
+
+
+async def test_creating_and_deleting_neighbours_do_not_collide(root: Path) -> None:
+    store = await opened(root)
+
+    async def churn(name: str) -> None:
+        for _ in range(50):
+            await store.put(f"same/folder/{name}", [b"x"], writer_id="w")
+            assert await store.delete([f"same/folder/{name}"]) == {}
+
+    async with asyncio.TaskGroup() as group:
+        for name in "abcd":
+            group.create_task(churn(name))
+    assert not (root / "same").exists()
+    await store.close()
