@@ -1,0 +1,527 @@
+"""The storage engine: streams over a WAL, a log cache, a catalog and object stores.
+
+What it keeps true: an append is acked (its `Durable` completes) only by the WAL; nothing leaves the log cache before
+its object is committed, and the WAL is trimmed only after that (invariant 2); objects, ends and snapshots of an upload
+become visible in one commit (invariant 3). The steps of an upload are in `upload.py`, of a cold read in `cold_read.py`;
+this module wires them, decides when to seal, and opens, recovers and closes.
+
+Every background task lives in the engine's TaskGroup. A failure that can't heal stops appends and says why; reads go
+on.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from s3stream.catalog.interface import Catalog, OpenStream
+from s3stream.cold_read import ColdReader
+from s3stream.errors import (
+    CatalogUnavailable,
+    Discontinuity,
+    OffsetOutOfRange,
+    StorageError,
+    StorageStopped,
+    StreamFenced,
+)
+from s3stream.journal import Journal
+from s3stream.log_cache import Block, LogCache, ReadResult
+from s3stream.model import StreamBatch, StreamInfo
+from s3stream.recovery import RecoveryPlan, StoppedStream, plan_recovery
+from s3stream.settings import StorageSettings
+from s3stream.stats import StorageStats
+from s3stream.store.interface import ObjectStore
+from s3stream.stream import Stream
+from s3stream.upload import StreamOwner, Uploader, WriterIdentity
+from s3stream.wal_record import decode_record, encode_reset
+from wal.interface import WalError, WriteAheadLog
+
+log = structlog.get_logger(__name__)
+
+LOOKUP_STREAMS = 1000
+"""Streams per catalog look-up at recovery."""
+
+
+class S3Stream:
+    """The engine of one node. Use as `async with`; then `recover`, `open_streams`, and at the end `close`.
+
+    WAL, catalog and stores are handed in open (the WAL not yet recovered) and stay open: their owner closes them after
+    the engine. Leaving the `async with` block without `close` stops everything where it is, as a crash would: what was
+    acked is in the WAL.
+    """
+
+    def __init__(
+        self,
+        *,
+        wal: WriteAheadLog,
+        catalog: Catalog,
+        stores: Mapping[str, ObjectStore],
+        default_store: str,
+        settings: StorageSettings,
+        cluster: str,
+        node_id: int,
+        node_epoch: int,
+        now_ms: Callable[[], int],
+        new_writer_id: Callable[[], str],
+    ) -> None:
+        """`stores` by name; uploads go to `default_store` unless a stream's `store` says otherwise."""
+        if default_store not in stores:
+            raise StorageError(f"default store {default_store!r} is not one of {sorted(stores)}")
+        self.stats = StorageStats()
+        self._wal = wal
+        self._catalog = catalog
+        self._stores = stores
+        self._default_store = default_store
+        self._settings = settings
+        self._node_id = node_id
+        self._node_epoch = node_epoch
+        self._now_ms = now_ms
+        threshold = settings.threshold_bytes(wal.capacity_bytes)
+        self._cache = LogCache(settings.log_cache_bytes, headroom_bytes=threshold)
+        self._wake = asyncio.Event()
+        self._journal = Journal(
+            wal,
+            self._cache,
+            threshold_bytes=threshold,
+            current_bytes_max=settings.log_cache_bytes + threshold,
+            pressure_bytes=int(wal.capacity_bytes * settings.wal_pressure_ratio),
+            age_s=settings.upload_age_ms / 1000,
+            on_due=self._wake.set,
+            on_failure=lambda error: self._fail(StorageStopped(f"the WAL failed: {error}")),
+            on_taken_up=self._taken_up,
+        )
+        self._wal_full_bytes = int(wal.capacity_bytes * settings.wal_full_ratio)
+        self._uploader = Uploader(
+            catalog=catalog,
+            stores=stores,
+            settings=settings,
+            stats=self.stats,
+            identity=WriterIdentity(cluster, node_id, node_epoch, new_writer_id),
+            now_ms=now_ms,
+            owner_of=self._owner_of,
+            on_fenced=self._fenced,
+        )
+        self._reader = ColdReader(
+            catalog=catalog, stores=stores, settings=settings, stats=self.stats, cluster=cluster, spawn=self._spawn
+        )
+        self._streams: dict[int, Stream] = {}
+        self._closed_owners: dict[int, StreamOwner] = {}
+        self._untaken: set[int] = set()
+        self._stopped: dict[int, StoppedStream] = {}
+        self._fenced_records: set[int] = set()
+        self._trimmable_wal_offset = -1
+        self._failure: StorageError | None = None
+        self._last_sealed: Block | None = None
+        self._upload_slots = asyncio.Semaphore(settings.uploads_in_flight)
+        self._writable_waiters: list[asyncio.Future[None]] = []
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._recovered = False
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        self._spawn(self._run_sealer())
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        await self.close(upload=False)
+        # The group's own exit is not told of the body's error: it would wrap it in a group of one.
+        await self._group.__aexit__(None, None, None)
+
+    # state
+
+    @property
+    def error(self) -> StorageError | None:
+        """Why the engine takes no more appends: the WAL failed, the node was fenced, closing; None while it does."""
+        return self._failure or self._journal.error
+
+    @property
+    def writable(self) -> bool:
+        """Whether more appends are welcome. While False, stop reading from clients and await `wait_writable`."""
+        return (
+            self._journal.error is None
+            and self._cache.uncommitted_bytes <= self._settings.log_cache_bytes
+            and self._wal.used_bytes <= self._wal_full_bytes
+        )
+
+    async def wait_writable(self) -> None:
+        """Return when appends are welcome again. Raises StorageStopped when they never will be."""
+        while not self.writable:
+            if self._journal.error is not None:
+                raise StorageStopped(str(self._journal.error))
+            self._journal.request_seal()
+            waiter = asyncio.get_running_loop().create_future()
+            self._writable_waiters.append(waiter)
+            await waiter
+
+    @property
+    def log_cache_bytes(self) -> int:
+        """Bytes the log cache holds."""
+        return self._cache.size_bytes
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes of the log cache that are not in objects yet."""
+        return self._cache.uncommitted_bytes
+
+    @property
+    def block_cache_bytes(self) -> int:
+        """Bytes the block cache holds."""
+        return self._reader.cache.size_bytes
+
+    @property
+    def stopped_streams(self) -> Mapping[int, StorageError]:
+        """Streams stopped at recovery, with why. Their records stay in the WAL, which is not trimmed meanwhile."""
+        return {key: stopped.error for key, stopped in self._stopped.items()}
+
+    # opening
+
+    async def recover(self) -> None:
+        """Scan the WAL and rebuild the log cache. Once, before `open_streams`."""
+        assert not self._recovered, "recover() runs once"
+        records = [decode_record(record.offset, record.body) async for record in self._wal.recover()]
+        ids = sorted({record.batch.stream_id for record in records})
+        infos: dict[int, StreamInfo] = {}
+        for at in range(0, len(ids), LOOKUP_STREAMS):
+            infos.update(await self._catalog.get_streams(ids[at : at + LOOKUP_STREAMS]))
+        plan = plan_recovery(records, infos, self._node_id)
+        self._adopt(plan)
+        if plan.last_wal_offset >= 0 and not plan.live:
+            await self._trim_wal(plan.last_wal_offset)
+        self._recovered = True
+
+    def _adopt(self, plan: RecoveryPlan) -> None:
+        """Put live records into the current block: it is sealed once their owners have replayed them."""
+        self._stopped = dict(plan.stopped)
+        self._fenced_records = set(plan.fenced)
+        stats = self.stats
+        for stream_id, stopped in plan.stopped.items():
+            log.error("stream stopped at recovery", stream_id=stream_id, reason=str(stopped.error))
+        for stream_id in plan.fenced:
+            log.error("records of a stream that another node has taken over are void", stream_id=stream_id)
+        block = self._cache.current
+        for stream_id, batches in plan.live.items():
+            run = self._journal.start_run(stream_id, batches[0].base_offset)
+            for batch in batches:
+                run.add(batch)
+            self._cache.grow(run)
+            self._untaken.add(stream_id)
+            stats.recovered_records += len(batches)
+            stats.recovered_bytes += run.size_bytes
+        block.wal_offset = plan.last_wal_offset
+        stats.skipped_records = plan.skipped_records
+        stats.stopped_streams = len(plan.stopped)
+        if block.size_bytes >= self._journal.threshold_bytes:
+            self._journal.request_seal()
+
+    async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:
+        """Take streams over, in one transaction: their epochs grow. Raises StreamNotFound, NodeFenced, StorageError."""
+        assert self._recovered, "recover() comes first"
+        if again := [stream_id for stream_id in stream_ids if stream_id in self._streams]:
+            raise StorageError(f"streams {again} are open already")
+        opened = await self._catalog.open_streams(stream_ids, node_id=self._node_id, node_epoch=self._node_epoch)
+        await self._void_records([item for item in opened if item.info.stream_id in self._fenced_records])
+        return [self._opened(item) for item in opened]
+
+    async def _void_records(self, opened: Sequence[OpenStream]) -> None:
+        """Streams that come back to this node: their old records in the WAL must not be taken for live later on."""
+        for item in opened:
+            info = item.info
+            try:
+                appended = self._wal.append((encode_reset(info.stream_id, info.epoch, info.end_offset),))
+                await appended.durable
+            except WalError as error:
+                raise StorageStopped(f"stream {info.stream_id} cannot be opened: {error}") from error
+            self._fenced_records.discard(info.stream_id)
+
+    def _opened(self, item: OpenStream) -> Stream:
+        info = item.info
+        stream_id = info.stream_id
+        error: StorageError | None = None
+        if stream_id in self._stopped:
+            error = self._stopped[stream_id].error
+        runs = self._cache.runs_of(stream_id)
+        recovered: Sequence[StreamBatch] = ()
+        if stream_id in self._untaken:
+            recovered = runs.runs[-1].batches
+            if recovered[0].base_offset != info.end_offset:
+                error = Discontinuity(
+                    f"stream {stream_id}: recovered from {recovered[0].base_offset}, committed up to {info.end_offset}"
+                )
+                recovered = ()
+        elif runs.runs and runs.runs[-1].end_offset != info.end_offset:
+            # Another node had it meanwhile: what is cached here does not lead to the stream's end.
+            self._cache.drop(stream_id)
+            runs = self._cache.runs_of(stream_id)
+        stream = Stream(
+            self,
+            self._journal,
+            runs,
+            item,
+            recovered=recovered,
+            store=self._default_store,
+        )
+        stream.error = error
+        self._streams[stream_id] = stream
+        self._closed_owners.pop(stream_id, None)
+        return stream
+
+    async def close_stream(self, stream: Stream, *, discard: bool = False) -> None:
+        """Take no more appends and let the stream go, its data uploaded; with `discard` (deleted) it is forgotten."""
+        stream_id = stream.stream_id
+        if stream.error is None:
+            stream.error = StorageStopped(f"stream {stream_id} is closed")
+        if discard:
+            self._drop(stream_id)
+        elif stream.next_offset > stream.committed_offset and stream_id not in self._untaken:
+            await self.flush()
+        if self._streams.pop(stream_id, None) is stream:
+            self._closed_owners[stream_id] = StreamOwner(stream.epoch, stream.store)
+            self._cache.forget_empty(stream_id)
+            self._reader.invalidate((stream_id,))
+
+    # uploads
+
+    async def flush(self) -> None:
+        """Upload everything appended so far and trim the WAL. Raises StorageError when that can't be done."""
+        block = self._cache.current
+        if block.runs:
+            if self._untaken and (waiting := await self._untaken_alive()):
+                raise StorageError(f"streams {sorted(waiting)[:10]} were recovered, but nobody has taken them up")
+            if self._failure is not None:
+                raise StorageStopped(str(self._failure))
+            if block.settled is None:
+                block.settled = asyncio.get_running_loop().create_future()
+            self._journal.request_seal()
+        elif self._last_sealed is not None:
+            block = self._last_sealed
+        if block.settled is not None:
+            await asyncio.shield(block.settled)
+
+    async def _run_sealer(self) -> None:
+        """Seal the current block when it is due, an upload slot is free, and every recovered stream is taken up."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._cache.current.due or (self._untaken and await self._untaken_alive()):
+                continue
+            await self._upload_slots.acquire()
+            if self._failure is not None:
+                self._settle(self._cache.current, self._failure)
+                return
+            previous = self._last_sealed
+            block = self._seal()
+            self._spawn(self._upload(block, previous.settled if previous is not None else None))
+
+    def _seal(self) -> Block:
+        """Close the current block, each stream's owner telling its state as of the end of its run."""
+        block = self._cache.seal()
+        if block.age_timer is not None:
+            block.age_timer.cancel()
+        if block.settled is None:
+            block.settled = asyncio.get_running_loop().create_future()
+        for stream_id, run in block.runs.items():
+            stream = self._streams.get(stream_id)
+            if stream is not None and stream.snapshot_source is not None:
+                assert stream.next_offset == run.end_offset, "a stream's last run ends where the stream does"
+                block.snapshots[stream_id] = stream.snapshot_source()
+            self.stats.appends += len(run.batches)
+            self.stats.append_bytes += run.size_bytes
+        self._last_sealed = block
+        return block
+
+    async def _upload(self, block: Block, previous: "asyncio.Future[None] | None") -> None:
+        try:
+            await self._uploader.upload(block, previous)
+            for stream_id, run in block.runs.items():
+                stream = self._streams.get(stream_id)
+                if stream is not None:
+                    stream.committed_offset = run.end_offset
+            self._cache.commit(block)
+            self.stats.log_cache_evicted_bytes = self._cache.evicted_bytes
+            await self._trim_wal(block.wal_offset)
+        except (StorageError, WalError) as error:
+            self._fail(StorageStopped(f"an upload failed: {error}"))
+            self._settle(block, self._failure)
+        except asyncio.CancelledError:
+            self._settle(block, StorageStopped("the engine was closed before the upload ended"))
+            raise
+        except BaseException as error:
+            self._fail(StorageStopped(f"an upload failed by a bug: {error!r}"))
+            self._settle(block, self._failure)
+            raise
+        else:
+            self._settle(block, None)
+        finally:
+            self._upload_slots.release()
+            self._wake_writers()
+
+    @staticmethod
+    def _settle(block: Block, error: StorageError | None) -> None:
+        if block.settled is None or block.settled.done():
+            return
+        if error is None:
+            block.settled.set_result(None)
+        else:
+            block.settled.set_exception(error)
+            block.settled.exception()  # nobody may be waiting; it is no surprise then
+
+    async def _trim_wal(self, wal_offset: int) -> None:
+        """Free the WAL up to a record before which all is committed; not while a stopped stream has records in it."""
+        self._trimmable_wal_offset = max(self._trimmable_wal_offset, wal_offset)
+        if self._stopped:
+            await self._release_deleted()
+        if not self._stopped and wal_offset >= 0:
+            await self._wal.trim(self._trimmable_wal_offset)
+
+    async def _release_deleted(self) -> None:
+        """A stopped stream that is deleted needs its records no more."""
+        alive = await self._catalog.get_streams(list(self._stopped))
+        for stream_id in self._stopped.keys() - alive.keys():
+            del self._stopped[stream_id]
+
+    async def discard_recovered(self, stream_id: int) -> None:
+        """Give up the WAL records of a stream stopped at recovery: a person's decision. It can be opened anew then."""
+        if self._stopped.pop(stream_id, None) is not None and self._trimmable_wal_offset >= 0:
+            await self._trim_wal(self._trimmable_wal_offset)
+
+    def _owner_of(self, stream_id: int) -> StreamOwner:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return self._closed_owners[stream_id]
+        return StreamOwner(stream.epoch, stream.store)
+
+    def _taken_up(self, stream_id: int) -> None:
+        self._untaken.discard(stream_id)
+        if not self._untaken:
+            self._wake.set()
+
+    async def _untaken_alive(self) -> set[int]:
+        """Recovered streams nobody has taken up; what was deleted meanwhile is dropped, so that it holds up nothing."""
+        try:
+            alive = await self._catalog.get_streams(list(self._untaken))
+        except CatalogUnavailable as error:
+            log.warning("recovered streams could not be looked up", reason=str(error))
+            return set(self._untaken)
+        for stream_id in self._untaken - alive.keys():
+            self._drop(stream_id)
+        return set(self._untaken)
+
+    def _drop(self, stream_id: int) -> None:
+        before = self._cache.size_bytes
+        self._cache.drop(stream_id)
+        self.stats.dropped_bytes += before - self._cache.size_bytes
+        self._untaken.discard(stream_id)
+        self._reader.invalidate((stream_id,))
+
+    def _fenced(self, stream_id: int, error: StreamFenced) -> None:
+        log.error("stream fenced", stream_id=stream_id, reason=str(error))
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.error = StreamFenced(str(error))
+        self._drop(stream_id)
+
+    # reads
+
+    async def read_cold(self, stream: Stream, offset: int, bytes_max: int, end_offset: int | None) -> ReadResult:
+        """Read what the log cache does not hold, and go on into it. For `Stream.read`."""
+        self.stats.cold_reads += 1
+        end = stream.committed_offset if end_offset is None else min(end_offset, stream.committed_offset)
+        batches = await self._reader.read(stream.stream_id, offset, bytes_max, end, stream.committed_offset)
+        next_offset = batches[-1].end_offset
+        bytes_left = bytes_max - sum(len(batch.payload) for batch in batches)
+        if bytes_left > 0 and next_offset >= stream.start_offset:
+            more = stream.read_cached(next_offset, bytes_left, end_offset=end_offset)
+            if more is not None and more.batches and len(more.batches[0].payload) <= bytes_left:
+                batches += more.batches
+                next_offset = more.next_offset
+        return ReadResult(batches, next_offset)
+
+    async def offset_for_time(self, stream: Stream, timestamp_ms: int) -> StreamBatch | None:
+        """The first confirmed batch at or after a time. For `Stream.offset_for_time`."""
+        start = stream.start_offset
+        cached_from = stream.cached_start()
+        if cached_from > start:
+            found = await self._reader.find_time(stream.stream_id, timestamp_ms, start, stream.committed_offset)
+            if found is not None:
+                return found
+            start = max(start, stream.committed_offset) if stream.committed_offset >= cached_from else cached_from
+        return stream.cached_for_time(timestamp_ms, start)
+
+    async def trim(self, stream: Stream, new_start: int) -> None:
+        """Move a stream's start. For `Stream.trim`."""
+        if new_start > stream.confirmed_offset:
+            raise OffsetOutOfRange(
+                f"stream {stream.stream_id}: cannot trim to {new_start}, past the end {stream.confirmed_offset}"
+            )
+        if new_start <= stream.start_offset:
+            return
+        if new_start > stream.committed_offset:
+            await self.flush()
+        now_ms = self._now_ms()
+        info = await self._catalog.trim_stream(
+            stream.stream_id,
+            stream.epoch,
+            new_start,
+            now_ms=now_ms,
+            delete_after_ms=now_ms + self._settings.delete_delay_ms,
+        )
+        stream.start_offset = max(stream.start_offset, info.start_offset)
+        self._reader.invalidate((stream.stream_id,))
+
+    def invalidate(self, stream_ids: Sequence[int]) -> None:
+        """Forget where the streams' data lies: compaction has replaced objects. Reads find out by themselves, later."""
+        self._reader.invalidate(stream_ids)
+
+    # stopping
+
+    async def close(self, *, upload: bool = True) -> None:
+        """Take no more appends; with `upload`, upload everything and trim the WAL first. Then end all tasks.
+
+        While the store is away the upload does not end: cancel this call and close with `upload=False`; nothing is
+        lost.
+        """
+        if self._closed:
+            return
+        if self._journal.error is None:
+            self._journal.error = StorageStopped("the engine is closing")
+            self._wake_writers()
+        if upload and self._recovered:
+            try:
+                await self.flush()
+            except StorageError as error:
+                log.warning("not everything was uploaded at close; the WAL has it", reason=str(error))
+        self._closed = True
+        timer = self._cache.current.age_timer
+        if timer is not None:
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._settle(self._cache.current, StorageStopped("the engine is closed"))
+
+    def _fail(self, error: StorageError) -> None:
+        if self._failure is not None:
+            return
+        log.error("storage stopped", reason=str(error))
+        self._failure = error
+        self._journal.error = StorageStopped(str(error))
+        self._settle(self._cache.current, error)
+        self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        waiters, self._writable_waiters = self._writable_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

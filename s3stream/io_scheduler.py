@@ -1,0 +1,129 @@
+"""Runs ranged GETs: queues what is wanted, asks `io_plan` what to do, and hands each waiter its bytes.
+
+Reads queued in the same turn of the loop, or while all slots are busy, are merged when they lie close in one object.
+Every GET has a deadline. A waiter that gives up leaves the GET running: its bytes go to whoever else wants them.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from s3stream.errors import StoreError
+from s3stream.io_plan import Piece, Priority, Span, choose, plan_pieces, slots_by_priority
+from s3stream.settings import StorageSettings
+from s3stream.stats import StorageStats
+from s3stream.store.interface import ObjectStore
+
+
+@dataclass(slots=True, eq=False)
+class _Wanted:
+    store: ObjectStore
+    key: str
+    span: Span
+    priority: Priority
+    answer: "asyncio.Future[memoryview]"
+
+
+class IoScheduler:
+    """Shares a bounded number of GETs between classes of readers."""
+
+    def __init__(
+        self,
+        *,
+        settings: StorageSettings,
+        stats: StorageStats,
+        spawn: Callable[[Coroutine[object, object, None]], None],
+    ) -> None:
+        """`spawn` starts a task that outlives whoever asked for the read."""
+        self._settings = settings
+        self._stats = stats
+        self._spawn = spawn
+        self._limits = slots_by_priority(settings.reads_in_flight)
+        self._running = dict.fromkeys(Priority, 0)
+        self._queue: list[_Wanted] = []
+        self._turn = 0
+        self._scheduled = False
+
+    def submit(
+        self, store: ObjectStore, key: str, start: int, end: int, priority: Priority
+    ) -> "asyncio.Future[memoryview]":
+        """Queue a read of bytes [start, end); the answer, or StoreError, comes as a future."""
+        loop = asyncio.get_running_loop()
+        wanted = _Wanted(store, key, Span(start, end), priority, loop.create_future())
+        self._queue.append(wanted)
+        if not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._dispatch)
+        return wanted.answer
+
+    async def read(self, store: ObjectStore, key: str, start: int, end: int, priority: Priority) -> memoryview:
+        """Bytes [start, end) of an object. Raises StoreError."""
+        return await asyncio.shield(self.submit(store, key, start, end, priority))
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        while self._queue:
+            free = self._settings.reads_in_flight - sum(self._running.values())
+            waiting = {wanted.priority for wanted in self._queue}
+            priority = choose(waiting, self._running, self._limits, self._turn) if free > 0 else None
+            if priority is None:
+                return
+            self._turn += 1
+            first = next(wanted for wanted in self._queue if wanted.priority is priority)
+            self._start(first, free)
+
+    def _start(self, first: _Wanted, free: int) -> None:
+        """Start the GET that brings `first`, together with what else it covers."""
+        same = [wanted for wanted in self._queue if wanted.key == first.key and wanted.store is first.store]
+        alone = len(same) == len(self._queue)
+        settings = self._settings
+        pieces = plan_pieces(
+            [wanted.span for wanted in same],
+            gap_bytes_max=settings.read_gap_bytes_max,
+            read_bytes_max=settings.read_bytes_max,
+            split_bytes_min=settings.read_split_bytes_min,
+            idle=free if alone else 1,
+        )
+        at = next(index for index, wanted in enumerate(same) if wanted is first)
+        piece = next(piece for piece in pieces if at in piece.members)
+        members = [same[index] for index in piece.members]
+        for wanted in members:
+            self._queue.remove(wanted)
+        self._running[first.priority] += 1
+        self._stats.gets_merged += len(members) - 1
+        self._spawn(self._get(first, piece, members))
+
+    async def _get(self, first: _Wanted, piece: Piece, members: list[_Wanted]) -> None:
+        try:
+            data = await self._fetch(first, piece)
+        except StoreError as error:
+            for wanted in members:
+                _answer_error(wanted, type(error)(*error.args))
+        except BaseException:
+            for wanted in members:
+                _answer_error(wanted, StoreError(f"{first.store.name}:{first.key}: the read was given up"))
+            raise
+        else:
+            self._stats.gets += 1
+            self._stats.get_bytes += len(data)
+            for wanted in members:
+                if not wanted.answer.done():
+                    wanted.answer.set_result(data[wanted.span.start - piece.start : wanted.span.end - piece.start])
+        finally:
+            self._running[first.priority] -= 1
+            self._dispatch()
+
+    async def _fetch(self, first: _Wanted, piece: Piece) -> memoryview:
+        deadline_ms = self._settings.read_deadline_ms
+        try:
+            async with asyncio.timeout(deadline_ms / 1000):
+                return await first.store.get(first.key, piece.start, piece.end)
+        except TimeoutError as error:
+            where = f"{first.store.name}:{first.key} bytes [{piece.start}, {piece.end})"
+            raise StoreError(f"{where}: no answer within {deadline_ms} ms") from error
+
+
+def _answer_error(wanted: _Wanted, error: StoreError) -> None:
+    if not wanted.answer.done():
+        wanted.answer.set_exception(error)
+        wanted.answer.exception()  # whoever asked may be gone

@@ -1,0 +1,245 @@
+"""The log cache: what was appended lately, by reference to the memory it was received in.
+
+It is a sequence of blocks. Appends go into the current block; a seal closes it and it becomes one upload; after the
+upload's commit it is only a cache, evicted oldest first above the byte bound. What is not committed never leaves
+(invariant 2). Inside a block each stream has one run: its batches in offset order, contiguous. A stream's runs over all
+blocks are contiguous too, and end where the stream ends, so a read that finds its offset here never meets a gap.
+
+Lists beside the batches (ends, cumulative sizes) make a read two bisections and one slice, however small the batches.
+"""
+
+from asyncio import Future, TimerHandle
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from s3stream.model import StreamBatch
+from wal.interface import Durable
+
+BATCH_OVERHEAD_BYTES = 512
+"""Counted for each batch on top of its payload: the objects of Python that hold it."""
+
+
+class ReadResult(NamedTuple):
+    """Contiguous batches. The first may begin before the offset asked for (an offset inside a batch)."""
+
+    batches: Sequence[StreamBatch]
+    next_offset: int
+    """Where to read on: end of the last batch, or the offset asked for when there is none."""
+
+
+class Run:
+    """One stream's batches of one block."""
+
+    __slots__ = ("batches", "block", "cumulative_bytes", "ends", "start_offset")
+
+    def __init__(self, block: "Block", start_offset: int) -> None:
+        self.block = block
+        self.start_offset = start_offset
+        self.batches: list[StreamBatch] = []
+        self.ends: list[int] = []
+        """End offset of each batch."""
+        self.cumulative_bytes: list[int] = []
+        """Payload bytes up to and including each batch."""
+
+    @property
+    def end_offset(self) -> int:
+        """End of the last batch."""
+        return self.ends[-1] if self.ends else self.start_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Payload bytes."""
+        return self.cumulative_bytes[-1] if self.cumulative_bytes else 0
+
+    def add(self, batch: StreamBatch) -> None:
+        """Add the next batch; the caller has checked that it begins at the end."""
+        cumulative = self.cumulative_bytes
+        cumulative.append((cumulative[-1] if cumulative else 0) + len(batch.payload))
+        self.batches.append(batch)
+        self.ends.append(batch.end_offset)
+
+    def slice(self, offset: int, end_offset: int, bytes_max: int) -> list[StreamBatch]:
+        """Batches from the one that holds `offset`, that begin before `end_offset`, up to `bytes_max` but at least one.
+
+        `offset` lies in [start, end) of the run, and before `end_offset`.
+        """
+        first = bisect_right(self.ends, offset)
+        cumulative = self.cumulative_bytes
+        before = cumulative[first - 1] if first else 0
+        last = max(first + 1, bisect_right(cumulative, before + bytes_max, first))
+        if end_offset < self.ends[last - 1]:
+            last = bisect_left(self.ends, end_offset, first, last) + 1
+            if self.batches[last - 1].base_offset >= end_offset:
+                last -= 1
+        return self.batches[first:last]
+
+
+class Block:
+    """What one upload takes: from one seal to the next."""
+
+    __slots__ = ("age_timer", "committed", "due", "durable", "runs", "settled", "size_bytes", "snapshots", "wal_offset")
+
+    def __init__(self) -> None:
+        self.runs: dict[int, Run] = {}
+        self.size_bytes = 0
+        """Payloads and overhead."""
+        self.wal_offset = -1
+        """WAL offset of the last record: trimming to it frees the block's records."""
+        self.durable: Durable | None = None
+        """Completion of the last record, and so of all."""
+        self.snapshots: dict[int, bytes] = {}
+        """Taken at the seal, as of the end of the stream's run."""
+        self.due = False
+        """Somebody asked for the seal."""
+        self.committed = False
+        self.settled: Future[None] | None = None
+        """Done when the block is committed and the WAL trimmed, or with the error that stopped the upload."""
+        self.age_timer: TimerHandle | None = None
+
+
+class StreamRuns:
+    """One stream's runs over all blocks, oldest first."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+
+    @property
+    def start_offset(self) -> int:
+        """First offset in the cache, or -1 when there is none."""
+        return self.runs[0].start_offset if self.runs else -1
+
+    def read(self, offset: int, end_offset: int, bytes_max: int) -> list[StreamBatch] | None:
+        """Batches from the one that holds `offset`, contiguous; None when the cache does not hold it.
+
+        `offset` lies before `end_offset`, which lies at or before the end of the last run.
+        """
+        runs = self.runs
+        if not runs or offset < runs[0].start_offset:
+            return None
+        index = len(runs) - 1
+        if offset < runs[index].start_offset:
+            index = bisect_right(runs, offset, key=_run_end)
+        batches = runs[index].slice(offset, end_offset, bytes_max)
+        while batches[-1].end_offset < end_offset and index + 1 < len(runs):
+            index += 1
+            if batches[-1].end_offset != runs[index].start_offset:
+                break  # the byte bound ended the slice inside its run
+            bytes_left = bytes_max - sum(len(batch.payload) for batch in batches)
+            more = runs[index].slice(runs[index].start_offset, end_offset, bytes_left)
+            if len(more[0].payload) > bytes_left:
+                break
+            batches += more
+        return batches
+
+
+def _run_end(run: Run) -> int:
+    return run.end_offset
+
+
+class LogCache:
+    """All blocks, and for each stream its runs. Not bound to an event loop; touched from one thread."""
+
+    def __init__(self, bytes_max: int, headroom_bytes: int) -> None:
+        """Evict committed blocks so that `bytes_max` holds with `headroom_bytes` for the current block to grow."""
+        self.bytes_max = bytes_max
+        self._headroom_bytes = headroom_bytes
+        self.current = Block()
+        self.streams: dict[int, StreamRuns] = {}
+        self.sealed_bytes = 0
+        """Bytes sealed but not committed."""
+        self.committed_bytes = 0
+        self.evicted_bytes = 0
+        self._committed: deque[Block] = deque()
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes that cannot be evicted."""
+        return self.sealed_bytes + self.current.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held in all."""
+        return self.committed_bytes + self.sealed_bytes + self.current.size_bytes
+
+    def runs_of(self, stream_id: int) -> StreamRuns:
+        """The stream's runs; made when there are none yet."""
+        runs = self.streams.get(stream_id)
+        if runs is None:
+            runs = self.streams[stream_id] = StreamRuns()
+        return runs
+
+    def start_run(self, stream_id: int, start_offset: int) -> Run:
+        """The stream's run in the current block: made when its first batch since the seal comes."""
+        block = self.current
+        run = block.runs.get(stream_id)
+        if run is None:
+            run = block.runs[stream_id] = Run(block, start_offset)
+            self.runs_of(stream_id).runs.append(run)
+        return run
+
+    def grow(self, run: Run) -> None:
+        """Count a recovered run's bytes."""
+        run.block.size_bytes += run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
+
+    def seal(self) -> Block:
+        """Close the current block and begin another."""
+        block, self.current = self.current, Block()
+        self.sealed_bytes += block.size_bytes
+        self._evict()
+        return block
+
+    def commit(self, block: Block) -> None:
+        """The block's data is in the catalog: from now on it may be evicted. Blocks are committed in order."""
+        assert not block.committed
+        block.committed = True
+        block.snapshots.clear()
+        self.sealed_bytes -= block.size_bytes
+        self.committed_bytes += block.size_bytes
+        self._committed.append(block)
+        self._evict()
+
+    def drop(self, stream_id: int) -> None:
+        """Forget a stream that is deleted or fenced: its data is not wanted, neither cached nor uploaded."""
+        runs = self.streams.pop(stream_id, None)
+        if runs is None:
+            return
+        for run in runs.runs:
+            block = run.block
+            freed = run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
+            del block.runs[stream_id]
+            block.snapshots.pop(stream_id, None)
+            block.size_bytes -= freed
+            if block.committed:
+                self.committed_bytes -= freed
+            elif block is not self.current:
+                self.sealed_bytes -= freed
+
+    def forget_empty(self, stream_id: int) -> None:
+        """Drop the record of a closed stream that has nothing cached."""
+        runs = self.streams.get(stream_id)
+        if runs is not None and not runs.runs:
+            del self.streams[stream_id]
+
+    def _evict(self) -> None:
+        limit = self.bytes_max - self._headroom_bytes
+        while self._committed and self.committed_bytes + self.sealed_bytes > limit:
+            block = self._committed.popleft()
+            self.committed_bytes -= block.size_bytes
+            self.evicted_bytes += block.size_bytes
+            for stream_id, run in block.runs.items():
+                runs = self.streams[stream_id].runs
+                assert runs[0] is run, "runs of a stream leave in the order they came"
+                del runs[0]
+
+    def describe(self) -> Mapping[str, int]:
+        """Figures for stats and consoles."""
+        return {
+            "bytes": self.size_bytes,
+            "uncommitted_bytes": self.uncommitted_bytes,
+            "evicted_bytes": self.evicted_bytes,
+            "streams": len(self.streams),
+        }

@@ -1,0 +1,77 @@
+"""Decides what of a recovered WAL is live: records in, plan out, no IO.
+
+Live is what lies at or past a stream's committed end, without a gap, of a stream that exists and is this node's. A gap
+stops the stream and keeps its records in the WAL (invariant 11): it is for a person to decide what to do with them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from s3stream.errors import Discontinuity
+from s3stream.model import StreamBatch, StreamInfo
+from s3stream.wal_record import RecordKind, WalRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedStream:
+    """A stream with a gap between what is committed and what was recovered, or inside the latter."""
+
+    error: Discontinuity
+    wal_offset: int
+    """First WAL record that is not committed: the WAL must not be trimmed past it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What to do with the records of a WAL."""
+
+    live: Mapping[int, Sequence[StreamBatch]]
+    """Batches of each stream, contiguous from its committed end."""
+    stopped: Mapping[int, StoppedStream]
+    fenced: frozenset[int]
+    """Streams another node has taken over: their records here can never be committed."""
+    skipped_records: int
+    last_wal_offset: int
+    """Offset of the last record of any kind; -1 when there is none."""
+
+
+def plan_recovery(records: Iterable[WalRecord], streams: Mapping[int, StreamInfo], node_id: int) -> RecoveryPlan:
+    """Sort records, given in WAL order, into live, committed, deleted, fenced and discontinuous ones.
+
+    `streams` has those of the records' streams that exist.
+    """
+    live: dict[int, list[StreamBatch]] = {}
+    stopped: dict[int, StoppedStream] = {}
+    first_wal_offset: dict[int, int] = {}
+    fenced: set[int] = set()
+    skipped, last = 0, -1
+    for record in records:
+        last = record.wal_offset
+        batch = record.batch
+        stream_id = batch.stream_id
+        info = streams.get(stream_id)
+        if info is None:
+            skipped += 1
+        elif info.node_id not in {node_id, -1}:
+            fenced.add(stream_id)
+            skipped += 1
+        elif record.kind is RecordKind.RESET:
+            skipped += 1 + len(live.pop(stream_id, ()))
+            stopped.pop(stream_id, None)
+        elif batch.end_offset <= info.end_offset:
+            skipped += 1
+        elif stream_id not in stopped:
+            batches = live.setdefault(stream_id, [])
+            expected = batches[-1].end_offset if batches else info.end_offset
+            if not batches:
+                first_wal_offset[stream_id] = record.wal_offset
+            if batch.base_offset == expected:
+                batches.append(batch)
+            else:
+                error = Discontinuity(
+                    f"stream {stream_id}: the WAL record at offset {record.wal_offset} holds [{batch.base_offset}, "
+                    f"{batch.end_offset}), expected one from {expected} (committed up to {info.end_offset})"
+                )
+                stopped[stream_id] = StoppedStream(error, first_wal_offset[stream_id])
+                del live[stream_id]
+    return RecoveryPlan({key: value for key, value in live.items() if value}, stopped, frozenset(fenced), skipped, last)

@@ -1,0 +1,271 @@
+"""Uploads one sealed block: wait until it is durable, write its objects, commit them, in the order of the blocks.
+
+`plan_split` decides which objects a block becomes. The shell repeats what may succeed later for ever, with growing
+pauses: while the store or the catalog is away the data stays in the WAL and in the log cache, both bounded. What can't
+heal (a fence, a range that does not begin at its stream's end) is raised, never retried.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import structlog
+
+from s3stream.catalog.interface import Catalog, UploadCommit
+from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
+from s3stream.log_cache import Block
+from s3stream.model import NewObject, ObjectKind, object_key
+from s3stream.object.writer import ObjectWriter
+from s3stream.settings import StorageSettings
+from s3stream.stats import StorageStats
+from s3stream.store.interface import ObjectStore
+
+log = structlog.get_logger(__name__)
+
+BATCHES_PER_TURN = 128
+"""Batches handed to an object writer before other tasks get a turn."""
+
+
+class RunSize(NamedTuple):
+    """What the split must know of a stream's run."""
+
+    stream_id: int
+    size_bytes: int
+    store: str
+    """Object store that the stream's data goes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlan:
+    """One object of an upload, with its streams in the order they are written."""
+
+    kind: ObjectKind
+    store: str
+    stream_ids: Sequence[int]
+
+
+def plan_split(runs: Iterable[RunSize], split_bytes: int) -> list[ObjectPlan]:
+    """Runs of at least `split_bytes` become stream objects; the others of each store one SSO, sorted by stream."""
+    alone: list[ObjectPlan] = []
+    together: dict[str, list[int]] = {}
+    for run in sorted(runs):
+        if run.size_bytes >= split_bytes:
+            alone.append(ObjectPlan(ObjectKind.SO, run.store, (run.stream_id,)))
+        else:
+            together.setdefault(run.store, []).append(run.stream_id)
+    return [*alone, *(ObjectPlan(ObjectKind.SSO, store, ids) for store, ids in sorted(together.items()))]
+
+
+class Backoff:
+    """Pauses that double from a least to a longest."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._next_ms = settings.retry_ms_min
+        self._max_ms = settings.retry_ms_max
+
+    async def pause(self) -> None:
+        """Sleep, longer each time."""
+        wait_ms, self._next_ms = self._next_ms, min(self._next_ms * 2, self._max_ms)
+        await asyncio.sleep(wait_ms / 1000)
+
+
+class _PreparedTooLong(StorageError):
+    """Objects prepared so long ago that they may be reaped before the commit: prepare others."""
+
+
+class StreamOwner(NamedTuple):
+    """Under which epoch a stream's data is committed, and where it goes."""
+
+    epoch: int
+    store: str
+
+
+class WriterIdentity(NamedTuple):
+    """Who writes."""
+
+    cluster: str
+    node_id: int
+    node_epoch: int
+    new_writer_id: Callable[[], str]
+    """A fresh id for each upload: roll-backs delete only what bears it."""
+
+
+class Uploader:
+    """Turns blocks into committed objects."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        stores: Mapping[str, ObjectStore],
+        settings: StorageSettings,
+        stats: StorageStats,
+        identity: WriterIdentity,
+        now_ms: Callable[[], int],
+        owner_of: Callable[[int], StreamOwner],
+        on_fenced: Callable[[int, StreamFenced], None],
+    ) -> None:
+        """`on_fenced(stream_id, why)` must drop the stream's runs from the log cache."""
+        self._catalog = catalog
+        self._stores = stores
+        self._settings = settings
+        self._stats = stats
+        self._identity = identity
+        self._now_ms = now_ms
+        self._owner_of = owner_of
+        self._on_fenced = on_fenced
+        self._writes = asyncio.Semaphore(settings.object_writes_in_flight)
+
+    async def upload(self, block: Block, previous: asyncio.Future[None] | None) -> None:
+        """Return when the block is committed, which is after `previous` is. Raises what cannot heal; WalError, too."""
+        if block.durable is not None:
+            await block.durable
+        backoff = Backoff(self._settings)
+        while True:
+            try:
+                objects = await self._write_objects(block)
+                if previous is not None:
+                    await asyncio.shield(previous)
+                await self._commit(block, objects)
+            except (NotFound, ObjectExists, _PreparedTooLong) as error:
+                # The objects were reaped, or their time is up: begin again with new ones.
+                self._stats.upload_retries += 1
+                log.warning("upload begins again", reason=str(error))
+                await backoff.pause()
+            else:
+                return
+
+    async def _write_objects(self, block: Block) -> list[NewObject]:
+        runs = [RunSize(key, run.size_bytes, self._owner_of(key).store) for key, run in block.runs.items()]
+        plans = plan_split(runs, self._settings.split_bytes)
+        give_up_ms = self._now_ms() + self._settings.prepare_ttl_ms // 2
+        writer_id = self._identity.new_writer_id()
+        object_ids: dict[str, list[int]] = {}
+        for store in {plan.store for plan in plans}:
+            count = sum(plan.store == store for plan in plans)
+            object_ids[store] = list(await self._prepare(count, store, writer_id))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(
+                        self._write_object(block, plan, object_ids[plan.store].pop(0), writer_id, give_up_ms)
+                    )
+                    for plan in plans
+                ]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [item for task in tasks if (item := task.result()) is not None]
+
+    async def _prepare(self, count: int, store: str, writer_id: str) -> Sequence[int]:
+        backoff = Backoff(self._settings)
+        while True:
+            now_ms = self._now_ms()
+            try:
+                return await self._catalog.prepare_objects(
+                    count,
+                    node_id=self._identity.node_id,
+                    node_epoch=self._identity.node_epoch,
+                    writer_id=writer_id,
+                    store=store,
+                    now_ms=now_ms,
+                    deadline_ms=now_ms + self._settings.prepare_ttl_ms,
+                )
+            except CatalogUnavailable as error:
+                await self._pause(backoff, "prepare", error)
+
+    async def _write_object(
+        self, block: Block, plan: ObjectPlan, object_id: int, writer_id: str, give_up_ms: int
+    ) -> NewObject | None:
+        """Write one object, again and again until it is there; None when all its streams are gone meanwhile."""
+        # Each attempt writes the same bytes, whatever happens to the streams: the store takes a repeated PUT of one
+        # writer for the earlier one.
+        runs = [block.runs[stream_id] for stream_id in plan.stream_ids if stream_id in block.runs]
+        if not runs:
+            return None
+        backoff = Backoff(self._settings)
+        while True:
+            try:
+                async with self._writes, self._writer(plan, object_id, writer_id) as writer:
+                    written = 0
+                    for run in runs:
+                        for batch in run.batches:
+                            await writer.write(batch)
+                            written += 1
+                            if written % BATCHES_PER_TURN == 0:
+                                await asyncio.sleep(0)
+                    return await writer.close()
+            except (ObjectExists, NotFound):
+                raise
+            except (StoreError, CatalogUnavailable) as error:
+                if self._now_ms() >= give_up_ms:
+                    raise _PreparedTooLong(f"object {object_id} could not be written in time: {error}") from error
+                await self._pause(backoff, f"object {object_id}", error)
+
+    def _writer(self, plan: ObjectPlan, object_id: int, writer_id: str) -> ObjectWriter:
+        async def note(upload_id: str) -> None:
+            await self._catalog.note_multipart(object_id, upload_id)
+
+        return ObjectWriter(
+            self._stores[plan.store],
+            object_key(self._identity.cluster, object_id),
+            object_id=object_id,
+            kind=plan.kind,
+            writer_id=writer_id,
+            block_bytes=self._settings.object_block_bytes,
+            part_bytes=self._settings.object_part_bytes,
+            on_multipart=note,
+        )
+
+    async def _commit(self, block: Block, written: Sequence[NewObject]) -> None:
+        """Commit what is left of the objects after deletions and fences; nothing when nothing is."""
+        backoff = Backoff(self._settings)
+        while True:
+            objects = []
+            for item in written:
+                ranges = [span for span in item.ranges if span.stream_id in block.runs]
+                if ranges:
+                    objects.append(replace(item, ranges=ranges))
+            if not objects:
+                return
+            commit = UploadCommit(
+                node_id=self._identity.node_id,
+                node_epoch=self._identity.node_epoch,
+                objects=objects,
+                stream_epochs={key: self._owner_of(key).epoch for key in block.runs},
+                snapshots={key: block.snapshots[key] for key in block.runs if key in block.snapshots},
+                now_ms=self._now_ms(),
+            )
+            try:
+                await self._catalog.commit_upload(commit)
+            except CatalogUnavailable as error:
+                await self._pause(backoff, "commit", error)
+            except StreamFenced as error:
+                await self._drop_fenced(block, commit.stream_epochs, error)
+            else:
+                self._count(objects)
+                return
+
+    async def _drop_fenced(self, block: Block, epochs: Mapping[int, int], error: StreamFenced) -> None:
+        """Let go of the streams that others have taken over; the rest of the block is committed without them."""
+        try:
+            infos = await self._catalog.get_streams(list(block.runs))
+        except CatalogUnavailable:
+            return  # the caller repeats the commit, and comes here again
+        fenced = [key for key, info in infos.items() if info.epoch != epochs.get(key)]
+        if not fenced:
+            raise error
+        for stream_id in fenced:
+            self._on_fenced(stream_id, error)
+
+    async def _pause(self, backoff: Backoff, what: str, error: StorageError) -> None:
+        self._stats.upload_retries += 1
+        log.warning("upload waits", step=what, reason=str(error))
+        await backoff.pause()
+
+    def _count(self, objects: Sequence[NewObject]) -> None:
+        stats = self._stats
+        stats.uploads += 1
+        stats.upload_bytes += sum(item.size_bytes for item in objects)
+        stats.objects_so += sum(item.kind is ObjectKind.SO for item in objects)
+        stats.objects_sso += sum(item.kind is ObjectKind.SSO for item in objects)

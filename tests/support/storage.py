@@ -1,0 +1,164 @@
+"""A whole storage engine on memory: WAL and store that a test can break, and a real catalog on SQLite."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import Catalog
+from s3stream.engine import S3Stream
+from s3stream.model import StreamBatch
+from s3stream.settings import StorageSettings
+from s3stream.store.interface import ObjectStore
+from s3stream.store.memory import MemoryStore
+from s3stream.stream import Stream
+from wal.memory import MemoryWal
+
+CLUSTER = "test"
+NODE_ID = 1
+SMALL = StorageSettings(
+    upload_threshold_bytes=64 * 1024,
+    split_bytes=16 * 1024,
+    object_block_bytes=4 * 1024,
+    log_cache_bytes=1024 * 1024,
+    block_cache_bytes=1024 * 1024,
+    read_bytes_max=64 * 1024,
+    read_split_bytes_min=8 * 1024,
+    read_gap_bytes_max=0,
+    read_ahead_bytes_max=0,
+    retry_ms_min=1,
+    retry_ms_max=2,
+)
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time that a test sets."""
+
+    ms: int = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        """Current time."""
+        return self.ms
+
+
+@dataclass(slots=True)
+class Cluster:
+    """What survives a crash: catalog, stores, and the durable part of the WAL."""
+
+    catalog: Catalog
+    stores: Mapping[str, ObjectStore]
+    wal: MemoryWal
+    settings: StorageSettings = SMALL
+    clock: Clock = field(default_factory=Clock)
+    writers: int = 0
+    wrap_catalog: Callable[[Catalog], Catalog] = lambda catalog: catalog
+    topics: int = 0
+
+    @property
+    def store(self) -> MemoryStore:
+        """The default store."""
+        store = self.stores["main"]
+        assert isinstance(store, MemoryStore)
+        return store
+
+    def new_writer_id(self) -> str:
+        """A fresh id."""
+        self.writers += 1
+        return f"writer-{self.writers}"
+
+    async def create(self, partitions: int, *, name: str = "") -> list[int]:
+        """Create a topic; returns its stream ids."""
+        self.topics += 1
+        topic = await self.catalog.create_topic(
+            name or f"topic-{self.topics}",
+            self.topics.to_bytes(16),
+            partitions=partitions,
+            configs={},
+            leader=NODE_ID,
+            internal=False,
+        )
+        return [partition.stream_id for partition in topic.partitions]
+
+    @asynccontextmanager
+    async def engine(self, *, recover: bool = True) -> AsyncIterator[S3Stream]:
+        """A node's engine, newly registered; leaving the block stops it as a crash would, but for `close`."""
+        node = await self.catalog.register_node(NODE_ID, "127.0.0.1", 9092, now_ms=self.clock.ms, lease_ms=10_000)
+        engine = S3Stream(
+            wal=self.wal,
+            catalog=self.wrap_catalog(self.catalog),
+            stores=self.stores,
+            default_store="main",
+            settings=self.settings,
+            cluster=CLUSTER,
+            node_id=NODE_ID,
+            node_epoch=node.epoch,
+            now_ms=self.clock.now_ms,
+            new_writer_id=self.new_writer_id,
+        )
+        async with engine:
+            if recover:
+                await engine.recover()
+            yield engine
+
+    def crash(self) -> None:
+        """Lose what is not durable."""
+        self.wal = self.wal.crash()
+
+
+@asynccontextmanager
+async def memory_cluster(
+    tmp_path: Path, settings: StorageSettings = SMALL, *, wal_bytes: int = 4 << 20, stores: Sequence[str] = ("main",)
+) -> AsyncIterator[Cluster]:
+    """A cluster with nothing in it."""
+    catalog = open_catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")
+    await catalog.open(cluster=CLUSTER)
+    try:
+        yield Cluster(
+            catalog=catalog,
+            stores={name: MemoryStore(name) for name in stores},
+            wal=MemoryWal(wal_bytes),
+            settings=settings,
+        )
+    finally:
+        await catalog.close()
+
+
+def make_batch(
+    stream_id: int, base: int, *, count: int = 10, size_bytes: int = 1000, timestamp: int = -1
+) -> StreamBatch:
+    """A batch whose payload tells stream and offset, so that a mix-up shows."""
+    text = f"stream {stream_id} offset {base} ".encode()
+    payload = (text * (size_bytes // len(text) + 1))[:size_bytes]
+    return StreamBatch(stream_id, base, base + count, count, base if timestamp < 0 else timestamp, memoryview(payload))
+
+
+def fill(stream: Stream, batches: int, *, count: int = 10, size_bytes: int = 1000) -> list[StreamBatch]:
+    """Append `batches` batches at the stream's end."""
+    made = []
+    for _ in range(batches):
+        batch = make_batch(stream.stream_id, stream.next_offset, count=count, size_bytes=size_bytes)
+        stream.append(batch)
+        made.append(batch)
+    return made
+
+
+async def read_all(stream: Stream, *, start: int | None = None, bytes_max: int = 5000) -> list[StreamBatch]:
+    """Every confirmed batch, read the way a consumer does; checks that each read follows the one before."""
+    offset = stream.start_offset if start is None else start
+    found: list[StreamBatch] = []
+    while offset < stream.confirmed_offset:
+        result = await stream.read(offset, bytes_max)
+        assert result.batches, f"nothing at {offset} of {stream.confirmed_offset}"
+        for batch in result.batches:
+            assert batch.base_offset <= offset < batch.end_offset
+            offset = batch.end_offset
+            found.append(batch)
+        assert result.next_offset == offset
+    return found
+
+
+def same(found: Sequence[StreamBatch], expected: Sequence[StreamBatch]) -> bool:
+    """Whether batches agree byte for byte."""
+    return [(*b[:5], bytes(b.payload)) for b in found] == [(*b[:5], bytes(b.payload)) for b in expected]
