@@ -60,15 +60,13 @@ class Tool:
 
 
 def run(*command: str | Path, environ: dict[str, str] | None = None) -> None:
-    """Run a program quietly; its last words become the reason when it fails."""
+    """Run a program quietly; its complaint becomes the reason when it fails."""
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | (environ or {})
     )
     if done.returncode:
         words = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        complaint = next(
-            (line for line in words if "ERROR" in line or "error" in line.lower()), words[-1] if words else ""
-        )
+        complaint = next((line for line in words if COMPLAINT.search(line)), words[-1] if words else "no output")
         raise SkippedError(f"{Path(command[0]).name} failed ({done.returncode}): {complaint[:200]}")
 
 

@@ -21,7 +21,7 @@ def departure_delays(flights: DataFrame) -> DataFrame:
             f.count_if(f.col("dep_delay").isNull()).alias("cancelled"),
             f.sum("dep_delay").alias("delay_minutes"),
             f.avg("dep_delay").alias("delay_mean"),
-            (f.count_if(f.col("dep_delay") > LATE_MINUTES) / f.count("dep_delay")).alias("late_share"),
+            f.try_divide(f.count_if(f.col("dep_delay") > LATE_MINUTES), f.count("dep_delay")).alias("late_share"),
         )
         .orderBy("carrier", "hour")
     )

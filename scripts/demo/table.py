@@ -1,0 +1,88 @@
+"""The Spark side of the demo: topic to table with the project's own job, then the question to the table."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from scripts.demo.flights import Tally
+from spark.flights import FLIGHT_SCHEMA, departure_delays
+from spark.ingest import IngestSettings, Period, start_ingest
+from spark.session import build_session
+
+SESSION_SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
+
+
+class DelayRow(NamedTuple):
+    """Departures of one carrier in one hour of the day."""
+
+    carrier: str
+    hour: int
+    flights: int
+    delay_mean: float | None
+    late_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """What Spark found in its table."""
+
+    tally: Tally
+    distinct_offsets: int
+    files: int
+    size_bytes: int
+    delays: Sequence[DelayRow]
+
+
+def start_session(master: str = "local[*]") -> SparkSession:
+    """A Spark session for the demo."""
+    return build_session("anabranch demo", master=master, settings=SESSION_SETTINGS)
+
+
+def ingest(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
+    """Copy what is in the topic into a table under `folder`, then end."""
+    settings = IngestSettings(
+        bootstrap_servers=servers,
+        topics=(topic,),
+        table=str(folder / "table"),
+        checkpoint=str(folder / "checkpoint"),
+        schema=FLIGHT_SCHEMA,
+        period=Period.MONTH,
+    )
+    start_ingest(spark, settings).awaitTermination()
+
+
+def examine(spark: SparkSession, folder: Path) -> TableResult:
+    """Count the table and ask it for the delays."""
+    table = spark.read.parquet(str(folder / "table"))
+    carriers = table.groupBy("data.carrier").agg(
+        f.count("*").alias("rows"),
+        f.sum("data.distance").alias("distance"),
+        f.sum("data.dep_delay").alias("delay_minutes"),
+        f.count_if(f.col("data.dep_delay").isNull()).alias("cancelled"),
+        f.sum(f.unix_millis("timestamp")).alias("timestamps_ms"),
+    )
+    tally = Tally()
+    for row in carriers.collect():
+        tally.rows += row["rows"]
+        tally.distance += row["distance"]
+        tally.delay_minutes += row["delay_minutes"]
+        tally.cancelled += row["cancelled"]
+        tally.timestamps_ms += row["timestamps_ms"]
+        tally.by_carrier += Counter({row["carrier"]: row["rows"]})
+    delays = departure_delays(table.select("data.*")).collect()
+    files = [file for file in (folder / "table").rglob("*.parquet") if file.is_file()]
+    return TableResult(
+        tally=tally,
+        distinct_offsets=table.select("partition", "offset").distinct().count(),
+        files=len(files),
+        size_bytes=sum(file.stat().st_size for file in files),
+        delays=[
+            DelayRow(row["carrier"], row["hour"], row["flights"], row["delay_mean"], row["late_share"])
+            for row in delays
+        ],
+    )
