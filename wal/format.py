@@ -45,7 +45,11 @@ class Magic(IntEnum):
 
 
 RECORD_MAGIC: Final = int(Magic.RECORD)
-_MAGICS: Final = frozenset(int(magic) for magic in Magic)
+_BODY_BYTES_MIN: Final = {
+    int(Magic.RECORD): 0,
+    int(Magic.PADDING): PADDING_BYTES_MIN - RECORD_HEADER_BYTES,
+    int(Magic.SKIP): PAGE_BYTES - RECORD_HEADER_BYTES,
+}
 
 
 class Shutdown(IntEnum):
@@ -188,9 +192,9 @@ class RecordHeader(NamedTuple):
 def decode_record_header(page: Buffer, at: int, offset: int, salt: int) -> RecordHeader | None:
     """Decode the 24 bytes at index `at`, expected to lie at logical `offset`; None if they are not such a header."""
     magic, body_bytes, body_offset, body_crc, header_crc = _RECORD_FULL.unpack_from(page, at)
-    if body_offset != offset + RECORD_HEADER_BYTES or magic not in _MAGICS:
+    if body_offset != offset + RECORD_HEADER_BYTES or magic not in _BODY_BYTES_MIN:
         return None
-    if crc32c(page[at : at + _RECORD.size], salt) != header_crc:
+    if crc32c(page[at : at + _RECORD.size], salt) != header_crc or body_bytes < _BODY_BYTES_MIN[magic]:
         return None
     return RecordHeader(magic, body_bytes, body_crc)
 
@@ -200,7 +204,7 @@ def explain_record_header(page: Buffer, at: int, offset: int, salt: int) -> str:
     magic, _, body_offset, _, header_crc = _RECORD_FULL.unpack_from(page, at)
     if not any(page[at : at + RECORD_HEADER_BYTES]):
         return "no record: zeros"
-    if magic not in _MAGICS:
+    if magic not in _BODY_BYTES_MIN:
         return f"no record: magic {magic:#010x}, expected {RECORD_MAGIC:#010x}"
     if body_offset != offset + RECORD_HEADER_BYTES:
         return f"record of body offset {body_offset}, expected {offset + RECORD_HEADER_BYTES}"

@@ -22,6 +22,10 @@ class OverCapacity(WalError):
     """The ring has no room for the record until the log is trimmed. Nothing was appended; the caller may retry."""
 
 
+class RecordTooLarge(WalError):
+    """The record is larger than the log ever takes. Nothing was appended; trimming does not help."""
+
+
 class WalFailed(WalError):
     """A write failed or timed out: the log acks nothing any more. Names the device, the position and the cause."""
 

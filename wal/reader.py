@@ -1,0 +1,78 @@
+"""Reading the ring for the scan: large reads, several ahead of the judging, no task of their own."""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final
+
+from wal.block import aligned_buffer
+from wal.device import Device, IoKind, IoRequest
+from wal.format import Header
+from wal.interface import Durable, RecoveredRecord, WalFailed
+from wal.recovery import Scan
+
+CHUNK_BYTES: Final = 4 << 20
+READ_AHEAD: Final = 3
+_HEADROOM_BYTES: Final = 1 << 20
+"""Kept free before each chunk, for the part of a record that the chunk before it ended with."""
+
+
+class _Chunk:
+    """One read under way: a buffer with headroom, and what came of it."""
+
+    __slots__ = ("buffer", "done", "length", "offset", "request")
+
+    def __init__(self, device: Device, header: Header, offset: int, length: int) -> None:
+        self.offset = offset
+        self.length = length
+        self.buffer = aligned_buffer(_HEADROOM_BYTES + length)
+        self.done = Durable()
+        segments = []
+        begin = _HEADROOM_BYTES
+        for position, size_bytes in header.segments(offset, length):
+            segments.append((position, self.buffer[begin : begin + size_bytes]))
+            begin += size_bytes
+        self.request = IoRequest(IoKind.READ, segments, lambda _: self.done.complete())
+        device.submit(self.request)
+
+    def with_carry(self, carry: memoryview) -> memoryview:
+        """Return `carry` followed by the chunk, contiguous."""
+        if len(carry) <= _HEADROOM_BYTES:
+            begin = _HEADROOM_BYTES - len(carry)
+            self.buffer[begin:_HEADROOM_BYTES] = carry
+            return self.buffer[begin:]
+        joined = bytearray(len(carry) + self.length)
+        joined[: len(carry)] = carry
+        joined[len(carry) :] = self.buffer[_HEADROOM_BYTES:]
+        return memoryview(joined)
+
+
+async def read_ring(device: Device, header: Header, scan: Scan) -> AsyncIterator[list[RecoveredRecord]]:
+    """Feed `scan` from its offset on until it has its end; yield the records of each chunk. Raises WalFailed."""
+    ahead: deque[_Chunk] = deque()
+    offset = scan.at
+    carry = memoryview(b"")
+    while True:
+        while len(ahead) < READ_AHEAD and offset < scan.limit:
+            length = min(CHUNK_BYTES, scan.limit - offset)
+            ahead.append(_Chunk(device, header, offset, length))
+            offset += length
+        if not ahead:
+            # An empty range, or a scan that has seen everything there is.
+            yield scan.feed(carry, scan.at)
+            break
+        chunk = ahead.popleft()
+        await chunk.done
+        if chunk.request.error is not None:
+            raise WalFailed(
+                f"{device.name}: read of {chunk.length} bytes at offset {chunk.offset} failed: {chunk.request.error}"
+            ) from chunk.request.error
+        data = chunk.with_carry(carry)
+        base = chunk.offset - len(carry)
+        end = chunk.offset + chunk.length
+        if scan.at < end:
+            yield scan.feed(data, base)
+            if scan.end is not None:
+                break
+        carry = data[scan.at - base :] if scan.at < end else memoryview(b"")
+    for chunk in ahead:
+        await chunk.done

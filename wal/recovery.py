@@ -1,0 +1,250 @@
+"""The recovery scan: from the bytes of a ring to the records that survive, and where writing may go on.
+
+Pure: the caller reads, `Scan` judges. It returns the longest prefix of what was appended, raises `WalCorrupt` where
+bytes known to be durable are damaged, and never trusts anything whose CRC, offset and log id do not match (`FORMAT.md`,
+"Recovery").
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from wal.format import (
+    PAGE_BYTES,
+    RECORD_HEADER_BYTES,
+    RECORD_MAGIC,
+    Header,
+    Magic,
+    Shutdown,
+    decode_durable_offset,
+    decode_record_header,
+    decode_skip,
+    explain_record_header,
+    page_up,
+    record_salt,
+)
+from wal.interface import RecoveredRecord, WalCorrupt
+
+
+class BlockSpan(NamedTuple):
+    """Where a block lies: the log's head moves from one to the next as records are trimmed."""
+
+    start: int
+    last_offset: int
+    """Offset of its last record."""
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEnd:
+    """What the scan found."""
+
+    end_offset: int
+    """End of the last record of the unbroken chain."""
+    next_offset: int
+    """Where the next write goes: past everything that was scanned; page-aligned."""
+    reason: str
+    """What stands at the end instead of a record, or that the stop was graceful."""
+    blocks: tuple[BlockSpan, ...]
+    """Blocks with records, in order; the last may be torn and then ends at `end_offset`."""
+    records: int
+    """Valid records, trimmed ones included."""
+    record_bytes: int
+    dropped_records: int
+    """Valid records behind the end: in flight when the node died, never acked."""
+    dropped_bytes: int
+
+    @property
+    def needs_skip(self) -> bool:
+        """Whether a skip record must bridge the gap to `next_offset`."""
+        return page_up(self.end_offset) < self.next_offset
+
+
+class Scan:
+    """Feed it the ring from the head offset on, until `end` is set."""
+
+    def __init__(self, header: Header, device_name: str) -> None:
+        self.end: ScanEnd | None = None
+        self.at = header.head_offset
+        """Next offset to judge; bytes from here on must be in the next `feed`."""
+        self._device_name: Final = device_name
+        self._salt: Final = record_salt(header.log_id)
+        self._trim_offset: Final = header.trim_offset
+        self._window_bytes: Final = header.window_bytes
+        self._graceful: Final = header.shutdown == Shutdown.GRACEFUL
+        self.limit: Final = header.durable_offset if self._graceful else header.head_offset + header.ring_bytes
+        """No record ends behind this offset."""
+        self._durable_offset = header.durable_offset
+        self._blocks: list[BlockSpan] = []
+        self._block_start = self.at
+        self._last_offset = -1
+        """Offset of the last record of the block being read, -1 before its first."""
+        self._records = self._record_bytes = 0
+        self._hole: int | None = None
+        self._hole_reason = ""
+        self._behind_end = 0
+        """Largest end of a valid record behind the hole."""
+        self._dropped_records = self._dropped_bytes = 0
+
+    def feed(self, data: memoryview, offset: int) -> list[RecoveredRecord]:
+        """Judge `data`, whose first byte lies at `offset` (at or before `at`); return the records it completes.
+
+        The bodies are views of `data`. Raises WalCorrupt when durable bytes turn out to be damaged.
+        """
+        assert offset <= self.at, f"scan fed from {offset}, expected at most {self.at}"
+        found: list[RecoveredRecord] = []
+        if self._hole is None:
+            self._follow(data, offset, found)
+        if self._hole is not None and self.end is None:
+            self._look_behind(data, offset)
+        return found
+
+    def _follow(self, data: memoryview, base: int, found: list[RecoveredRecord]) -> None:
+        """Follow the chain of records until data runs out, the chain breaks or the limit is reached."""
+        size_bytes = len(data)
+        salt, trim_offset, limit = self._salt, self._trim_offset, self.limit
+        at = self.at
+        while at < limit:
+            index = at - base
+            body = index + RECORD_HEADER_BYTES
+            if body > size_bytes and base + size_bytes < limit:
+                break
+            header = decode_record_header(data, index, at, salt) if body <= size_bytes else None
+            if header is not None:
+                magic, body_bytes, body_crc = header
+                end = body + body_bytes
+                if base + end <= limit:
+                    if end > size_bytes:
+                        break
+                    content = data[body:end]
+                    if crc32c(content) == body_crc:
+                        if magic == RECORD_MAGIC:
+                            self._records += 1
+                            self._record_bytes += body_bytes
+                            self._last_offset = at
+                            if at > trim_offset:
+                                found.append(RecoveredRecord(at, content))
+                            at = base + end
+                            continue
+                        if magic == Magic.PADDING:
+                            at = base + end
+                            self._close_block(at)
+                            self._durable_offset = max(self._durable_offset, decode_durable_offset(content))
+                            continue
+            self.at = at
+            if not self._break_off(data, base):
+                return
+            at = self.at
+        self.at = at
+        if at >= limit:
+            self._finish(at, at, "graceful stop" if self._graceful else "the ring is full")
+
+    def _close_block(self, end: int) -> None:
+        """End the block being read at `end`; the next begins there."""
+        if self._last_offset >= 0:
+            self._blocks.append(BlockSpan(self._block_start, self._last_offset, end))
+            self._last_offset = -1
+        self._block_start = end
+
+    def _break_off(self, data: memoryview, base: int) -> bool:
+        """Judge the missing record at `at`: True if a skip record leads on, False if more data is needed or it ends."""
+        at = self.at
+        page = page_up(at)
+        index = page - base
+        if page < self.limit:
+            if index + PAGE_BYTES > len(data):
+                return False
+            skip = self._skip_at(data, index, page)
+            if skip is not None and skip[0] == at:
+                self._close_block(at)
+                self.at = self._block_start = skip[1]
+                return True
+        self._hole = at
+        self._hole_reason = self._explain(data, at - base, at)
+        self._close_block(at)
+        self.at = page
+        return False
+
+    def _skip_at(self, data: memoryview, index: int, offset: int) -> tuple[int, int] | None:
+        header = decode_record_header(data, index, offset, self._salt)
+        if header is None or header.magic != Magic.SKIP or header.body_bytes != PAGE_BYTES - RECORD_HEADER_BYTES:
+            return None
+        body = data[index + RECORD_HEADER_BYTES : index + PAGE_BYTES]
+        if crc32c(body) != header.body_crc:
+            return None
+        from_offset, to_offset = decode_skip(body)
+        if not offset < to_offset <= self.limit or to_offset % PAGE_BYTES:
+            return None
+        return from_offset, to_offset
+
+    def _explain(self, data: memoryview, index: int, at: int) -> str:
+        body = index + RECORD_HEADER_BYTES
+        if body > len(data):
+            return "no record: end of the ring"
+        header = decode_record_header(data, index, at, self._salt)
+        if header is None:
+            return explain_record_header(data, index, at, self._salt)
+        if at + RECORD_HEADER_BYTES + header.body_bytes > self.limit:
+            return f"record of {header.body_bytes} bytes passes the end of the ring"
+        found = crc32c(data[body : body + header.body_bytes])
+        return f"record of {header.body_bytes} bytes with body CRC {found:#010x}, expected {header.body_crc:#010x}"
+
+    def _look_behind(self, data: memoryview, base: int) -> None:
+        """Read on, page by page, to one window past the hole: only to learn what is there."""
+        assert self._hole is not None
+        size_bytes = len(data)
+        stop = min(page_up(self._hole + self._window_bytes), self.limit)
+        while self.at < stop:
+            index = self.at - base
+            if index + RECORD_HEADER_BYTES > size_bytes and base + size_bytes < self.limit:
+                return
+            after = self._record_behind(data, index)
+            if after is None:
+                return
+            self.at = after
+        next_offset = min(max(stop, page_up(self._behind_end)), self.limit)
+        if self._durable_offset > self._hole or self._behind_end > self._hole + self._window_bytes:
+            raise WalCorrupt(
+                f"{self._device_name}: damaged at offset {self._hole}: found {self._hole_reason}; records up to "
+                f"{max(self._durable_offset, self._behind_end)} were durable"
+            )
+        self._finish(self._hole, next_offset, self._hole_reason)
+
+    def _record_behind(self, data: memoryview, index: int) -> int | None:
+        """Judge what lies behind the hole at `at`; return where to look next, None if more data is needed."""
+        at = self.at
+        body = index + RECORD_HEADER_BYTES
+        header = decode_record_header(data, index, at, self._salt) if body <= len(data) else None
+        if header is not None and at + RECORD_HEADER_BYTES + header.body_bytes <= self.limit:
+            end = body + header.body_bytes
+            if end > len(data):
+                return None
+            content = data[body:end]
+            if crc32c(content) == header.body_crc:
+                self._note_behind(header.magic, content, at + RECORD_HEADER_BYTES + header.body_bytes)
+                return at + RECORD_HEADER_BYTES + header.body_bytes
+        return at + PAGE_BYTES - at % PAGE_BYTES
+
+    def _note_behind(self, magic: int, body: memoryview, end: int) -> None:
+        self._behind_end = max(self._behind_end, end)
+        if magic == RECORD_MAGIC:
+            self._dropped_records += 1
+            self._dropped_bytes += len(body)
+        elif magic == Magic.PADDING:
+            self._durable_offset = max(self._durable_offset, decode_durable_offset(body))
+        elif magic == Magic.SKIP:
+            self._durable_offset = max(self._durable_offset, decode_skip(body)[0])
+
+    def _finish(self, end_offset: int, next_offset: int, reason: str) -> None:
+        self._close_block(end_offset)
+        self.end = ScanEnd(
+            end_offset=end_offset,
+            next_offset=next_offset,
+            reason=reason,
+            blocks=tuple(self._blocks),
+            records=self._records,
+            record_bytes=self._record_bytes,
+            dropped_records=self._dropped_records,
+            dropped_bytes=self._dropped_bytes,
+        )
