@@ -21,7 +21,6 @@ M = TypeVar("M")
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
-_UNSIZED: Final = bytes(4)
 
 
 class _Decoders(dict[tuple[type, int], Decoder]):
@@ -89,11 +88,14 @@ def encode_parts(message: object, version: int, head: Buffer = b"") -> list[Buff
     return _joined(_pieces(message, version, [head], cuts), cuts)
 
 
-def encode_frame(message: object, version: int, head: Buffer) -> list[Buffer]:
+def encode_frame(message: object, version: int, head: bytes) -> list[Buffer]:
     """Like `encode_parts`, for a whole frame: the int32 size of all that follows comes first."""
     cuts: list[int] = []
-    pieces = _pieces(message, version, [_UNSIZED, head], cuts)
-    pieces[0] = _INT32.pack(sum(map(len, pieces)) - 4)
+    pieces = _pieces(message, version, [head], cuts)
+    if not cuts:
+        body = b"".join(pieces)
+        return [_INT32.pack(len(body)) + body]
+    pieces[0] = _INT32.pack(sum(map(len, pieces))) + pieces[0]
     return _joined(pieces, cuts)
 
 

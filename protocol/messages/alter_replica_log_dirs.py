@@ -1,0 +1,60 @@
+"""AlterReplicaLogDirs: move replicas between the log directories of a node (KIP-113).
+
+Versions:
+    v1  the oldest served
+    v2  flexible
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 34
+
+
+@message
+class AlterReplicaLogDirTopic:
+    """Alter replica log dir topic."""
+
+    name: str = wire.string("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message
+class AlterReplicaLogDir:
+    """Alter replica log dir."""
+
+    path: str = wire.string("0+")
+    topics: Sequence[AlterReplicaLogDirTopic] = wire.array(AlterReplicaLogDirTopic, "0+")
+
+
+@message(versions="1-2", flexible="2+")
+class AlterReplicaLogDirsRequest:
+    """What a client asks of AlterReplicaLogDirs."""
+
+    dirs: Sequence[AlterReplicaLogDir] = wire.array(AlterReplicaLogDir, "0+")
+
+
+@message
+class AlterReplicaLogDirPartitionResult:
+    """Alter replica log dir partition result."""
+
+    partition_index: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+
+
+@message
+class AlterReplicaLogDirTopicResult:
+    """Alter replica log dir topic result."""
+
+    topic_name: str = wire.string("0+")
+    partitions: Sequence[AlterReplicaLogDirPartitionResult] = wire.array(AlterReplicaLogDirPartitionResult, "0+")
+
+
+@message(versions="1-2", flexible="2+")
+class AlterReplicaLogDirsResponse:
+    """A node's answer to AlterReplicaLogDirs."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    results: Sequence[AlterReplicaLogDirTopicResult] = wire.array(AlterReplicaLogDirTopicResult, "0+")

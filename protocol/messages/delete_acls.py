@@ -1,0 +1,66 @@
+"""DeleteAcls: remove the access rules that match filters (KIP-140, KIP-290).
+
+Versions:
+    v1  the oldest served
+    v2  flexible
+    v3  user resource type (KIP-373)
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 31
+
+
+@message
+class DeleteAclsFilter:
+    """Delete acls filter."""
+
+    resource_type_filter: int = wire.int8("0+")
+    resource_name_filter: str | None = wire.string("0+", nullable="0+")
+    pattern_type_filter: int = wire.int8("1+", default=3)
+    principal_filter: str | None = wire.string("0+", nullable="0+")
+    host_filter: str | None = wire.string("0+", nullable="0+")
+    operation: int = wire.int8("0+")
+    permission_type: int = wire.int8("0+")
+
+
+@message(versions="1-3", flexible="2+")
+class DeleteAclsRequest:
+    """What a client asks of DeleteAcls."""
+
+    filters: Sequence[DeleteAclsFilter] = wire.array(DeleteAclsFilter, "0+")
+
+
+@message
+class DeleteAclsMatchingAcl:
+    """Delete acls matching acl."""
+
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+")
+    resource_type: int = wire.int8("0+")
+    resource_name: str = wire.string("0+")
+    pattern_type: int = wire.int8("1+", default=3)
+    principal: str = wire.string("0+")
+    host: str = wire.string("0+")
+    operation: int = wire.int8("0+")
+    permission_type: int = wire.int8("0+")
+
+
+@message
+class DeleteAclsFilterResult:
+    """Delete acls filter result."""
+
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+")
+    matching_acls: Sequence[DeleteAclsMatchingAcl] = wire.array(DeleteAclsMatchingAcl, "0+")
+
+
+@message(versions="1-3", flexible="2+")
+class DeleteAclsResponse:
+    """A node's answer to DeleteAcls."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    filter_results: Sequence[DeleteAclsFilterResult] = wire.array(DeleteAclsFilterResult, "0+")

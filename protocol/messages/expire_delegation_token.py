@@ -1,0 +1,28 @@
+"""ExpireDelegationToken: shorten or end the life of a token (KIP-48).
+
+Versions:
+    v1  the oldest served
+    v2  flexible
+"""
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 40
+
+
+@message(versions="1-2", flexible="2+")
+class ExpireDelegationTokenRequest:
+    """What a client asks of ExpireDelegationToken."""
+
+    hmac: bytes = wire.bytes_("0+")
+    expiry_time_period_ms: int = wire.int64("0+")
+
+
+@message(versions="1-2", flexible="2+")
+class ExpireDelegationTokenResponse:
+    """A node's answer to ExpireDelegationToken."""
+
+    error_code: int = wire.int16("0+")
+    expiry_timestamp_ms: int = wire.int64("0+")
+    throttle_time_ms: int = wire.int32("0+")

@@ -1,0 +1,29 @@
+"""PushTelemetry: metrics of a client (KIP-714).
+
+Versions:
+    v0  the first. flexible
+"""
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 72
+
+
+@message(versions="0", flexible="0+")
+class PushTelemetryRequest:
+    """What a client asks of PushTelemetry."""
+
+    client_instance_id: bytes = wire.uuid("0+")
+    subscription_id: int = wire.int32("0+")
+    terminating: bool = wire.boolean("0+")
+    compression_type: int = wire.int8("0+")
+    metrics: bytes = wire.bytes_("0+")
+
+
+@message(versions="0", flexible="0+")
+class PushTelemetryResponse:
+    """A node's answer to PushTelemetry."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")

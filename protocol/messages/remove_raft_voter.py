@@ -1,0 +1,28 @@
+"""RemoveRaftVoter: take a voter out of the metadata quorum (KIP-853).
+
+Versions:
+    v0  the first. flexible
+"""
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 81
+
+
+@message(versions="0", flexible="0+")
+class RemoveRaftVoterRequest:
+    """What a client asks of RemoveRaftVoter."""
+
+    cluster_id: str | None = wire.string("0+", nullable="0+")
+    voter_id: int = wire.int32("0+")
+    voter_directory_id: bytes = wire.uuid("0+")
+
+
+@message(versions="0", flexible="0+")
+class RemoveRaftVoterResponse:
+    """A node's answer to RemoveRaftVoter."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", ignorable=True)
