@@ -1,0 +1,82 @@
+"""A member of a classic group, and the vote of members on a protocol."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from broker.groups.values import MemberProtocol, MemberSnapshot
+
+NEVER_MS = 1 << 62
+"""A deadline that is not set."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A member and what it waits for. `join_ticket` and `sync_ticket` hold unanswered requests."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Sequence[MemberProtocol]
+    assignment: bytes = b""
+    deadline_ms: int = NEVER_MS
+    is_new: bool = False
+    """Has never had an answer: it cannot send heartbeats, so waiting does not count as being alive."""
+    sync_expected: bool = False
+    join_ticket: object | None = None
+    sync_ticket: object | None = None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Subscription in the format of one protocol, or nothing if the member does not offer it."""
+        return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
+
+    @classmethod
+    def restore(cls, stored: MemberSnapshot, protocol_name: str) -> "Member":
+        """Rebuild a member from its record."""
+        return cls(
+            member_id=stored.member_id,
+            group_instance_id=stored.group_instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            session_timeout_ms=stored.session_timeout_ms,
+            rebalance_timeout_ms=stored.rebalance_timeout_ms,
+            protocols=(MemberProtocol(protocol_name, stored.subscription),),
+            assignment=stored.assignment,
+        )
+
+    def snapshot(self, protocol_name: str | None, assignment: bytes) -> MemberSnapshot:
+        """Return the member as it is to be stored."""
+        return MemberSnapshot(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata(protocol_name),
+            assignment=assignment,
+        )
+
+    def replaced_by(self, member_id: str) -> "Member":
+        """Return the same member under a new id, waiting for nothing."""
+        return replace(
+            self, member_id=member_id, deadline_ms=NEVER_MS, is_new=False, join_ticket=None, sync_ticket=None
+        )
+
+
+def common_protocols(members: Iterable[Member]) -> set[str]:
+    """Return the names of the protocols that every member offers."""
+    offers = [{protocol.name for protocol in member.protocols} for member in members]
+    return set.intersection(*offers) if offers else set()
+
+
+def vote(members: Sequence[Member]) -> str:
+    """Choose a protocol: each member votes for its first that all offer; in a tie the oldest member's vote wins."""
+    candidates = common_protocols(members)
+    votes: dict[str, int] = {}
+    for member in members:
+        choice = next(protocol.name for protocol in member.protocols if protocol.name in candidates)
+        votes[choice] = votes.get(choice, 0) + 1
+    return max(votes, key=lambda name: votes[name])

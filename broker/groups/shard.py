@@ -1,0 +1,365 @@
+"""The groups of one partition of `__consumer_offsets`: state machines, committed offsets, and the log they share.
+
+A shard runs the effects of the state machine: answers go to futures, snapshots to the log, deadlines to the loop's
+timers. It keeps true that memory shows what is durable: offsets and the `stored` snapshot of a group change only when
+the log has them, and nobody is answered before that.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from broker.groups.classic import ClassicGroup
+from broker.groups.log import KeyValue, LogWriter, WriteDone
+from broker.groups.member import NEVER_MS
+from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
+from broker.groups.records import (
+    ForeignRecord,
+    GroupRecord,
+    OffsetRecord,
+    group_record,
+    offset_record,
+    parse,
+    subscribed_topics,
+)
+from broker.groups.table import GroupState
+from broker.groups.values import Effect, GroupSnapshot, Join, JoinAnswer, Leaver, Now, Reply, Sync, SyncAnswer, Write
+from broker.settings import GroupSettings
+from protocol.errors import ErrorCode, KafkaError
+
+Answer = JoinAnswer | SyncAnswer
+
+
+@dataclass(slots=True)
+class GroupEntry:
+    """A group with its offsets, its last durable snapshot and its timer."""
+
+    group: ClassicGroup
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+    stored: GroupSnapshot | None = None
+    timer: asyncio.TimerHandle | None = None
+    timer_ms: int = NEVER_MS
+
+    def topics_in_use(self) -> frozenset[str] | None:
+        """Topics the group's consumers are subscribed to; None if members may be using anything."""
+        group = self.group
+        if group.protocol_type != "consumer" or group.protocol_name is None:
+            return None if group.members else frozenset()
+        topics: set[str] = set()
+        for member in group.members.values():
+            subscribed = subscribed_topics(member.metadata(group.protocol_name))
+            if subscribed is None:
+                return None
+            topics |= subscribed
+        return frozenset(topics)
+
+
+class GroupShard:
+    """Groups that hash to one partition. Methods raise KafkaError with the code for the whole request."""
+
+    def __init__(self, writer: LogWriter, settings: GroupSettings, *, now_ms: Callable[[], int]) -> None:
+        self.writer = writer
+        self.loaded = False
+        self.broken = False
+        """The log cannot be read; its groups stay unavailable, and nothing is written over it."""
+        self._settings = settings
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._entries: dict[str, GroupEntry] = {}
+        self._foreign: dict[bytes, bytes] = {}
+
+    # -- Life --------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Replay the log. Until this is done the shard answers COORDINATOR_LOAD_IN_PROGRESS (the caller checks)."""
+        snapshots: dict[str, GroupSnapshot] = {}
+        offsets: dict[str, GroupOffsets] = {}
+        async for batch in self.writer.log.replay():
+            for record in batch:
+                self._replay(record, snapshots, offsets)
+                self.writer.written_bytes += record.size_bytes
+        now = self._now()
+        for group_id in snapshots.keys() | offsets.keys():
+            stored = snapshots.get(group_id)
+            if stored is None:
+                group = ClassicGroup(group_id, self._settings)
+            else:
+                group = ClassicGroup.restore(group_id, self._settings, stored, now)
+            entry = GroupEntry(group, offsets.get(group_id, GroupOffsets()), stored)
+            self._entries[group_id] = entry
+            self._arm(entry)
+        self.loaded = True
+
+    def _replay(self, record: KeyValue, snapshots: dict[str, GroupSnapshot], offsets: dict[str, GroupOffsets]) -> None:
+        match parse(record):
+            case OffsetRecord(group_id, key, None):
+                if group_id in offsets:
+                    offsets[group_id].remove(*key)
+                    if not offsets[group_id]:
+                        del offsets[group_id]
+            case OffsetRecord(group_id, key, CommittedOffset() as committed):
+                offsets.setdefault(group_id, GroupOffsets()).put(*key, committed)
+            case GroupRecord(group_id, None):
+                snapshots.pop(group_id, None)
+            case GroupRecord(group_id, GroupSnapshot() as snapshot):
+                snapshots[group_id] = snapshot
+            case ForeignRecord(key, None):
+                self._foreign.pop(key, None)
+            case ForeignRecord(key, bytes() as value):
+                self._foreign[key] = value
+
+    def close(self) -> None:
+        """Stop coordinating: cancel timers, tell those who wait to look for another coordinator."""
+        self.loaded = False
+        for entry in self._entries.values():
+            self._run(entry, entry.group.resign(self._now()))
+            if entry.timer is not None:
+                entry.timer.cancel()
+        self._entries.clear()
+
+    def live_records(self) -> Iterator[KeyValue]:
+        """Yield what the log must hold: the durable state and nothing else."""
+        for group_id, entry in self._entries.items():
+            if entry.stored is not None:
+                yield group_record(group_id, entry.stored)
+            for key, committed in entry.offsets.items():
+                yield offset_record(group_id, key, committed)
+        for foreign_key, value in self._foreign.items():
+            yield KeyValue(foreign_key, value)
+
+    # -- Members -----------------------------------------------------------------------------------------------------
+
+    def join(self, group_id: str, request: Join) -> None:
+        """Handle JoinGroup; the ticket must be a future of a JoinAnswer."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            if request.member_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            entry = self._create(group_id)
+        self._run(entry, entry.group.join(request, self._now()))
+
+    def sync(self, group_id: str, request: Sync) -> None:
+        """Handle SyncGroup; the ticket must be a future of a SyncAnswer."""
+        entry = self._existing(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._run(entry, entry.group.sync(request, self._now()))
+
+    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
+        """Handle Heartbeat."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = entry.group.heartbeat(member_id, group_instance_id, generation, self._now())
+        self._arm(entry)
+        return error
+
+    def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ErrorCode]:
+        """Handle LeaveGroup: an error code for each."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
+        errors, effects = entry.group.leave(leavers, self._now())
+        self._run(entry, effects)
+        return errors
+
+    # -- Offsets -----------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        done: WriteDone,
+    ) -> None:
+        """Write offsets and call `done` when they are durable and visible, or have failed."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            if generation >= 0:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+            entry = self._create(group_id)
+        error = entry.group.check_commit(member_id, group_instance_id, generation, self._now())
+        self._arm(entry)
+        if error:
+            raise KafkaError(error)
+        if not offsets:
+            done(ErrorCode.NONE)
+            return
+        entry.offsets.begin(key for key, _ in offsets)
+        records = [offset_record(group_id, key, committed) for key, committed in offsets]
+        self.writer.write(records, partial(self._committed, entry, offsets, done))
+
+    def _committed(
+        self,
+        entry: GroupEntry,
+        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        done: WriteDone,
+        error: ErrorCode,
+    ) -> None:
+        entry.offsets.end(key for key, _ in offsets)
+        if not error:
+            for key, committed in offsets:
+                entry.offsets.put(*key, committed)
+        done(error)
+
+    def offsets(self, group_id: str) -> GroupOffsets | None:
+        """Return the durable offsets of a group."""
+        entry = self._entries.get(group_id)
+        return entry.offsets if entry is not None else None
+
+    def delete_offsets(self, group_id: str, keys: Sequence[TopicPartition], done: WriteDone) -> list[ErrorCode]:
+        """Delete offsets of topics that nobody in the group reads: an error code for each, `done` when durable."""
+        entry = self._existing(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        if error := entry.group.check_delete_offsets():
+            raise KafkaError(error)
+        in_use = entry.topics_in_use()
+        errors = [
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use is None or key.topic in in_use else ErrorCode.NONE
+            for key in keys
+        ]
+        known = entry.offsets.known()
+        gone = [key for key, error in zip(keys, errors, strict=True) if not error and key in known]
+        self._drop_offsets(entry, gone, done)
+        return errors
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Drop the offsets of deleted topics: one created later under the same name starts afresh."""
+        deleted = frozenset(topics)
+        for entry in self._entries.values():
+            self._drop_offsets(entry, [key for key in entry.offsets.known() if key.topic in deleted])
+
+    def _drop_offsets(self, entry: GroupEntry, keys: Sequence[TopicPartition], done: WriteDone | None = None) -> None:
+        if not keys:
+            if done is not None:
+                done(ErrorCode.NONE)
+            return
+        entry.offsets.begin(keys)
+        records = [offset_record(entry.group.group_id, key, None) for key in keys]
+        self.writer.write(records, partial(self._dropped, entry, keys, done))
+
+    def _dropped(
+        self, entry: GroupEntry, keys: Sequence[TopicPartition], done: WriteDone | None, error: ErrorCode
+    ) -> None:
+        entry.offsets.end(keys)
+        if not error:
+            for key in keys:
+                entry.offsets.remove(*key)
+        if done is not None:
+            done(error)
+
+    # -- Groups ------------------------------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> ClassicGroup | None:
+        """Return a group to look at."""
+        entry = self._entries.get(group_id)
+        return entry.group if entry is not None else None
+
+    def groups(self) -> list[ClassicGroup]:
+        """Return all groups."""
+        return [entry.group for entry in self._entries.values()]
+
+    def delete(self, group_id: str, done: WriteDone) -> None:
+        """Delete an empty group and its offsets; `done` when that is durable."""
+        entry = self._existing(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        if error := entry.group.check_delete():
+            raise KafkaError(error)
+        self._delete(entry, done)
+
+    def _delete(self, entry: GroupEntry, done: WriteDone | None = None) -> None:
+        group_id = entry.group.group_id
+        entry.group.kill()
+        if entry.timer is not None:
+            entry.timer.cancel()
+        del self._entries[group_id]
+        # Commits still on their way to the log come before these records, so they are deleted too.
+        records = [offset_record(group_id, key, None) for key in entry.offsets.known()]
+        records.append(group_record(group_id, None))
+        self.writer.write(records, done)
+
+    def expire(self, group_id: str) -> None:
+        """Drop the offsets of a group that have outlived their retention, and the group if it is empty then."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return
+        since = _unused_since(entry)
+        expired = entry.offsets.expired(self._now_ms(), self._settings.offsets_retention_ms, since)
+        group = entry.group
+        if group.state is GroupState.EMPTY and not group.pending and entry.offsets.known() == set(expired):
+            self._delete(entry)
+        else:
+            self._drop_offsets(entry, expired)
+
+    def group_ids(self) -> list[str]:
+        """Return the ids of all groups."""
+        return list(self._entries)
+
+    # -- Effects and time --------------------------------------------------------------------------------------------
+
+    def _existing(self, group_id: str, error: ErrorCode) -> GroupEntry:
+        entry = self._entries.get(group_id)
+        if entry is None:
+            raise KafkaError(error, f"Group {group_id} not found.")
+        return entry
+
+    def _create(self, group_id: str) -> GroupEntry:
+        entry = GroupEntry(ClassicGroup(group_id, self._settings))
+        self._entries[group_id] = entry
+        return entry
+
+    def _now(self) -> Now:
+        return Now(int(self._loop.time() * 1000), self._now_ms())
+
+    def _run(self, entry: GroupEntry, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(ticket, answer):
+                    _hand_back(ticket, answer)
+                case Write(snapshot, _):
+                    record = group_record(entry.group.group_id, snapshot)
+                    self.writer.write([record], partial(self._stored, entry, effect))
+        self._arm(entry)
+
+    def _stored(self, entry: GroupEntry, write: Write, error: ErrorCode) -> None:
+        if not error:
+            entry.stored = write.snapshot
+        if write.then is not None:
+            self._run(entry, entry.group.written(write.then, error, self._now()))
+
+    def _arm(self, entry: GroupEntry) -> None:
+        """Make sure the group is woken at its next deadline; a timer that comes early only looks and sets the next."""
+        wake_ms = entry.group.wake_ms
+        if wake_ms >= entry.timer_ms:
+            return
+        if entry.timer is not None:
+            entry.timer.cancel()
+        entry.timer_ms = wake_ms
+        entry.timer = self._loop.call_at(wake_ms / 1000, self._wake, entry)
+
+    def _wake(self, entry: GroupEntry) -> None:
+        now = self._now()
+        # The loop may call up to its clock's resolution early.
+        now = Now(max(now.loop_ms, entry.timer_ms), now.wall_ms)
+        entry.timer, entry.timer_ms = None, NEVER_MS
+        if self._entries.get(entry.group.group_id) is entry:
+            self._run(entry, entry.group.tick(now))
+
+
+def _hand_back(ticket: object, answer: Answer) -> None:
+    assert isinstance(ticket, asyncio.Future), "tickets are futures"
+    if not ticket.done():  # its connection may be gone
+        ticket.set_result(answer)
+
+
+def _unused_since(entry: GroupEntry) -> Callable[[TopicPartition, CommittedOffset], int | None]:
+    """Return from when on retention counts: an unused offset's commit, or the moment its group became empty."""
+    group = entry.group
+    if group.state is GroupState.EMPTY and group.protocol_type is not None and group.state_timestamp_ms != -1:
+        empty_since_ms = group.state_timestamp_ms
+        return lambda *_: empty_since_ms
+    if group.state is GroupState.EMPTY:
+        return lambda _, committed: committed.commit_timestamp_ms  # consumers that assign themselves
+    in_use = entry.topics_in_use() if group.state is GroupState.STABLE else None
+    if in_use is None:
+        return lambda *_: None
+    return lambda key, committed: None if key.topic in in_use else committed.commit_timestamp_ms

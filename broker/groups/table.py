@@ -1,0 +1,138 @@
+"""The theory of the classic group protocol, its states and events, and the table of what each event does in each state.
+
+Theory
+------
+A group agrees on two things: who its members are, and which member does what in the current *generation*. The broker
+decides the first; one member, the *leader*, decides the second with a strategy the broker knows only by name. A
+generation is made in two phases, each a barrier that holds back answers until everybody is there or time is up:
+
+*join* (PreparingRebalance)
+    Every member must send JoinGroup again. When all have, or when the rebalance timeout ends and those missing have
+    been dropped, the generation number goes up, a protocol that all support is chosen by vote, and all waiting
+    JoinGroups are answered at once: the leader's with the list of members and their subscriptions. A group that was
+    Empty waits for the initial delay instead, extended while members keep coming, so that the consumers of an
+    application starting up make one generation and not one each.
+*sync* (CompletingRebalance)
+    Members send SyncGroup; the leader's brings the assignment. Only when that is durable are all waiting SyncGroups
+    answered, and the group is Stable: an assignment that a member acts on is never forgotten by a crash.
+
+    Empty --join--> PreparingRebalance --all joined--> CompletingRebalance --leader's assignment durable--> Stable
+      ^                |          ^                          |                                               |
+      +--all left------+          +-----member joins, leaves, changes its subscription, or is silent---------+
+    Dead: deleted; whoever still holds the group object is told to look for the coordinator again.
+
+Each request names the generation it believes in: one of the past is refused (ILLEGAL_GENERATION), which is what fences
+a consumer that slept through a rebalance. *Static members* (KIP-345) have a name of their own, the group instance id.
+One that comes back without a member id takes over its predecessor's place and assignment, and the predecessor, should
+it still be alive, is fenced (FENCED_INSTANCE_ID). Silence is noticed by the session deadline of each member, which
+heartbeats, commits and answers given move forward.
+
+`TABLE` says what each event does in each state; `broker.groups.classic` says how. Behaviour follows Apache Kafka's.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum, auto
+
+from protocol.errors import ErrorCode
+
+
+class GroupState(StrEnum):
+    """States, by the names that clients see."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Event(Enum):
+    """What can happen to a group, after the checks that do not depend on its state."""
+
+    NEW_MEMBER = auto()
+    """JoinGroup of someone who is no member yet."""
+    REJOIN = auto()
+    """JoinGroup of a member that offers what it offered before."""
+    REJOIN_LEADER = auto()
+    """The same from the leader: it wants a new generation, for instance because partitions were added."""
+    REJOIN_CHANGED = auto()
+    """JoinGroup of a member with other protocols or another subscription."""
+    STATIC_RETURN = auto()
+    """JoinGroup of a static member that has lost its member id."""
+    SYNC = auto()
+    HEARTBEAT = auto()
+    COMMIT = auto()
+    """OffsetCommit of a member."""
+    MEMBER_GONE = auto()
+    """A member left or was silent too long."""
+    PENDING_GONE = auto()
+    """Someone who was given a member id never joined with it."""
+    DELETE = auto()
+    DELETE_OFFSETS = auto()
+
+
+class Do(Enum):
+    """What an event makes the group do."""
+
+    REBALANCE = auto()
+    """Begin the join phase."""
+    JOIN = auto()
+    """Take part in the join phase, which ends if nobody is missing."""
+    REPEAT = auto()
+    """Answer as before: the member has missed our answer."""
+    TAKE_OVER = auto()
+    """Put the static member in its predecessor's place, without a rebalance if the vote stays as it is."""
+    COLLECT = auto()
+    """Hold the SyncGroup until the leader's assignment is durable."""
+    ASSIGNMENT = auto()
+    """Answer with the current assignment."""
+    NOTHING = auto()
+
+
+def _row(
+    *,
+    empty: Do | ErrorCode,
+    preparing: Do | ErrorCode,
+    completing: Do | ErrorCode,
+    stable: Do | ErrorCode,
+    dead: Do | ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
+) -> Mapping[GroupState, Do | ErrorCode]:
+    return {
+        GroupState.EMPTY: empty,
+        GroupState.PREPARING: preparing,
+        GroupState.COMPLETING: completing,
+        GroupState.STABLE: stable,
+        GroupState.DEAD: dead,
+    }
+
+
+_UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
+_REBALANCING = ErrorCode.REBALANCE_IN_PROGRESS
+_NON_EMPTY = ErrorCode.NON_EMPTY_GROUP
+_NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
+
+TABLE: Mapping[Event, Mapping[GroupState, Do | ErrorCode]] = {
+    Event.NEW_MEMBER: _row(empty=Do.REBALANCE, preparing=Do.JOIN, completing=Do.REBALANCE, stable=Do.REBALANCE),
+    Event.REJOIN: _row(empty=_UNKNOWN, preparing=Do.JOIN, completing=Do.REPEAT, stable=Do.REPEAT),
+    Event.REJOIN_LEADER: _row(empty=_UNKNOWN, preparing=Do.JOIN, completing=Do.REPEAT, stable=Do.REBALANCE),
+    Event.REJOIN_CHANGED: _row(empty=_UNKNOWN, preparing=Do.JOIN, completing=Do.REBALANCE, stable=Do.REBALANCE),
+    # While the leader works on an assignment it knows the old member id: the new one would get nothing.
+    Event.STATIC_RETURN: _row(empty=_UNKNOWN, preparing=Do.JOIN, completing=Do.REBALANCE, stable=Do.TAKE_OVER),
+    Event.SYNC: _row(empty=_UNKNOWN, preparing=_REBALANCING, completing=Do.COLLECT, stable=Do.ASSIGNMENT),
+    # Heartbeats may come between the two phases: the member has its JoinGroup answer and is busy assigning.
+    Event.HEARTBEAT: _row(empty=_UNKNOWN, preparing=_REBALANCING, completing=Do.NOTHING, stable=Do.NOTHING),
+    Event.COMMIT: _row(empty=Do.NOTHING, preparing=Do.NOTHING, completing=_REBALANCING, stable=Do.NOTHING),
+    Event.MEMBER_GONE: _row(
+        empty=Do.NOTHING, preparing=Do.JOIN, completing=Do.REBALANCE, stable=Do.REBALANCE, dead=Do.NOTHING
+    ),
+    Event.PENDING_GONE: _row(
+        empty=Do.NOTHING, preparing=Do.JOIN, completing=Do.NOTHING, stable=Do.NOTHING, dead=Do.NOTHING
+    ),
+    Event.DELETE: _row(
+        empty=Do.NOTHING, preparing=_NON_EMPTY, completing=_NON_EMPTY, stable=_NON_EMPTY, dead=_NO_GROUP
+    ),
+    # Consumers in the group are checked topic by topic; other kinds of members may be using anything.
+    Event.DELETE_OFFSETS: _row(
+        empty=Do.NOTHING, preparing=_NON_EMPTY, completing=_NON_EMPTY, stable=_NON_EMPTY, dead=_NO_GROUP
+    ),
+}

@@ -1,0 +1,69 @@
+"""DescribeGroups: state, protocol and members of classic groups."""
+
+from broker.groups.classic import ClassicGroup
+from broker.groups.table import GroupState
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import describe_groups
+from protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+KEY = describe_groups.KEY
+NOT_FOUND_VERSION = 6
+"""From here on an unknown group is an error; before, it is a group in state Dead."""
+ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without ACLs everybody may do everything."""
+OPERATIONS_NOT_ASKED_FOR = -(2**31)
+
+
+def handle(node: Node, request: DescribeGroupsRequest, context: Exchange) -> DescribeGroupsResponse:
+    """Answer at once."""
+    operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
+    return DescribeGroupsResponse(
+        groups=[_described(node, group_id, context.api_version, operations) for group_id in request.groups]
+    )
+
+
+def _described(node: Node, group_id: str, version: int, operations: int) -> DescribedGroup:
+    try:
+        group = node.groups.shard(group_id).group(group_id)
+    except KafkaError as error:
+        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+    if group is None:
+        found = version < NOT_FOUND_VERSION
+        return DescribedGroup(
+            error_code=ErrorCode.NONE if found else ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=None if found else f"Group {group_id} not found.",
+            group_id=group_id,
+            group_state=GroupState.DEAD,
+            authorized_operations=operations,
+        )
+    stable = group.state is GroupState.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=_members(group, stable=stable),
+        authorized_operations=operations,
+    )
+
+
+def _members(group: ClassicGroup, *, stable: bool) -> list[DescribedGroupMember]:
+    """Describe members; what they are subscribed and assigned to is agreed only in a stable group."""
+    return [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(group.protocol_name) if stable else b"",
+            member_assignment=member.assignment if stable else b"",
+        )
+        for member in group.members.values()
+    ]

@@ -1,0 +1,64 @@
+"""FindCoordinator: every group this node leads the partition of is coordinated here.
+
+The first request of all creates `__consumer_offsets`. Transactions and share groups are not served: asking for their
+coordinator is refused with a code that clients do not retry.
+"""
+
+from collections.abc import Coroutine
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import find_coordinator
+from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from s3stream.errors import StorageError
+
+KEY = find_coordinator.KEY
+GROUP_KEY_TYPE = 0
+BATCH_VERSION = 4
+"""From here on a request names many keys."""
+
+
+def handle(
+    node: Node, request: FindCoordinatorRequest, context: Exchange
+) -> FindCoordinatorResponse | Coroutine[None, None, FindCoordinatorResponse]:
+    """Answer at once if `__consumer_offsets` is there, else create it first."""
+    if request.key_type == GROUP_KEY_TYPE and not node.groups.ready:
+        return _create_and_answer(node, request, context.api_version)
+    return _answer(node, request, context.api_version)
+
+
+async def _create_and_answer(node: Node, request: FindCoordinatorRequest, version: int) -> FindCoordinatorResponse:
+    try:
+        await node.groups.ensure()
+    except (KafkaError, StorageError) as error:
+        return _answer(node, request, version, str(error))
+    return _answer(node, request, version)
+
+
+def _answer(
+    node: Node, request: FindCoordinatorRequest, version: int, problem: str | None = None
+) -> FindCoordinatorResponse:
+    if version >= BATCH_VERSION:
+        coordinators = [_coordinator(node, request.key_type, key, problem) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=coordinators)
+    found = _coordinator(node, request.key_type, request.key, problem)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Coordinator:
+    error = ErrorCode.NONE
+    if key_type != GROUP_KEY_TYPE:
+        error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
+    elif problem is not None or not node.groups.coordinates(key):
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error:
+        message = problem or error.message
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)
+    return Coordinator(key=key, node_id=node.node_id, host=node.advertised.host, port=node.advertised.port)

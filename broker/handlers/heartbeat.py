@@ -1,0 +1,24 @@
+"""Heartbeat: a member is alive; the answer tells it of a rebalance."""
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import heartbeat
+from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+KEY = heartbeat.KEY
+
+
+def handle(node: Node, request: HeartbeatRequest, context: Exchange) -> HeartbeatResponse:  # noqa: ARG001 - every handler's signature
+    """Answer at once."""
+    group_id = request.group_id
+    try:
+        error = node.groups.members_shard(group_id).heartbeat(
+            group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+    except KafkaError as refused:
+        error = refused.code
+    # A member that asks while its group is being loaded keeps its place: it has not missed anything.
+    if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        error = ErrorCode.NONE
+    return HeartbeatResponse(error_code=error)

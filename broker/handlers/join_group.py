@@ -1,0 +1,75 @@
+"""JoinGroup: become, or remain, a member. Answered when the group's join phase ends."""
+
+import asyncio
+
+from broker.groups.values import Join, JoinAnswer, MemberProtocol
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import join_group
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
+KEY = join_group.KEY
+MEMBER_ID_REQUIRED_VERSION = 4
+NULLABLE_PROTOCOL_NAME_VERSION = 7
+SKIP_ASSIGNMENT_VERSION = 9
+
+
+async def handle(node: Node, request: JoinGroupRequest, context: Exchange) -> JoinGroupResponse:
+    """Check what does not depend on the group, hand the request to it, wait for its answer."""
+    ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+    version = context.api_version
+    try:
+        shard = node.groups.members_shard(request.group_id)
+        _check_session_timeout(node, request)
+        shard.join(request.group_id, _join(node, request, context, ticket))
+    except KafkaError as error:
+        return _response(JoinAnswer(error.code, request.member_id), version)
+    return _response(await ticket, version)
+
+
+def _check_session_timeout(node: Node, request: JoinGroupRequest) -> None:
+    settings = node.settings.group
+    if not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+
+
+def _join(node: Node, request: JoinGroupRequest, context: Exchange, ticket: asyncio.Future[JoinAnswer]) -> Join:
+    rebalance_timeout_ms = request.rebalance_timeout_ms
+    client_id = context.client_id or ""
+    return Join(
+        ticket=ticket,
+        member_id=request.member_id,
+        fresh_member_id=f"{request.group_instance_id or client_id}-{node.groups.new_id()}",
+        group_instance_id=request.group_instance_id,
+        client_id=client_id,
+        client_host=f"/{context.client_host}",
+        session_timeout_ms=request.session_timeout_ms,
+        # Version 0 has one timeout for both.
+        rebalance_timeout_ms=request.session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=[MemberProtocol(protocol.name, protocol.metadata) for protocol in request.protocols],
+        member_id_required=context.api_version >= MEMBER_ID_REQUIRED_VERSION,
+        can_skip_assignment=context.api_version >= SKIP_ASSIGNMENT_VERSION,
+    )
+
+
+def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+    protocol_name = answer.protocol_name
+    if protocol_name is None and version < NULLABLE_PROTOCOL_NAME_VERSION:
+        protocol_name = ""
+    return JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=protocol_name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
+            )
+            for member in answer.members
+        ],
+    )

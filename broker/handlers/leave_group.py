@@ -1,0 +1,33 @@
+"""LeaveGroup: members go, or an administrator removes static members by their instance ids (KIP-345)."""
+
+from broker.groups.values import Leaver
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import KafkaError
+from protocol.messages import leave_group
+from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+
+KEY = leave_group.KEY
+BATCH_VERSION = 3
+"""From here on a request names many members."""
+
+
+def handle(node: Node, request: LeaveGroupRequest, context: Exchange) -> LeaveGroupResponse:
+    """Answer at once; the rebalance, if there is one, follows."""
+    batch = context.api_version >= BATCH_VERSION
+    if batch:
+        leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
+    else:
+        leavers = [Leaver(request.member_id, None)]
+    try:
+        errors = node.groups.members_shard(request.group_id).leave(request.group_id, leavers)
+    except KafkaError as error:
+        return LeaveGroupResponse(error_code=error.code)
+    if not batch:
+        return LeaveGroupResponse(error_code=errors[0])
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error)
+            for leaver, error in zip(leavers, errors, strict=True)
+        ]
+    )

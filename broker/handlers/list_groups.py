@@ -1,0 +1,30 @@
+"""ListGroups: ids of the groups coordinated here, by state and type if asked (KIP-518, KIP-848)."""
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import KafkaError
+from protocol.messages import list_groups
+from protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+KEY = list_groups.KEY
+GROUP_TYPE = "classic"
+
+
+def handle(node: Node, request: ListGroupsRequest, context: Exchange) -> ListGroupsResponse:  # noqa: ARG001 - every handler's signature
+    """Answer at once. Filters ignore case, and a name that nothing has matches nothing."""
+    states = {state.lower() for state in request.states_filter}
+    types = {type_.lower() for type_ in request.types_filter}
+    try:
+        groups = [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state,
+                group_type=GROUP_TYPE,
+            )
+            for group in node.groups.groups()
+            if (not states or group.state.lower() in states) and (not types or GROUP_TYPE in types)
+        ]
+    except KafkaError as error:
+        return ListGroupsResponse(error_code=error.code)
+    return ListGroupsResponse(groups=groups)

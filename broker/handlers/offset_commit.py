@@ -1,0 +1,112 @@
+"""OffsetCommit: store positions of a group. Answered when they are durable.
+
+Consumers commit often: the request takes no task, and what arrives in one turn of the loop shares one record batch.
+"""
+
+from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.topics import Topic
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import offset_commit
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+KEY = offset_commit.KEY
+TOPIC_ID_VERSION = 10
+NO_RETENTION_MS = -1
+
+Refused = dict[tuple[int, int], ErrorCode]
+"""Error by position of topic and partition in the request; those not in it share the fate of the write."""
+
+
+def handle(node: Node, request: OffsetCommitRequest, context: Exchange) -> OffsetCommitResponse | None:
+    """Check every partition, hand the good ones to the group; None when the answer comes later."""
+    offsets, refused = _plan(node, request, context.api_version)
+    if not offsets:
+        return _response(request, refused, ErrorCode.NONE)
+    try:
+        node.groups.shard(request.group_id).commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            offsets,
+            lambda error: context.complete(_response(request, refused, _commit_error(error))),
+        )
+    except KafkaError as error:
+        return _response(request, refused, error.code)
+    return None
+
+
+def _plan(
+    node: Node, request: OffsetCommitRequest, version: int
+) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refused]:
+    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
+    refused: Refused = {}
+    now_ms = node.now_ms()
+    retention_ms = request.retention_time_ms
+    expire_timestamp_ms = -1 if retention_ms == NO_RETENTION_MS else now_ms + retention_ms
+    metadata_bytes_max = node.settings.group.offset_metadata_bytes_max
+    for topic_index, asked in enumerate(request.topics):
+        topic = _topic(node, asked, version)
+        for partition_index, partition in enumerate(asked.partitions):
+            if error := _check(topic, partition, version, metadata_bytes_max):
+                refused[topic_index, partition_index] = error
+                continue
+            assert topic is not None, "partitions of unknown topics are refused"
+            committed = CommittedOffset(
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.committed_metadata or "",
+                commit_timestamp_ms=now_ms,
+                expire_timestamp_ms=expire_timestamp_ms,
+            )
+            offsets.append((TopicPartition(topic.name, partition.partition_index), committed))
+    return offsets, refused
+
+
+def _topic(node: Node, asked: OffsetCommitRequestTopic, version: int) -> Topic | None:
+    return node.topics.get_by_id(asked.topic_id) if version >= TOPIC_ID_VERSION else node.topics.get(asked.name)
+
+
+def _check(
+    topic: Topic | None, partition: OffsetCommitRequestPartition, version: int, metadata_bytes_max: int
+) -> ErrorCode:
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID if version >= TOPIC_ID_VERSION else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not 0 <= partition.partition_index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # Kafka counts characters, although its setting's name says bytes.
+    if len(partition.committed_metadata or "") > metadata_bytes_max:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _commit_error(error: ErrorCode) -> ErrorCode:
+    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error == ErrorCode.MESSAGE_TOO_LARGE else error
+
+
+def _response(request: OffsetCommitRequest, refused: Refused, error: ErrorCode) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=refused.get((topic_index, partition_index), error),
+                    )
+                    for partition_index, partition in enumerate(topic.partitions)
+                ],
+            )
+            for topic_index, topic in enumerate(request.topics)
+        ]
+    )

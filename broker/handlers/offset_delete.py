@@ -1,0 +1,62 @@
+"""OffsetDelete: drop committed offsets of topics a group no longer reads (KIP-496). Answered when that is durable."""
+
+import asyncio
+
+from broker.groups.offsets import TopicPartition
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import offset_delete
+from protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+KEY = offset_delete.KEY
+
+
+async def handle(node: Node, request: OffsetDeleteRequest, context: Exchange) -> OffsetDeleteResponse:  # noqa: ARG001 - every handler's signature
+    """Drop what may be dropped, and wait until that is durable."""
+    keys = [
+        TopicPartition(topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    existing = [key for key in keys if _exists(node, key)]
+    done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+    def finish(error: ErrorCode) -> None:
+        if not done.done():  # the request may have been cancelled
+            done.set_result(error)
+
+    try:
+        found = node.groups.shard(request.group_id).delete_offsets(request.group_id, existing, finish)
+    except KafkaError as refused:
+        return OffsetDeleteResponse(error_code=refused.code)
+    if error := await done:
+        return OffsetDeleteResponse(error_code=error)
+    errors = dict(zip(existing, found, strict=True))
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=errors.get(
+                            TopicPartition(topic.name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        ),
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _exists(node: Node, key: TopicPartition) -> bool:
+    topic = node.topics.get(key.topic)
+    return topic is not None and 0 <= key.partition < len(topic.partitions)

@@ -1,0 +1,137 @@
+"""OffsetFetch: the durable positions of groups; for partitions without one, offset -1 and no error."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from broker.groups.offsets import CommittedOffset, GroupOffsets
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import offset_fetch
+from protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+KEY = offset_fetch.KEY
+ERROR_FIELD_VERSION = 2
+"""From here on an error of the group has a field of its own."""
+GROUPS_VERSION = 8
+"""From here on a request names many groups."""
+TOPIC_ID_VERSION = 10
+NOTHING_COMMITTED = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
+NO_TOPIC_ID = bytes(16)
+
+
+class FoundTopic(NamedTuple):
+    """Offsets of one topic: by partition, with an error that holds for all."""
+
+    name: str
+    topic_id: bytes
+    offsets: Mapping[int, CommittedOffset]
+    error: ErrorCode = ErrorCode.NONE
+
+
+def handle(node: Node, request: OffsetFetchRequest, context: Exchange) -> OffsetFetchResponse:
+    """Answer at once."""
+    version = context.api_version
+    if version >= GROUPS_VERSION:
+        return OffsetFetchResponse(groups=[_group(node, asked, version) for asked in request.groups])
+    try:
+        found = _find(node, request.group_id, request.topics, version)
+        error = ErrorCode.NONE
+    except KafkaError as refused:
+        found, error = [], refused.code
+        if version < ERROR_FIELD_VERSION:
+            found = [
+                FoundTopic(topic.name, NO_TOPIC_ID, dict.fromkeys(topic.partition_indexes, NOTHING_COMMITTED), error)
+                for topic in request.topics or ()
+            ]
+    return OffsetFetchResponse(topics=[_old_topic(topic) for topic in found], error_code=error)
+
+
+def _group(node: Node, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+    try:
+        found = _find(node, asked.group_id, asked.topics, version)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[_new_topic(topic) for topic in found])
+
+
+def _find(
+    node: Node,
+    group_id: str,
+    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics] | None,
+    version: int,
+) -> list[FoundTopic]:
+    offsets = node.groups.shard(group_id).offsets(group_id) or GroupOffsets()
+    if topics is None:
+        return list(_all(node, offsets, version))
+    return [_asked(node, offsets, topic, version) for topic in topics]
+
+
+def _all(node: Node, offsets: GroupOffsets, version: int) -> Iterable[FoundTopic]:
+    for name, partitions in offsets.topics.items():
+        topic = node.topics.get(name)
+        if topic is not None:
+            yield FoundTopic(name, topic.topic_id, partitions)
+        elif version < TOPIC_ID_VERSION:  # a topic that is gone has no id to name it by
+            yield FoundTopic(name, NO_TOPIC_ID, partitions)
+
+
+def _asked(
+    node: Node, offsets: GroupOffsets, asked: OffsetFetchRequestTopic | OffsetFetchRequestTopics, version: int
+) -> FoundTopic:
+    name, topic_id = asked.name, NO_TOPIC_ID
+    error = ErrorCode.NONE
+    if isinstance(asked, OffsetFetchRequestTopics) and version >= TOPIC_ID_VERSION:
+        topic_id = asked.topic_id
+        topic = node.topics.get_by_id(topic_id)
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            name = topic.name
+    committed = offsets.topics.get(name, {})
+    found = {index: committed.get(index, NOTHING_COMMITTED) for index in asked.partition_indexes}
+    return FoundTopic(name, topic_id, found, error)
+
+
+def _old_topic(topic: FoundTopic) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=index,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                metadata=committed.metadata,
+                error_code=topic.error,
+            )
+            for index, committed in topic.offsets.items()
+        ],
+    )
+
+
+def _new_topic(topic: FoundTopic) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                metadata=committed.metadata,
+                error_code=topic.error,
+            )
+            for index, committed in topic.offsets.items()
+        ],
+    )
