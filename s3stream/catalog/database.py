@@ -32,6 +32,8 @@ SQLITE_PRAGMAS: Final = (
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
+    # KiB, at most: a commit touches a page for each of its streams, and SQLite's 2 MB would read and spill them.
+    "PRAGMA cache_size = -32768",
 )
 POSTGRES_OPTIONS: Final = (
     # A node that hangs in the middle of a command must not hold the writer's lock for ever.

@@ -1,9 +1,21 @@
 """Statements about objects and ranges. Each function is the body of one transaction."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
 from s3stream.catalog.interface import CompactionCommit, UploadCommit
 from s3stream.catalog.plans import (
@@ -34,7 +46,43 @@ from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, Range
 
 OFFSET_MAX: Final = 2**63 - 1
 LOCATED: Final = select(*RANGE_COLUMNS, *OBJECT_COLUMNS).join(objects, objects.c.object_id == ranges.c.object_id)
+IS_STREAM_OBJECT: Final = ranges.c.kind == literal_column(str(int(ObjectKind.SO)), Integer)
+"""Spelt out, not bound: SQLite uses the partial index only for a constant it sees."""
 UNUSED: Final = (ObjectState.PREPARED, ObjectState.DESTROYED)
+
+
+def _ranges_query() -> Select[*tuple[Any, ...]]:
+    mine = ranges.c.stream_id == bindparam("stream")
+    end: BindParameter[int] = bindparam("end")
+    last = select(func.min(ranges.c.end_offset)).where(mine, ranges.c.end_offset >= end).scalar_subquery()
+    return (
+        LOCATED.where(mine, ranges.c.end_offset > bindparam("start"))
+        .where(ranges.c.end_offset <= func.coalesce(last, OFFSET_MAX), ranges.c.start_offset < end)
+        .order_by(ranges.c.end_offset)
+        .limit(bindparam("most", type_=Integer))
+    )
+
+
+def _time_query() -> Select[*tuple[Any, ...]]:
+    mine = ranges.c.stream_id == bindparam("stream")
+    timestamp: BindParameter[int] = bindparam("timestamp")
+    first = (
+        select(ranges.c.end_offset)
+        .where(mine, ranges.c.peak_timestamp_ms >= timestamp)
+        .order_by(ranges.c.peak_timestamp_ms, ranges.c.end_offset)
+        .limit(1)
+        .scalar_subquery()
+    )
+    return (
+        LOCATED.where(mine, ranges.c.end_offset >= first, ranges.c.max_timestamp_ms >= timestamp)
+        .order_by(ranges.c.end_offset)
+        .limit(1)
+    )
+
+
+# Built once: on the path of cold reads, building a statement would cost more than running it.
+RANGES_QUERY: Final = _ranges_query()
+TIME_QUERY: Final = _time_query()
 
 
 def find_ranges(connection: Connection, stream_id: int, start: int, end: int, limit: int) -> Sequence[RangeLocation]:
@@ -42,15 +90,8 @@ def find_ranges(connection: Connection, stream_id: int, start: int, end: int, li
 
     The last one is the first that ends at or past `end`: looked up by itself, it bounds the scan of the key.
     """
-    mine = ranges.c.stream_id == stream_id
-    last = select(func.min(ranges.c.end_offset)).where(mine, ranges.c.end_offset >= end).scalar_subquery()
-    query = (
-        LOCATED.where(mine, ranges.c.end_offset > start)
-        .where(ranges.c.end_offset <= func.coalesce(last, OFFSET_MAX), ranges.c.start_offset < end)
-        .order_by(ranges.c.end_offset)
-        .limit(limit)
-    )
-    return [to_location(row) for row in connection.execute(query)]
+    asked = {"stream": stream_id, "start": start, "end": end, "most": limit}
+    return [to_location(row) for row in connection.execute(RANGES_QUERY, asked)]
 
 
 def find_time(connection: Connection, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
@@ -59,20 +100,7 @@ def find_time(connection: Connection, stream_id: int, timestamp_ms: int) -> Rang
     Peaks lead there in one descent; the range so found reaches it itself unless what set the peak was trimmed or split
     off, and then the scan goes on from there.
     """
-    mine = ranges.c.stream_id == stream_id
-    first = (
-        select(ranges.c.end_offset)
-        .where(mine, ranges.c.peak_timestamp_ms >= timestamp_ms)
-        .order_by(ranges.c.peak_timestamp_ms, ranges.c.end_offset)
-        .limit(1)
-        .scalar_subquery()
-    )
-    query = (
-        LOCATED.where(mine, ranges.c.end_offset >= first, ranges.c.max_timestamp_ms >= timestamp_ms)
-        .order_by(ranges.c.end_offset)
-        .limit(1)
-    )
-    row = connection.execute(query).first()
+    row = connection.execute(TIME_QUERY, {"stream": stream_id, "timestamp": timestamp_ms}).first()
     return None if row is None else to_location(row)
 
 
@@ -249,7 +277,7 @@ def list_node_ssos(connection: Connection, node_id: int, limit: int) -> Sequence
 
 def list_stream_objects(connection: Connection, stream_id: int) -> Sequence[RangeLocation]:
     """The stream's ranges that lie in stream objects."""
-    query = LOCATED.where(ranges.c.stream_id == stream_id, ranges.c.kind == ObjectKind.SO)
+    query = LOCATED.where(ranges.c.stream_id == stream_id, IS_STREAM_OBJECT)
     return [to_location(row) for row in connection.execute(query.order_by(ranges.c.end_offset))]
 
 
@@ -259,7 +287,7 @@ def list_compactable_streams(connection: Connection, node_id: int, objects_min: 
     query = (
         select(ranges.c.stream_id)
         .join(streams, streams.c.stream_id == ranges.c.stream_id)
-        .where(ranges.c.kind == ObjectKind.SO, streams.c.node_id == node_id)
+        .where(IS_STREAM_OBJECT, streams.c.node_id == node_id)
         .group_by(ranges.c.stream_id)
         .having(count >= objects_min)
         .order_by(count.desc(), ranges.c.stream_id)

@@ -134,7 +134,7 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
                 PRIMARY KEY (stream_id, end_offset), CHECK (start_offset < end_offset)){clustered}""",
             "CREATE INDEX ranges_of_object ON ranges (object_id)",
             "CREATE INDEX ranges_by_peak ON ranges (stream_id, peak_timestamp_ms, end_offset)",
-            "CREATE INDEX ranges_by_kind ON ranges (kind, stream_id)",
+            "CREATE INDEX ranges_in_stream_objects ON ranges (stream_id, end_offset) WHERE kind = 2",
         ),
     ),
 )
