@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from s3stream.catalog.interface import Catalog, CompactionCommit, TopicInfo, UploadCommit
 from s3stream.model import NewObject, ObjectKind, ObjectState, RangeLocation, StreamRange
@@ -26,7 +27,7 @@ class Scene:
     topic: TopicInfo
 
     @classmethod
-    async def make(cls, catalog: Catalog, partitions: int = 3) -> "Scene":
+    async def make(cls, catalog: Catalog, partitions: int = 3) -> Self:
         node = await catalog.register_node(NODE, "localhost", 9092, now_ms=NOW, lease_ms=100)
         topic = await catalog.create_topic(
             "t", b"t" * 16, partitions=partitions, configs={}, leader=NODE, internal=False

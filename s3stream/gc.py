@@ -1,0 +1,180 @@
+"""Collects objects that nobody needs: prepared ones whose writer never committed, destroyed ones past their delay.
+
+What it keeps true:
+
+- Data goes after metadata (invariant 4): an object is deleted only while the catalog has it as destroyed. A prepared
+  object past its deadline is condemned first, so that a slow writer's commit cannot come after.
+- Of an object that was never committed only its own writer's bytes are deleted (invariant 5): the writer id in the
+  store must be the catalog's. Otherwise the bytes stay where they are, and a warning says so.
+- An object is forgotten only when its bytes are gone. What could not be deleted stays for the next round.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import structlog
+
+from s3stream.catalog.interface import Catalog
+from s3stream.errors import CatalogError, StoreError
+from s3stream.model import ObjectInfo, ObjectState, object_key
+from s3stream.store.interface import ObjectStore
+
+log = structlog.get_logger(__name__)
+
+Reapable: TypeAlias = tuple[ObjectInfo, str]
+
+KEYS_PER_DELETE: Final = 250
+"""Objects of one delete call: several calls side by side beat one of the most keys S3 allows (1,000)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcSettings:
+    """Pace and limits of the collector."""
+
+    period_ms: int = 60_000
+    """From the end of one round to the begin of the next."""
+    batch_objects: int = 1_000
+    """Objects taken from the catalog at a time."""
+    calls_in_flight: int = 4
+    """Store calls at the same time."""
+    failures_max: int = 5_000
+    """A round that met as many failures ends: the store is in trouble, and the next round tries again."""
+
+
+@dataclass(slots=True)
+class GcStats:
+    """Since the collector was made."""
+
+    rounds: int = 0
+    rounds_failed: int = 0
+    """Rounds that the catalog ended."""
+    condemned: int = 0
+    """Prepared objects whose writer did not commit in time."""
+    deleted: int = 0
+    """Objects deleted from the store and forgotten."""
+    deleted_bytes: int = 0
+    """By the catalog's sizes; condemned objects have none."""
+    aborted_uploads: int = 0
+    foreign: int = 0
+    """Objects of another writer under a condemned object's key, left alone."""
+    failures: int = 0
+    """Objects that stay for the next round."""
+
+
+class GarbageCollector:
+    """Deletes what `Catalog.list_reapable` names. Several collectors on one catalog do no harm."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        stores: Mapping[str, ObjectStore],
+        cluster: str,
+        now_ms: Callable[[], int],
+        settings: GcSettings | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._stores = stores
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._settings = settings or GcSettings()
+        self.stats = GcStats()
+
+    async def run(self) -> None:
+        """Collect periodically until cancelled. A catalog in trouble ends a round, not the collector."""
+        while True:
+            await asyncio.sleep(self._settings.period_ms / 1000)
+            try:
+                await self.collect()
+            except CatalogError as error:
+                self.stats.rounds_failed += 1
+                log.warning("gc.round_failed", error=str(error))
+
+    async def collect(self) -> int:
+        """One round: everything that is due now. Returns how many objects were forgotten."""
+        now_ms = self._now_ms()
+        done = 0
+        failed: set[int] = set()
+        while len(failed) < self._settings.failures_max:
+            # What failed in this round is still listed, before the rest: ask for as many more.
+            limit = self._settings.batch_objects + len(failed)
+            listed = await self._catalog.list_reapable(now_ms=now_ms, limit=limit)
+            due = [item for item in listed if item[0].object_id not in failed]
+            if not due:
+                break
+            gone = await self._delete(await self._condemn(due, now_ms))
+            await self._catalog.forget_objects([info.object_id for info in gone])
+            failed |= {info.object_id for info, _ in due} - {info.object_id for info in gone}
+            done += len(gone)
+            self.stats.deleted_bytes += sum(info.size_bytes for info in gone)
+        self.stats.rounds += 1
+        self.stats.deleted += done
+        self.stats.failures += len(failed)
+        return done
+
+    async def _condemn(self, due: Sequence[Reapable], now_ms: int) -> Sequence[Reapable]:
+        """Take prepared objects from their writers; returns what may be deleted."""
+        prepared = [info.object_id for info, _ in due if info.state is ObjectState.PREPARED]
+        if not prepared:
+            return due
+        condemned = set(await self._catalog.condemn_objects(prepared, now_ms=now_ms))
+        self.stats.condemned += len(condemned)
+        return [item for item in due if item[0].state is ObjectState.DESTROYED or item[0].object_id in condemned]
+
+    async def _delete(self, due: Sequence[Reapable]) -> Sequence[ObjectInfo]:
+        """Remove bytes and uploads; returns the objects of which nothing is left."""
+        gone: list[ObjectInfo] = []
+        slots = asyncio.Semaphore(self._settings.calls_in_flight)
+        plain: dict[str, list[ObjectInfo]] = defaultdict(list)
+        async with asyncio.TaskGroup() as group:
+            for info, upload_id in due:
+                if info.store not in self._stores:
+                    log.warning("gc.unknown_store", object_id=info.object_id, store=info.store)
+                elif info.committed_ms == 0:
+                    group.create_task(self._delete_uncommitted(info, upload_id, gone, slots))
+                else:
+                    plain[info.store].append(info)
+            for name, infos in plain.items():
+                for start in range(0, len(infos), KEYS_PER_DELETE):
+                    piece = infos[start : start + KEYS_PER_DELETE]
+                    group.create_task(self._delete_batch(self._stores[name], piece, gone, slots))
+        return gone
+
+    async def _delete_uncommitted(
+        self, info: ObjectInfo, upload_id: str, gone: list[ObjectInfo], slots: asyncio.Semaphore
+    ) -> None:
+        store = self._stores[info.store]
+        key = object_key(self._cluster, info.object_id)
+        async with slots:
+            try:
+                if upload_id:
+                    await store.abort_multipart(key, upload_id)
+                    self.stats.aborted_uploads += 1
+                writer_id = await store.writer_id(key)
+                if writer_id == info.writer_id:
+                    failures = await store.delete([key])
+                    if failures:
+                        raise failures[key]
+                elif writer_id is not None:
+                    self.stats.foreign += 1
+                    log.warning("gc.foreign_object", key=key, expected=info.writer_id, found=writer_id)
+            except StoreError as error:
+                log.warning("gc.not_deleted", key=key, error=str(error))
+                return
+        gone.append(info)
+
+    async def _delete_batch(
+        self, store: ObjectStore, infos: Sequence[ObjectInfo], gone: list[ObjectInfo], slots: asyncio.Semaphore
+    ) -> None:
+        keys = {object_key(self._cluster, info.object_id): info for info in infos}
+        async with slots:
+            try:
+                failures = await store.delete(list(keys))
+            except StoreError as error:
+                failures = dict.fromkeys(keys, error)
+        for key, failure in failures.items():
+            log.warning("gc.not_deleted", key=key, error=str(failure))
+        gone += [info for key, info in keys.items() if key not in failures]
