@@ -162,7 +162,8 @@ class _DecoderWriter:
         elif isinstance(field.element, Kind):
             self._primitive(field.element, target, where, nullable=nullable)
         elif nullable:
-            self._nullable_structure(field.element, target)
+            # An int8 below 0 is null (KIP-893); inside a tagged field, an unsigned varint of 0.
+            self._nullable_structure(field.element, target, "== 0" if self.version in field.tagged else "< 0")
         else:
             self.source.line(f"{target} = {self._flushed_structure(field.element)}")
 
@@ -171,11 +172,11 @@ class _DecoderWriter:
         self._flush()
         return name
 
-    def _nullable_structure(self, message_type: type, target: str) -> None:
+    def _nullable_structure(self, message_type: type, target: str, null: str) -> None:
         present = self.source.fresh("n")
         self._fixed("b", present)
         self._flush()
-        self.source.line(f"if {present} < 0: {target} = None")
+        self.source.line(f"if {present} {null}: {target} = None")
         with self.source.block("else:"):
             self.source.line(f"{target} = {self._flushed_structure(message_type)}")
 

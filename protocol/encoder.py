@@ -141,17 +141,18 @@ class _EncoderWriter:
         elif isinstance(field.element, Kind):
             self._primitive(field.element, value, nullable=nullable)
         else:
-            self._inner_structure(field.element, value, nullable=nullable)
+            null = 0 if self.version in field.tagged else -1
+            self._inner_structure(field.element, value, null if nullable else None)
 
-    def _inner_structure(self, message_type: type, value: str, *, nullable: bool) -> None:
+    def _inner_structure(self, message_type: type, value: str, null: int | None) -> None:
         source, name = self.source, self.source.fresh("o")
         source.line(f"{name} = {value}")
-        if not nullable:
+        if null is None:
             self._structure(name, message_type)
             return
         self._flush()
         with source.block(f"if {name} is None:"):
-            self._fixed("b", "-1")
+            self._fixed("b", str(null))
             self._flush()
         with source.block("else:"):
             self._fixed("b", "1")
