@@ -33,9 +33,9 @@ class Sent:
 
 
 def create_topic(servers: str, topic: str, partitions: int) -> None:
-    """Create a topic and wait until the node says it is there."""
+    """Create a topic that keeps its records, though they are of 2013, and wait until the node says it is there."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": LOG_LEVEL})
-    for done in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    for done in admin.create_topics([NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})]).values():
         done.result(TIMEOUT_S)
 
 

@@ -1,0 +1,84 @@
+"""Put records into a topic and get them out again with librdkafka, for tests of what lies between."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+QUIET = {"log_level": 3}
+TIMEOUT_S = 30
+
+
+class Event(NamedTuple):
+    """One record to send or one that came."""
+
+    partition: int
+    value: bytes | None
+    key: bytes | None = None
+    timestamp_ms: int = 0
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def create_topic(servers: str, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+    """Create a topic; its records are kept however old their timestamps say they are."""
+    admin = AdminClient({"bootstrap.servers": servers, **QUIET})
+    for done in admin.create_topics(
+        [NewTopic(topic, partitions, 1, config={"retention.ms": "-1", **(configs or {})})]
+    ).values():
+        done.result(TIMEOUT_S)
+
+
+def delete_topic(servers: str, topic: str) -> None:
+    """Delete a topic."""
+    admin = AdminClient({"bootstrap.servers": servers, **QUIET})
+    for done in admin.delete_topics([topic]).values():
+        done.result(TIMEOUT_S)
+
+
+def send(servers: str, topic: str, events: Sequence[Event]) -> None:
+    """Send the events in order and wait until all are acknowledged."""
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, **QUIET})
+    failures: list[KafkaException] = []
+    for event in events:
+        producer.produce(
+            topic,
+            event.value,
+            event.key,
+            event.partition,
+            timestamp=event.timestamp_ms,
+            headers=list(event.headers),
+            on_delivery=lambda error, _message: failures.append(KafkaException(error)) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0, "not everything was acknowledged in time"
+    assert not failures
+
+
+def receive(servers: str, topic: str, counts: Mapping[int, int]) -> list[Event]:
+    """The first `counts[partition]` records of each partition, in order within it."""
+    consumer = Consumer({
+        "bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False, **QUIET
+    })  # fmt: skip
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition, count in counts.items() if count])
+        left = {partition: count for partition, count in counts.items() if count}
+        events: list[Event] = []
+        while left:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, f"no more records; still expected: {left}"
+            if error := message.error():
+                raise KafkaException(error)
+            partition = message.partition()
+            assert partition is not None
+            if partition not in left:
+                continue
+            left[partition] -= 1
+            if not left[partition]:
+                del left[partition]
+            headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+            events.append(Event(partition, message.value(), message.key(), message.timestamp()[1], headers))
+        return events
+    finally:
+        consumer.close()
