@@ -1,0 +1,74 @@
+"""Request bodies made of many buffers: large ones are handed to the socket as they are, small ones are gathered."""
+
+import base64
+from collections.abc import Iterator, Sequence
+
+from crc32c import crc32c
+
+from wal.interface import Buffer
+
+PIECE_BYTES = 256 * 1024
+GATHER_BYTES = 64 * 1024
+"""Buffers shorter than this are gathered: a write per buffer would cost more than the copy."""
+
+
+class Body:
+    """What botocore and aiohttp take for a body: it has a length, and is iterated once per attempt."""
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self._parts = [memoryview(part).cast("B") for part in parts if len(part)]
+        self._size = sum(len(part) for part in self._parts)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bool__(self) -> bool:
+        return self._size > 0
+
+    def __aiter__(self) -> "_Pieces":
+        return _Pieces(self.pieces())
+
+    def read(self) -> bytes:
+        """All of it. botocore tells a streamed body from a bad parameter by this method, and does not call it."""
+        return b"".join(self._parts)
+
+    def checksum(self) -> str:
+        """CRC32C as S3 writes it."""
+        crc = 0
+        for part in self._parts:
+            crc = crc32c(part, crc)
+        return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+    def pieces(self) -> Iterator[Buffer]:
+        """The buffers to write, in order."""
+        small: list[Buffer] = []
+        small_bytes = 0
+        for part in self._parts:
+            if len(part) < GATHER_BYTES:
+                small.append(part)
+                small_bytes += len(part)
+                if small_bytes < PIECE_BYTES:
+                    continue
+            if small:
+                yield b"".join(small)
+                small, small_bytes = [], 0
+            if len(part) >= GATHER_BYTES:
+                for at in range(0, len(part), PIECE_BYTES):
+                    yield part[at : at + PIECE_BYTES]
+        if small:
+            yield b"".join(small)
+
+
+class _Pieces:
+    """The asynchronous face of an iterator that never waits."""
+
+    def __init__(self, pieces: Iterator[Buffer]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> "_Pieces":
+        return self
+
+    async def __anext__(self) -> Buffer:
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration

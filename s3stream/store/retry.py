@@ -1,0 +1,102 @@
+"""Which failures of an S3 call heal by themselves, and how long to wait before the next attempt. Pure."""
+
+import random
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from aiohttp import ClientError as ConnectionClientError
+from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, IncompleteReadError, SSLError
+
+from s3stream.errors import StoreError
+
+RETRY_CODES = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "ConditionalRequestConflict",
+        "InternalError",
+        "OperationAborted",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+    }
+)
+RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class Conflict(StoreError):
+    """A conditional write found an object."""
+
+
+class NoSuchUpload(StoreError):
+    """The multipart upload was completed, aborted, or never was."""
+
+
+class BadRange(StoreError):
+    """The object has no byte of the range."""
+
+
+class Kind(Enum):
+    """What a failure means to the caller."""
+
+    MISSING = auto()
+    CONFLICT = auto()
+    NO_UPLOAD = auto()
+    RANGE = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed attempt: whether another may help, and what to tell."""
+
+    kind: Kind
+    retry: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Backoff doubles from the least to the most, with full jitter: callers that failed together return apart."""
+
+    attempts_max: int
+    backoff_ms_min: int
+    backoff_ms_max: int
+
+    def delay_seconds(self, attempt: int, rng: random.Random) -> float:
+        """How long to wait after attempt `attempt` (from 1) failed."""
+        ceiling = min(self.backoff_ms_max, self.backoff_ms_min << min(attempt - 1, 30))
+        return rng.uniform(self.backoff_ms_min / 2, ceiling) / 1000
+
+
+def classify(error: Exception) -> Failure:
+    """Judge an exception of the client: answers by code and status, connection failures as worth another attempt.
+
+    Refusals (403), bad checksums, unknown uploads and bad parameters never heal and are never repeated.
+    """
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return classify_code(code, status, error.response.get("Error", {}).get("Message", ""))
+    passing = (EndpointConnectionError, HTTPClientError, IncompleteReadError, ConnectionClientError, OSError, EOFError)
+    heals = isinstance(error, passing) and not isinstance(error, SSLError)
+    return Failure(Kind.OTHER, heals, f"{type(error).__name__}: {error}")
+
+
+def classify_code(code: str, status: int, message: str) -> Failure:
+    """Judge an answer of the service."""
+    text = f"{code or status} {message}".strip()
+    if code == "NoSuchUpload":
+        return Failure(Kind.NO_UPLOAD, retry=False, text=text)
+    if code in {"PreconditionFailed", "412"} or status == 412:
+        return Failure(Kind.CONFLICT, retry=False, text=text)
+    if code in {"InvalidRange", "416"} or status == 416:
+        return Failure(Kind.RANGE, retry=False, text=text)
+    if code in RETRY_CODES or status in RETRY_STATUSES:
+        return Failure(Kind.OTHER, retry=True, text=text)
+    if code in {"NoSuchKey", "NoSuchBucket", "NotFound", "404"} or status == 404:
+        return Failure(Kind.MISSING, retry=False, text=text)
+    return Failure(Kind.OTHER, retry=False, text=text)

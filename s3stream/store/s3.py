@@ -1,0 +1,442 @@
+"""An object store on an S3 service, through aiobotocore.
+
+What makes it cheap: one client and its connections for the life of the store, payloads neither signed nor joined,
+CRC32C as the only checksum (the service checks it, so that bytes damaged on the way never become an object).
+
+What makes it safe: creation is conditional (`If-None-Match: *`), and a call repeated after an answer got lost may meet
+its own earlier success, which the writer's id in the object's metadata tells from another's object.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, TYPE_CHECKING, TypeVar, cast
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
+from aiohttp import ClientError as ClientConnectionError
+from botocore.exceptions import BotoCoreError, ClientError
+
+from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.store.body import Body
+from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from s3stream.store.retry import BadRange, Conflict, Failure, Kind, NoSuchUpload, RetryPolicy, classify, classify_code
+from s3stream.store.rules import check_key, check_range, check_receipts
+from wal.interface import Buffer
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3.client import S3Client
+    from types_aiobotocore_s3.type_defs import (
+        CompletedPartTypeDef,
+        DeleteTypeDef,
+        GetObjectOutputTypeDef,
+        ListObjectsV2OutputTypeDef,
+    )
+
+R = TypeVar("R")
+
+WRITER_KEY = "writer"
+DELETE_KEYS_MAX = 1000
+DELETES_IN_FLIGHT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """How to reach a bucket, and how hard to try."""
+
+    bucket: str
+    endpoint: str = ""
+    """URL of the service; empty: the region's own."""
+    region: str = "us-east-1"
+    access_key: str = ""
+    """Empty: credentials from the environment, the shared files or the instance, as boto does."""
+    secret_key: str = ""
+    path_style: bool = True
+    connections_max: int = 64
+    connect_timeout_ms: int = 5_000
+    read_timeout_ms: int = 30_000
+    """Longest silence of the service inside an answer."""
+    attempts_max: int = 8
+    backoff_ms_min: int = 50
+    backoff_ms_max: int = 5_000
+
+
+class S3Store:
+    """Objects in one bucket, which must exist."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: S3Settings,
+        *,
+        rng: random.Random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._calls = CallCounts()
+        self._policy = RetryPolicy(settings.attempts_max, settings.backoff_ms_min, settings.backoff_ms_max)
+        self._rng = rng
+        self._sleep = sleep
+        self._stack = AsyncExitStack()
+        self._client: S3Client | None = None
+
+    @property
+    def name(self) -> str:
+        """Name by which the catalog remembers where an object lies."""
+        return self._name
+
+    @property
+    def calls(self) -> CallCounts:
+        """Counters since the store was made."""
+        return self._calls
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket."""
+        return self._settings.bucket
+
+    @property
+    def client(self) -> "S3Client":
+        """The client, once the store is open."""
+        if self._client is None:
+            raise StoreError(f"{self._name}: the store is not open")
+        return self._client
+
+    async def open(self) -> None:
+        """Connect, and check that the bucket is there and can be used."""
+        settings = self._settings
+        config = AioConfig(
+            retries={"total_max_attempts": 1},
+            max_pool_connections=settings.connections_max,
+            connect_timeout=settings.connect_timeout_ms / 1000,
+            read_timeout=settings.read_timeout_ms / 1000,
+            signature_version="s3v4",
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            tcp_keepalive=True,
+            s3={"addressing_style": "path" if settings.path_style else "auto", "payload_signing_enabled": False},
+        )
+        self._client = await self._stack.enter_async_context(
+            get_session().create_client(
+                "s3",
+                region_name=settings.region,
+                endpoint_url=settings.endpoint or None,
+                aws_access_key_id=settings.access_key or None,
+                aws_secret_access_key=settings.secret_key or None,
+                config=config,
+            )
+        )
+        where = f"bucket {settings.bucket} at {settings.endpoint or settings.region}"
+        try:
+            await self.call(where, "head", lambda: self.client.head_bucket(Bucket=settings.bucket))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._client = None
+        await self._stack.aclose()
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
+        """Create the object as the concatenation of `parts`."""
+        check_key(key, where=self._name)
+        body = Body(parts)
+        checksum = body.checksum()
+
+        async def attempt() -> None:
+            self._calls.bytes_written += len(body)
+            await self.client.put_object(
+                Bucket=self.bucket,
+                Key=key,
+                Body=cast("IO[bytes]", body),
+                Metadata={WRITER_KEY: writer_id},
+                IfNoneMatch="*",
+                ChecksumCRC32C=checksum,
+            )
+
+        try:
+            await self.call(key, "put", attempt, expected=Conflict)
+        except Conflict as error:
+            await self.expect_own(key, writer_id, error)
+
+    async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
+        """Begin an upload in parts."""
+        check_key(key, where=self._name)
+        answer = await self.call(
+            key,
+            "multipart",
+            lambda: self.client.create_multipart_upload(
+                Bucket=self.bucket, Key=key, Metadata={WRITER_KEY: writer_id}, ChecksumAlgorithm="CRC32C"
+            ),
+        )
+        return _Upload(self, key, writer_id, answer["UploadId"])
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        """Abort an upload a crashed process left behind; no error when there is none."""
+        try:
+            await self.call(
+                key,
+                "multipart",
+                lambda: self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id),
+                expected=NoSuchUpload,
+            )
+        except NoSuchUpload:
+            return
+
+    async def get(self, key: str, start: int, end: int) -> memoryview:
+        """Bytes [start, end)."""
+        check_range(start, end, where=f"{self._name}:{key}")
+
+        async def attempt() -> memoryview:
+            answer = await self.client.get_object(Bucket=self.bucket, Key=key, Range=f"bytes={start}-{end - 1}")
+            return await self._receive(answer)
+
+        try:
+            data = await self.call(key, "get", attempt, expected=BadRange)
+        except BadRange:
+            data = memoryview(b"")
+        if len(data) != end - start:
+            self._calls.errors += 1
+            raise StoreError(f"{self._name}:{key}: asked for bytes [{start}, {end}), got {len(data)}: it is shorter")
+        return data
+
+    async def get_tail(self, key: str, size_bytes: int) -> TailRead:
+        """The last `size_bytes`, or all."""
+
+        async def attempt() -> TailRead:
+            answer = await self.client.get_object(Bucket=self.bucket, Key=key, Range=f"bytes=-{size_bytes}")
+            data = await self._receive(answer)
+            content_range = answer.get("ContentRange", "")
+            return TailRead(data, int(content_range.rpartition("/")[2]) if content_range else len(data))
+
+        try:
+            return await self.call(key, "get", attempt, expected=BadRange)
+        except BadRange:
+            # No last byte: the object is empty.
+            return TailRead(memoryview(b""), 0)
+
+    async def writer_id(self, key: str) -> str | None:
+        """Who wrote the object; None when there is no such object."""
+        try:
+            answer = await self.call(
+                key,
+                "head",
+                lambda: self.client.head_object(Bucket=self.bucket, Key=key),
+                expected=ObjectNotFound,
+            )
+        except ObjectNotFound:
+            return None
+        return answer["Metadata"].get(WRITER_KEY, "")
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """Delete in batches, several at a time; absent keys are no error."""
+        slots = asyncio.Semaphore(DELETES_IN_FLIGHT)
+        failed: dict[str, StoreError] = {}
+
+        async def batch(some: Sequence[str]) -> None:
+            async with slots:
+                failed.update(await self._delete_batch(some))
+
+        async with asyncio.TaskGroup() as group:
+            for at in range(0, len(keys), DELETE_KEYS_MAX):
+                group.create_task(batch(keys[at : at + DELETE_KEYS_MAX]))
+        self._calls.errors += len(failed)
+        return failed
+
+    async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
+        """All objects under `prefix`, page by page, in the order of keys."""
+        token = ""
+        while True:
+            answer = await self.call(prefix, "list", partial(self._page, prefix, token))
+            for each in answer.get("Contents", ()):
+                yield StoredObject(each["Key"], each["Size"], int(each["LastModified"].timestamp() * 1000))
+            token = answer.get("NextContinuationToken", "")
+            if not token:
+                return
+
+    async def call(
+        self,
+        key: str,
+        kind: str,
+        attempt: Callable[[], Awaitable[R]],
+        *,
+        expected: type[StoreError] | tuple[type[StoreError], ...] = (),
+    ) -> R:
+        """Run `attempt` until it succeeds, fails for good, or attempts run out: then raises StoreError.
+
+        Each attempt counts as a call of `kind`; a final failure counts as an error unless it is `expected`.
+        """
+        number = 1
+        while True:
+            setattr(self._calls, kind, getattr(self._calls, kind) + 1)
+            try:
+                return await attempt()
+            except (ClientError, BotoCoreError, ClientConnectionError, OSError, EOFError) as cause:
+                failure = classify(cause)
+                if not failure.retry or number >= self._policy.attempts_max:
+                    error = self._error(key, kind, failure, number)
+                    if not isinstance(error, expected):
+                        self._calls.errors += 1
+                    raise error from cause
+            self._calls.retries += 1
+            await self._sleep(self._policy.delay_seconds(number, self._rng))
+            number += 1
+
+    async def expect_own(self, key: str, writer_id: str, error: StoreError) -> None:
+        """Accept that the object exists if this writer made it, in an earlier attempt whose answer got lost."""
+        found = await self.writer_id(key)
+        if found == writer_id:
+            return
+        self._calls.errors += 1
+        if found is None:
+            raise error
+        raise ObjectExists(f"{self._name}:{key}: written by {found!r}, not {writer_id!r}") from error
+
+    def _error(self, key: str, kind: str, failure: Failure, attempts: int) -> StoreError:
+        tries = f" after {attempts} attempts" if attempts > 1 else ""
+        text = f"{self._name}:{key}: {kind.replace('_', ' ')} failed{tries}: {failure.text}"
+        classes = {
+            Kind.MISSING: ObjectNotFound,
+            Kind.CONFLICT: Conflict,
+            Kind.NO_UPLOAD: NoSuchUpload,
+            Kind.RANGE: BadRange,
+            Kind.OTHER: StoreError,
+        }
+        return classes[failure.kind](text)
+
+    async def _delete_batch(self, keys: Sequence[str]) -> dict[str, StoreError]:
+        """Delete up to a thousand keys; keys that failed for a passing reason are tried again, alone."""
+        failed: dict[str, StoreError] = {}
+        number = 1
+        while keys:
+            wanted: DeleteTypeDef = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            try:
+                delete = partial(self.client.delete_objects, Bucket=self.bucket, Delete=wanted)
+                answer = await self.call(keys[0], "delete", delete, expected=StoreError)
+            except StoreError as error:
+                return failed | dict.fromkeys(keys, error)
+            again: list[str] = []
+            for each in answer.get("Errors", ()):
+                failure = classify_code(each.get("Code", ""), 0, each.get("Message", ""))
+                if failure.retry and number < self._policy.attempts_max:
+                    again.append(each["Key"])
+                elif failure.kind is not Kind.MISSING:
+                    failed[each["Key"]] = self._error(each["Key"], "delete", failure, number)
+            if again:
+                self._calls.retries += 1
+                await self._sleep(self._policy.delay_seconds(number, self._rng))
+            number += 1
+            keys = again
+        return failed
+
+    async def _page(self, prefix: str, token: str) -> "ListObjectsV2OutputTypeDef":
+        if not token:
+            return await self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix)
+        return await self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, ContinuationToken=token)
+
+    async def _receive(self, answer: "GetObjectOutputTypeDef") -> memoryview:
+        """Read a body into one buffer of its length."""
+        size = answer["ContentLength"]
+        data = bytearray(size)
+        cursor = 0
+        async with answer["Body"] as body:
+            async for piece in body.raw_stream.content.iter_any():
+                data[cursor : cursor + len(piece)] = piece
+                cursor += len(piece)
+        self._calls.bytes_read += cursor
+        if cursor != size:
+            raise EOFError(f"{cursor} bytes of a body of {size}")
+        return memoryview(data)
+
+
+class _Upload:
+    """A multipart upload under way. The tag of a part is its ETag and its checksum."""
+
+    def __init__(self, store: S3Store, key: str, writer_id: str, upload_id: str) -> None:
+        self._store = store
+        self._key = key
+        self._writer_id = writer_id
+        self._upload_id = upload_id
+
+    @property
+    def upload_id(self) -> str:
+        """The store's name for the upload."""
+        return self._upload_id
+
+    async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
+        """Send part `number` (from 1)."""
+        store = self._store
+        body = Body(parts)
+        checksum = body.checksum()
+
+        async def attempt() -> str:
+            store.calls.bytes_written += len(body)
+            answer = await store.client.upload_part(
+                Bucket=store.bucket,
+                Key=self._key,
+                UploadId=self._upload_id,
+                PartNumber=number,
+                Body=cast("IO[bytes]", body),
+                ChecksumCRC32C=checksum,
+            )
+            return answer["ETag"]
+
+        etag = await store.call(self._key, "part", attempt)
+        return PartReceipt(number, f"{etag} {checksum}", len(body))
+
+    async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
+        """Make part `number` of bytes [start, end) of another object of the bucket, inside the service."""
+        store = self._store
+        check_range(start, end, where=f"{store.name}:{source_key}")
+        answer = await store.call(
+            source_key,
+            "part_copy",
+            lambda: store.client.upload_part_copy(
+                Bucket=store.bucket,
+                Key=self._key,
+                UploadId=self._upload_id,
+                PartNumber=number,
+                CopySource={"Bucket": store.bucket, "Key": source_key},
+                CopySourceRange=f"bytes={start}-{end - 1}",
+            ),
+        )
+        result = answer["CopyPartResult"]
+        return PartReceipt(number, f"{result['ETag']} {result.get('ChecksumCRC32C', '')}", end - start)
+
+    async def complete(self, receipts: Sequence[PartReceipt]) -> None:
+        """Make the object visible; a repetition that finds the upload gone and its own object there is a success."""
+        store = self._store
+        check_receipts(receipts, where=f"{store.name}:{self._key}")
+        parts = [_completed_part(receipt) for receipt in receipts]
+        try:
+            await store.call(
+                self._key,
+                "multipart",
+                lambda: store.client.complete_multipart_upload(
+                    Bucket=store.bucket,
+                    Key=self._key,
+                    UploadId=self._upload_id,
+                    MultipartUpload={"Parts": parts},
+                    IfNoneMatch="*",
+                ),
+                expected=(Conflict, NoSuchUpload),
+            )
+        except (Conflict, NoSuchUpload) as error:
+            await store.expect_own(self._key, self._writer_id, error)
+
+    async def abort(self) -> None:
+        """Give up."""
+        await self._store.abort_multipart(self._key, self._upload_id)
+
+
+def _completed_part(receipt: PartReceipt) -> "CompletedPartTypeDef":
+    etag, _, checksum = receipt.tag.partition(" ")
+    part: CompletedPartTypeDef = {"PartNumber": receipt.number, "ETag": etag}
+    if checksum:
+        part["ChecksumCRC32C"] = checksum
+    return part

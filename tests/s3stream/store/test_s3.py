@@ -1,0 +1,194 @@
+"""What only the S3 store has: answers that get lost, services that refuse or slow down, connections that break."""
+
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+
+from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.store.s3 import S3Store
+from tests.s3stream.store.conftest import s3_settings
+from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy
+from tests.support.s3 import S3Server
+
+MIB = 1024 * 1024
+SLOW = Fault(status=503, code="SlowDown")
+
+
+class Faults:
+    """What happens to the next requests that match."""
+
+    def __init__(self) -> None:
+        self.plan: list[tuple[Callable[[Request], bool], Fault]] = []
+        self.seen: list[Request] = []
+        self.sleeps: list[float] = []
+
+    def decide(self, request: Request) -> Fault:
+        self.seen.append(request)
+        for at, (matches, fault) in enumerate(self.plan):
+            if matches(request):
+                del self.plan[at]
+                return fault
+        return PASS
+
+    def add(self, method: str, fault: Fault, times: int = 1, *, containing: str = "") -> None:
+        rule = (lambda request: request.method == method and containing in request.target, fault)
+        self.plan += [rule] * times
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+
+
+@contextlib.asynccontextmanager
+async def faulty(server: S3Server, *, read_timeout_ms: int = 30_000) -> AsyncIterator[tuple[S3Store, Faults]]:
+    """A store behind a proxy."""
+    faults = Faults()
+    at = urlsplit(server.endpoint)
+    assert at.hostname
+    assert at.port
+    async with fault_proxy(at.hostname, at.port, faults.decide) as endpoint:
+        settings = replace(s3_settings(server), endpoint=endpoint, attempts_max=4, read_timeout_ms=read_timeout_ms)
+        store = S3Store("s3", settings, rng=random.Random(1), sleep=faults.sleep)
+        await store.open()
+        try:
+            yield store, faults
+            assert not faults.plan, "every fault happened"
+        finally:
+            await store.close()
+
+
+@pytest.mark.parametrize("fault", [SLOW, Fault(status=500, code="InternalError"), Fault(reset_before=True)])
+async def test_passing_failures_are_repeated(server: S3Server, prefix: str, fault: Fault) -> None:
+    async with faulty(server) as (store, faults):
+        faults.add("PUT", fault, 3)
+        await store.put(prefix + "a", [b"x" * 100_000], writer_id="w")
+        faults.add("GET", fault, 2)
+        assert bytes(await store.get(prefix + "a", 1, 3)) == b"xx"
+        faults.add("POST", fault, 1)
+        assert await store.delete([prefix + "a"]) == {}
+        # The HTTP client itself repeats a GET once when a connection it kept turns out to be closed.
+        assert (store.calls.put, store.calls.delete) == (4, 2)
+        assert store.calls.get == (2 if fault.reset_before else 3)
+        assert (store.calls.retries, store.calls.errors) == (store.calls.get + 3, 0)
+        assert len(faults.sleeps) == store.calls.retries
+        assert faults.sleeps[2] > faults.sleeps[0] * 0.5
+
+
+async def test_attempts_run_out(server: S3Server, prefix: str) -> None:
+    async with faulty(server) as (store, faults):
+        faults.add("PUT", SLOW, 4)
+        with pytest.raises(StoreError, match=r"s3:.*a: put failed after 4 attempts: SlowDown"):
+            await store.put(prefix + "a", [b"x"], writer_id="w")
+        assert (store.calls.retries, store.calls.errors) == (3, 1)
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (400, "BadDigest"), (501, "NotImplemented")])
+async def test_refusals_are_not_repeated(server: S3Server, prefix: str, status: int, code: str) -> None:
+    async with faulty(server) as (store, faults):
+        faults.add("PUT", Fault(status=status, code=code))
+        with pytest.raises(StoreError, match=code):
+            await store.put(prefix + "a", [b"x"], writer_id="w")
+        assert (store.calls.put, store.calls.retries, store.calls.errors) == (1, 0, 1)
+
+
+async def test_a_lost_answer_to_a_put_is_a_success(server: S3Server, prefix: str) -> None:
+    async with faulty(server) as (store, faults):
+        faults.add("PUT", Fault(lose_answer=True))
+        await store.put(prefix + "a", [b"mine"], writer_id="w1")
+        assert bytes(await store.get(prefix + "a", 0, 4)) == b"mine"
+        assert (store.calls.put, store.calls.retries, store.calls.errors) == (2, 1, 0)
+        faults.add("PUT", Fault(lose_answer=True))
+        with pytest.raises(ObjectExists, match="'w1'"):
+            await store.put(prefix + "a", [b"theirs"], writer_id="w2")
+
+
+async def test_a_lost_answer_to_a_completion_is_a_success(server: S3Server, prefix: str) -> None:
+    async with faulty(server) as (store, faults):
+        upload = await store.start_multipart(prefix + "m", writer_id="w1")
+        faults.add("PUT", Fault(lose_answer=True))
+        receipts = [await upload.put_part(1, [b"1" * 5 * MIB]), await upload.put_part(2, [b"2"])]
+        faults.add("POST", Fault(lose_answer=True), containing="uploadId")
+        await upload.complete(receipts)
+        assert (await store.get_tail(prefix + "m", 1)).size_bytes == 5 * MIB + 1
+        assert (store.calls.part, store.calls.retries, store.calls.errors) == (3, 2, 0)
+        await upload.abort()
+        assert await store.writer_id(prefix + "m") == "w1"
+
+
+async def test_an_unknown_upload_is_not_repeated(server: S3Server, prefix: str) -> None:
+    async with faulty(server) as (store, _):
+        upload = await store.start_multipart(prefix + "m", writer_id="w1")
+        await upload.abort()
+        with pytest.raises(StoreError, match="NoSuchUpload"):
+            await upload.put_part(1, [b"x"])
+        assert store.calls.retries == 0
+
+
+async def test_a_body_cut_short_is_read_again(server: S3Server, prefix: str) -> None:
+    async with faulty(server) as (store, faults):
+        data = random.Random(1).randbytes(300_000)
+        await store.put(prefix + "a", [data], writer_id="w")
+        faults.add("GET", Fault(answer_bytes_max=100_000), 2)
+        assert bytes(await store.get(prefix + "a", 0, 300_000)) == data
+        assert store.calls.retries == 2
+
+
+async def test_a_silent_service_times_out(server: S3Server, prefix: str) -> None:
+    async with faulty(server, read_timeout_ms=300) as (store, faults):
+        await store.put(prefix + "a", [b"x"], writer_id="w")
+        faults.add("GET", Fault(hang=True))
+        assert bytes(await store.get(prefix + "a", 0, 1)) == b"x"
+        assert store.calls.retries == 1
+
+
+async def test_deletes_fail_key_by_key(server: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with faulty(server) as (store, faults):
+        asked: list[list[str]] = []
+
+        async def delete_objects(Bucket: str, Delete: dict[str, list[dict[str, str]]]) -> object:  # noqa: N803
+            keys = [each["Key"] for each in Delete["Objects"]]
+            asked.append(keys)
+            codes = {"busy": "SlowDown", "denied": "AccessDenied", "gone": "NoSuchKey"}
+            if len(asked) > 1:
+                codes.pop("busy")
+            return {"Errors": [{"Key": key, "Code": codes[key]} for key in keys if key in codes]}
+
+        monkeypatch.setattr(store.client, "delete_objects", delete_objects)
+        failed = await store.delete(["a", "busy", "denied", "gone"])
+        assert asked == [["a", "busy", "denied", "gone"], ["busy"]]
+        assert list(failed) == ["denied"]
+        assert "AccessDenied" in str(failed["denied"])
+        assert (store.calls.delete, store.calls.retries, store.calls.errors) == (2, 1, 1)
+        assert len(faults.sleeps) == 1
+
+
+async def test_a_damaged_body_is_refused_by_the_service(
+    server: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with faulty(server) as (store, _):
+        monkeypatch.setattr("s3stream.store.body.Body.checksum", lambda _: "AAAAAA==")
+        with pytest.raises(StoreError, match=r"put failed: "):
+            await store.put(prefix + "a", [b"x"], writer_id="w")
+        assert store.calls.retries == 0
+        assert await store.writer_id(prefix + "a") is None
+
+
+async def test_a_missing_bucket_and_a_bad_key_are_told_at_opening(server: S3Server) -> None:
+    good = s3_settings(server)
+    for settings in (replace(good, bucket="absent"), replace(good, secret_key="wrong")):
+        store = S3Store("s3", settings, rng=random.Random(1))
+        with pytest.raises(StoreError, match=r"s3:bucket .* at http://127.0.0.1"):
+            await store.open()
+        with pytest.raises(StoreError, match="not open"):
+            await store.get("a", 0, 1)
+
+
+async def test_an_empty_object_has_an_empty_tail(server: S3Server, prefix: str) -> None:
+    async with faulty(server) as (store, _):
+        await store.put(prefix + "a", [], writer_id="w")
+        assert await store.get_tail(prefix + "a", 10) == (memoryview(b""), 0)
+        with pytest.raises(ObjectNotFound):
+            await store.get_tail(prefix + "b", 10)

@@ -1,0 +1,140 @@
+"""An HTTP proxy between a client and a server that answers wrongly, late or not at all, as a test decides.
+
+It stands in front of one server, forwards requests unchanged (signatures stay valid) and asks `decide` what to do with
+each. One request at a time per connection; nothing is kept when it stops.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+HEAD_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client sent: tests decide by these."""
+
+    method: str
+    target: str
+    """Path and query."""
+    number: int
+    """From 1, over all connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to a request. Without any field set it passes."""
+
+    status: int = 0
+    """Answer with this status, and `code`, without asking the server."""
+    code: str = ""
+    reset_before: bool = False
+    """Close the connection; the server never sees the request."""
+    lose_answer: bool = False
+    """Let the server apply the request, then close the connection without an answer."""
+    answer_bytes_max: int | None = None
+    """Cut the answer's body after so many bytes and close the connection."""
+    hang: bool = False
+    """Never answer."""
+
+
+PASS = Fault()
+
+
+@contextlib.asynccontextmanager
+async def fault_proxy(host: str, port: int, decide: Callable[[Request], Fault]) -> AsyncIterator[str]:
+    """Run the proxy on a free loopback port; yields its URL."""
+    proxy = _Proxy(host, port, decide)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
+    own_port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{own_port}"
+    finally:
+        proxy.stopped.set()
+        server.close()
+        await proxy.idle.wait()
+        await server.wait_closed()
+
+
+class _Proxy:
+    def __init__(self, host: str, port: int, decide: Callable[[Request], Fault]) -> None:
+        self._upstream = (host, port)
+        self._decide = decide
+        self._count = 0
+        self._connections = 0
+        self.stopped = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        self.idle.clear()
+        try:
+            stopped = asyncio.ensure_future(self.stopped.wait())
+            work = asyncio.ensure_future(self._work(reader, writer))
+            await asyncio.wait({stopped, work}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (stopped, work):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, OSError, EOFError):
+                    await task
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            self._connections -= 1
+            if not self._connections:
+                self.idle.set()
+
+    async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            lines = head.decode("latin-1").split("\r\n")
+            method, target, _ = lines[0].split(" ")
+            kept = [line for line in lines if not line.lower().startswith("expect:")]
+            self._count += 1
+            fault = self._decide(Request(method, target, self._count))
+            if len(kept) != len(lines):
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            body = await reader.readexactly(_content_length(lines))
+            if fault.reset_before:
+                return
+            if fault.hang:
+                await self.stopped.wait()
+            if fault.status:
+                text = f"<Error><Code>{fault.code}</Code><Message>injected</Message></Error>".encode()
+                writer.write(f"HTTP/1.1 {fault.status} Injected\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+                await writer.drain()
+                continue
+            answer_head, answer_body = await self._forward("\r\n".join(kept).encode("latin-1") + body, method)
+            if fault.lose_answer:
+                return
+            if fault.answer_bytes_max is not None:
+                writer.write(answer_head + answer_body[: fault.answer_bytes_max])
+                await writer.drain()
+                return
+            writer.write(answer_head + answer_body)
+            await writer.drain()
+
+    async def _forward(self, request: bytes, method: str) -> tuple[bytes, bytes]:
+        reader, writer = await asyncio.open_connection(*self._upstream, limit=HEAD_BYTES_MAX)
+        try:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            lines = head.decode("latin-1").split("\r\n")
+            bodiless = method == "HEAD" or " 204 " in lines[0] or " 304 " in lines[0]
+            return head, b"" if bodiless else await reader.readexactly(_content_length(lines))
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+def _content_length(lines: list[str]) -> int:
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.lower() == "content-length":
+            return int(value)
+        assert name.lower() != "transfer-encoding", "the proxy knows no chunked bodies"
+    return 0
