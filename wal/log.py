@@ -490,7 +490,7 @@ class DeltaWal:
         if self._error is not None:
             raise self._error
 
-    async def close(self) -> None:
+    async def close(self, *, release_device: bool = True) -> None:
         """Write out what was appended, mark the stop graceful, release the device. Again: does nothing."""
         if self._closed:
             return
@@ -507,4 +507,5 @@ class DeltaWal:
             _LOG.warning("closed without a graceful stop", device=self._device.name, error=str(error))
         finally:
             self._cancel_timers()
-            await self._device.close()
+            if release_device:
+                await self._device.close()

@@ -1,0 +1,184 @@
+"""A simulated disk with a volatile cache, driven by a seed: it reorders, delays, tears, loses and refuses.
+
+`SimDisk` is the medium: it survives crashes of the process and loses, on a power cut, whatever was not flushed, sector
+by sector. `SimDevice` is one opening of it, a `wal.device.Device`: its requests complete on later turns of the loop, in
+an order that the seed picks.
+"""
+
+import errno
+from asyncio import get_running_loop
+from dataclasses import dataclass
+from random import Random
+
+from wal.device import IoKind, IoRequest
+from wal.format import RING_POSITION
+
+SECTOR_BYTES = 512
+
+
+@dataclass(slots=True)
+class Faults:
+    """What may go wrong, as probabilities per request."""
+
+    write_error: float = 0.0
+    """EIO; part of the write may have reached the disk."""
+    read_error: float = 0.0
+    """EIO, or a short read that the device layer gave up on."""
+    read_only_after: int | None = None
+    """From this many writes on, every write fails with EROFS: the kernel remounted the disk."""
+    cut_after: int | None = None
+    """From this many requests on, the power is gone: what is under way tears, nothing completes without error."""
+    hang: bool = False
+    """Nothing completes any more."""
+
+
+class SimDisk:
+    """The medium: `data` is what a read sees, `stable` what survives a power cut."""
+
+    def __init__(self, size_bytes: int, random: Random, *, volatile: bool = False) -> None:
+        self.random = random
+        self.volatile = volatile
+        """Whether a completed write stays in the cache until a flush (a device used with `durability=direct`)."""
+        self.data = bytearray(size_bytes)
+        self.stable = bytearray(size_bytes)
+        self.dirty: set[int] = set()
+        """Sectors of `data` that `stable` does not have."""
+
+    def write(self, position: int, content: memoryview, *, synced: bool) -> None:
+        end = position + len(content)
+        assert position % SECTOR_BYTES == end % SECTOR_BYTES == 0, "unaligned write"
+        self.data[position:end] = content
+        sectors = range(position // SECTOR_BYTES, end // SECTOR_BYTES)
+        if synced:
+            self.stable[position:end] = content
+            self.dirty.difference_update(sectors)
+        else:
+            self.dirty.update(sectors)
+
+    def flush(self) -> None:
+        for sector in self.dirty:
+            at = sector * SECTOR_BYTES
+            self.stable[at : at + SECTOR_BYTES] = self.data[at : at + SECTOR_BYTES]
+        self.dirty.clear()
+
+    def tear(self, position: int, content: memoryview) -> None:
+        """Let some sectors of a write reach the cache: none, all, a prefix or any."""
+        sectors = range(0, len(content), SECTOR_BYTES)
+        match self.random.randrange(4):
+            case 0:
+                chosen = []
+            case 1:
+                chosen = list(sectors)
+            case 2:
+                chosen = list(sectors[: self.random.randrange(len(sectors) + 1)])
+            case _:
+                chosen = [at for at in sectors if self.random.random() < 0.5]
+        for at in chosen:
+            self.write(position + at, content[at : at + SECTOR_BYTES], synced=False)
+
+    def power_cut(self) -> None:
+        """Lose each unflushed sector or not, as the seed says."""
+        for sector in sorted(self.dirty):
+            at = sector * SECTOR_BYTES
+            if self.random.random() < 0.5:
+                self.stable[at : at + SECTOR_BYTES] = self.data[at : at + SECTOR_BYTES]
+        self.data[:] = self.stable
+        self.dirty.clear()
+
+
+class SimDevice:
+    """One opening of a `SimDisk`."""
+
+    def __init__(self, disk: SimDisk, faults: Faults | None = None, *, name: str = "sim", shared: bool = False) -> None:
+        self.disk = disk
+        self.faults = faults or Faults()
+        self.requests = 0
+        self.writes = 0
+        self.closed = False
+        self.under_way: list[IoRequest] = []
+        self._name = name
+        self._shared = shared
+        self._scheduled = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.disk.data)
+
+    @property
+    def description(self) -> str:
+        return "simulated"
+
+    @property
+    def shared(self) -> bool:
+        return self._shared
+
+    def submit(self, request: IoRequest) -> None:
+        self.under_way.append(request)
+        self._schedule()
+
+    async def close(self) -> None:
+        self.crash()
+
+    def crash(self) -> None:
+        """The process dies: what is under way tears into the disk's cache, no callback runs any more."""
+        self.closed = True
+        for request in self.under_way:
+            self._tear(request)
+        self.under_way.clear()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self.closed and not self.faults.hang:
+            self._scheduled = True
+            get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        """Complete some of what is under way, in any order."""
+        self._scheduled = False
+        random = self.disk.random
+        while self.under_way and not self.closed:
+            if random.random() < 0.4:
+                break
+            request = self.under_way.pop(random.randrange(len(self.under_way)))
+            self._perform(request)
+            request.done(request)
+        if self.under_way:
+            self._schedule()
+
+    def _perform(self, request: IoRequest) -> None:
+        faults, random = self.faults, self.disk.random
+        self.requests += 1
+        if faults.cut_after is not None and self.requests > faults.cut_after:
+            self._tear(request)
+            request.error = OSError(errno.ENODEV, "power cut")
+        elif request.kind is IoKind.FLUSH:
+            self.disk.flush()
+        elif request.kind is IoKind.READ:
+            self._read(request)
+        else:
+            self.writes += 1
+            if faults.read_only_after is not None and self.writes > faults.read_only_after:
+                request.error = OSError(errno.EROFS, "Read-only file system")
+            elif random.random() < faults.write_error:
+                self._tear(request)
+                request.error = OSError(errno.EIO, "Input/output error")
+            else:
+                for position, content in request.segments:
+                    self.disk.write(position, content, synced=not self.disk.volatile)
+                if request.check_header:
+                    request.header = bytes(self.disk.data[:RING_POSITION])
+
+    def _read(self, request: IoRequest) -> None:
+        if self.disk.random.random() < self.faults.read_error:
+            request.error = OSError(errno.EIO, "short read")
+            return
+        for position, buffer in request.segments:
+            buffer[:] = self.disk.data[position : position + len(buffer)]
+
+    def _tear(self, request: IoRequest) -> None:
+        if request.kind is IoKind.WRITE:
+            for position, content in request.segments:
+                self.disk.tear(position, content)

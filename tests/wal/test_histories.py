@@ -1,0 +1,195 @@
+"""Seeded histories of appends, trims, crashes and recoveries on a simulated disk.
+
+Set ANABRANCH_WAL_HISTORIES for more of them (`make soak-wal` runs 20,000), ANABRANCH_WAL_SEED to repeat one.
+"""
+
+import os
+from asyncio import sleep
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from tests.support.sim_device import Faults, SimDevice, SimDisk
+from tests.support.wal_model import WalModel
+from wal.format import PAGE_BYTES, RING_POSITION
+from wal.interface import OverCapacity, RecordTooLarge, WalError, WalRefused
+from wal.log import DeltaWal
+from wal.settings import WalSettings
+from wal.tools import resize
+
+HISTORIES = int(os.environ.get("ANABRANCH_WAL_HISTORIES", "500"))
+SEED = os.environ.get("ANABRANCH_WAL_SEED")
+BATCH = 25
+
+
+@dataclass(slots=True)
+class History:
+    """One disk, one log after the other on it, and what they promised."""
+
+    random: Random
+    settings: WalSettings
+    disk: SimDisk
+    model: WalModel = field(default_factory=WalModel)
+    epoch: int = 0
+    opened: int = 0
+    acked: int = 0
+
+    @classmethod
+    def of(cls, seed: int, *, volatile: bool = False) -> "History":
+        random = Random(seed)
+        ring_pages = random.choice([16, 24, 48, 96])
+        block_pages = random.choice([1, 2, 4])
+        window_pages = random.choice([1, 2, 4, 8])
+        settings = WalSettings(
+            capacity_bytes=RING_POSITION + ring_pages * PAGE_BYTES,
+            block_bytes_max=block_pages * PAGE_BYTES,
+            writes_in_flight_max=random.choice([1, 2, 4, 8]),
+            window_bytes=min(window_pages, 16) * PAGE_BYTES,
+            window_bytes_max=16 * PAGE_BYTES,
+            queue_bytes_max=random.choice([4, 16, 64]) * PAGE_BYTES,
+            fencing=random.choice(["strict", "local"]),
+        )
+        size_bytes = RING_POSITION + 128 * PAGE_BYTES
+        return cls(random, settings, SimDisk(size_bytes, random, volatile=volatile))
+
+    async def run(self, steps: int) -> None:
+        for _ in range(steps):
+            wal, device = await self.open()
+            if wal is None:
+                continue
+            await self.use(wal, device)
+            await self.stop(wal, device)
+            if self.random.random() < 0.3:
+                await self.resize()
+
+    def faults(self) -> Faults:
+        random = self.random
+        faults = Faults()
+        match random.randrange(12):
+            case 0:
+                faults.write_error = 0.03
+            case 1:
+                faults.read_only_after = random.randrange(30)
+            case 2:
+                faults.read_error = 0.1
+            case 3 | 4:
+                faults.cut_after = random.randrange(60)
+            case _:
+                pass
+        return faults
+
+    async def open(self) -> tuple[DeltaWal | None, SimDevice]:
+        """Recover and check; None if the power failed meanwhile."""
+        self.epoch += 1
+        device = SimDevice(self.disk, self.faults())
+        wal = DeltaWal(
+            device, self.settings, node_id=1, node_epoch=self.epoch, now_ms=lambda: self.epoch, clock=lambda: 0.0
+        )
+        try:
+            recovered = [record async for record in wal.recover()]
+        except WalError:
+            assert device.faults != Faults(), "recovery failed without a fault"
+            self.crash(device)
+            return None, device
+        self.model.check(recovered)
+        self.opened += 1
+        return wal, device
+
+    async def use(self, wal: DeltaWal, device: SimDevice) -> None:
+        random = self.random
+        for _ in range(random.randrange(40)):
+            try:
+                match random.randrange(10):
+                    case 0 | 1 | 2 | 3 | 4:
+                        self.append(wal)
+                    case 5 | 6:
+                        await sleep(0)
+                    case 7 | 8:
+                        await self.trim(wal)
+                    case _:
+                        if self.model.records:
+                            for _ in range(random.randrange(20)):
+                                await sleep(0)
+                                assert wal.used_bytes <= wal.capacity_bytes
+            except OverCapacity:
+                await self.trim(wal)
+            except WalError:
+                assert device.faults != Faults(), "failed without a fault"
+                return
+
+    def append(self, wal: DeltaWal) -> None:
+        random = self.random
+        for _ in range(random.choice([1, 1, 3, 10])):
+            size_bytes = random.choice([0, 1, random.randrange(100), random.randrange(5000), random.randrange(17000)])
+            body = random.randbytes(size_bytes)
+            cut = random.randrange(size_bytes + 1)
+            try:
+                self.model.appended(wal.append([body[:cut], memoryview(body)[cut:]]), body)
+            except RecordTooLarge:
+                assert size_bytes > PAGE_BYTES
+
+    async def trim(self, wal: DeltaWal) -> None:
+        acked = [record.offset for record in self.model.records if record.acked]
+        if not acked:
+            return
+        offset = self.random.choice([acked[-1], self.random.choice(acked)])
+        self.model.trim_requested = max(self.model.trim_requested, offset)
+        try:
+            await wal.trim(offset)
+        except WalError:
+            return
+        self.model.trim_confirmed = max(self.model.trim_confirmed, offset)
+
+    async def stop(self, wal: DeltaWal, device: SimDevice) -> None:
+        if self.random.random() < 0.2:
+            await wal.close()
+            if device.faults == Faults():
+                assert all(record.acked for record in self.model.records), "closed with records that are not durable"
+            self.crash(device)
+        else:
+            self.crash(device)
+        self.acked += len(self.model.acks)
+
+    def crash(self, device: SimDevice) -> None:
+        device.crash()
+        if self.random.random() < 0.6:
+            self.disk.power_cut()
+
+    async def resize(self) -> None:
+        capacity = RING_POSITION + self.random.randrange(16, 129) * PAGE_BYTES
+        device = SimDevice(self.disk, Faults(cut_after=self.random.choice([None, self.random.randrange(30)])))
+        try:
+            await resize(device, capacity, now_ms=lambda: self.epoch)
+        except WalRefused:
+            pass
+        except WalError:
+            assert device.faults.cut_after is not None
+        self.crash(device)
+
+
+@pytest.mark.parametrize("batch", range(0, HISTORIES, BATCH))
+async def test_what_was_acked_comes_back(batch: int) -> None:
+    opened = acked = 0
+    for seed in [int(SEED)] if SEED else range(batch, min(batch + BATCH, HISTORIES)):
+        history = History.of(seed)
+        try:
+            await history.run(12)
+        except BaseException as error:
+            error.add_note(f"repeat with ANABRANCH_WAL_SEED={seed}")
+            raise
+        opened += history.opened
+        acked += history.acked
+    assert opened > 0
+    assert acked > 0
+
+
+async def test_the_harness_notices_a_volatile_cache() -> None:
+    """With a cache that a power cut empties and no flush, acked records are lost: the check must see it."""
+    lost = 0
+    for seed in range(30):
+        try:
+            await History.of(seed, volatile=True).run(12)
+        except (AssertionError, WalError):
+            lost += 1
+    assert lost > 10
