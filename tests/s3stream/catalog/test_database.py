@@ -2,15 +2,19 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, inspect, text
 
-from s3stream.catalog import open_catalog
+from s3stream.catalog import objects, open_catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.schema import METADATA, MIGRATIONS
 from s3stream.errors import CatalogError, CatalogUnavailable
+from tests.s3stream.catalog.scene import Scene, span
 from tests.support.postgres import PostgresServer
 
 
@@ -99,6 +103,49 @@ async def test_writers_of_two_processes_take_turns(url: str) -> None:
     assert await databases[0].read(lambda c: c.execute(query).scalar_one()) == 40
     for database in databases:
         await database.close()
+
+
+async def test_lookups_cost_the_answer_not_the_history(tmp_path: Path) -> None:
+    """Counted in steps of SQLite's machine, which no other load on the computer changes."""
+    url = f"sqlite:///{tmp_path / 'c.db'}"
+    catalog = open_catalog(url)
+    await catalog.open(cluster="c")
+    scene = await Scene.make(catalog)
+    stream = scene.streams[0]
+
+    async def steps(query: Callable[[Connection], object]) -> int:
+        seen = 0
+
+        def count() -> None:
+            nonlocal seen
+            seen += 1
+
+        def run(connection: Connection) -> None:
+            query(connection)  # the first run looks up the schema
+            sqlite: Any = connection.connection.dbapi_connection
+            sqlite.set_progress_handler(count, 1)
+            query(connection)
+            sqlite.set_progress_handler(None, 1)
+
+        database = Database(url)
+        await database.read(run)
+        await database.close()
+        return seen
+
+    costs: list[list[int]] = []
+    for round_ in range(2):
+        begin, end = ((0, 100), (100, 3_000))[round_]
+        spans = [span(stream, at, at + 1, timestamp=at) for at in range(begin, end)]
+        await scene.upload(*([one] for one in spans))
+        costs.append(
+            [
+                await steps(lambda c: objects.find_ranges(c, stream, 5, 8, 100)),
+                await steps(lambda c: objects.find_ranges(c, stream, 95, 2**62, 3)),
+                await steps(partial(objects.find_time, stream_id=stream, timestamp_ms=end - 10)),
+            ]
+        )
+    await catalog.close()
+    assert costs[0] == costs[1]
 
 
 async def test_sqlite_is_durable_and_checked(tmp_path: Path) -> None:
