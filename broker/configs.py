@@ -377,3 +377,55 @@ def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicC
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         compacted="compact" in _parse_list(value("cleanup.policy")),
     )
+
+
+_BROKER_SETTINGS = (
+    ("auto.create.topics.enable", _B, "true", ("topic", "auto_create")),
+    ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
+    ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
+    ("group.initial.rebalance.delay.ms", _I, "3000", ("group", "initial_rebalance_delay_ms")),
+    ("group.max.session.timeout.ms", _I, "1800000", ("group", "session_timeout_max_ms")),
+    ("group.max.size", _I, str(INT_MAX), ("group", "members_max")),
+    ("group.min.session.timeout.ms", _I, "6000", ("group", "session_timeout_min_ms")),
+    ("log.message.timestamp.after.max.ms", _L, "3600000", ("topic", "message_timestamp_after_max_ms")),
+    ("log.message.timestamp.before.max.ms", _L, str(LONG_MAX), ("topic", "message_timestamp_before_max_ms")),
+    ("log.message.timestamp.type", _S, "CreateTime", ("topic", "message_timestamp_type")),
+    ("max.connections", _I, str(INT_MAX), ("network", "connections_max")),
+    ("max.connections.per.ip", _I, str(INT_MAX), ("network", "connections_per_address_max")),
+    ("max.incremental.fetch.session.cache.slots", _I, "1000", ("fetch", "sessions_max")),
+    ("message.max.bytes", _I, "1048588", ("topic", "max_message_bytes")),
+    ("num.partitions", _I, "1", ("topic", "num_partitions")),
+    ("offset.metadata.max.bytes", _I, "4096", ("group", "offset_metadata_bytes_max")),
+    ("offsets.topic.num.partitions", _I, "50", ("group", "offsets_partitions")),
+    ("producer.id.expiration.ms", _I, "86400000", ("topic", "producer_id_expiration_ms")),
+    ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
+    ("socket.request.max.bytes", _I, "104857600", ("network", "request_bytes_max")),
+)
+
+
+def broker_configs(settings: Settings, host: str, port: int) -> list[tuple[ConfigDef, str]]:
+    """The broker configs that have a meaning here, with their values. They are read only: set at the start."""
+    rows = []
+    for name, kind, default, (area, field) in _BROKER_SETTINGS:
+        model = getattr(settings, area)
+        value = getattr(model, field)
+        text = str(value).lower() if kind == ConfigType.BOOLEAN else str(value)
+        documentation = type(model).model_fields[field].description or ""
+        rows.append((ConfigDef(name, kind, default, documentation), text))
+    fixed = (
+        ("advertised.listeners", _S, "", f"PLAINTEXT://{host}:{port}", "Where clients are told to connect."),
+        ("broker.id", _I, "-1", str(settings.node.node_id), "Id of this node."),
+        (
+            "default.replication.factor",
+            _I,
+            "1",
+            "1",
+            "A partition has one replica, kept by the object store.",
+        ),
+        ("listeners", _S, "", f"PLAINTEXT://{settings.listener.host}:{port}", "Where this node listens."),
+        ("log.dirs", _LIST, "", str(settings.node.data_dir), "Directory of this node."),
+        ("node.id", _I, "-1", str(settings.node.node_id), "Id of this node."),
+        ("offsets.topic.replication.factor", _I, "3", "1", "A partition has one replica."),
+    )
+    rows += [(ConfigDef(name, kind, default, text), value) for name, kind, default, value, text in fixed]
+    return sorted(rows, key=lambda row: row[0].name)

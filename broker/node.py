@@ -1,11 +1,12 @@
 """What a handler is given: the components of the running node, put together by `broker.app`."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.settings import Settings
+from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.interface import Catalog
 from s3stream.engine import S3Stream
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from broker.fetch_sessions import FetchSessions
     from broker.groups.coordinator import GroupCoordinator
     from broker.net.server import Server
+    from broker.producer_ids import ProducerIds
     from broker.topics import TopicManager
 
 
@@ -37,7 +39,10 @@ class Node:
     topics: "TopicManager"
     groups: "GroupCoordinator"
     fetch_sessions: "FetchSessions"
+    producer_ids: "ProducerIds"
     server: "Server"
     now_ms: Callable[[], int]
     random: random.Random
+    advertised_apis: Sequence[ApiVersion] = ()
+    """What ApiVersions answers."""
     advertised: Address = field(default_factory=lambda: Address("", 0))

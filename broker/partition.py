@@ -5,32 +5,45 @@ have keys). The batch stays the memoryview of the frame it came in; base offset 
 CRC, are patched in place. What is checked, in Kafka's order: framing, magic, size, CRC, counts, timestamps, sequence.
 """
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from broker.configs import TopicConfig
-from broker.producers import NO_PRODUCER_ID, ProducerStates
-from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
-from protocol.records import (
-    BATCH_HEADER_BYTES,
+from broker.leader_epochs import LeaderEpochs
+from broker.producers import ProducerStates
+from protocol.batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_PRODUCER_ID,
     BatchHeader,
-    Compression,
+    check_client_batch,
     check_crc,
-    decode_records,
     parse_batch,
     patch,
-    set_log_append_time,
+    stamp_append_time,
 )
-from s3stream.errors import StorageFull
+from protocol.compression import Compression
+from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
+from protocol.records import decode_records
+from s3stream.errors import CorruptObject, StorageFull
 from s3stream.model import StreamBatch
 from s3stream.stream import Stream
 from wal.interface import Buffer, Durable, WalError
 
-MAGIC = 2
-_MAGIC_AT = 16
-_LOG_OVERHEAD_BYTES = 12
+SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">Bqq")
 Waiter = Callable[["Partition", int], None]
 """Called with how many bytes became readable."""
+
+
+class MaxTimestamp(NamedTuple):
+    """The largest timestamp of the log and the base offset of the first batch that has it; -1 if there is none."""
+
+    timestamp_ms: int
+    base_offset: int
 
 
 class Appended(NamedTuple):
@@ -50,8 +63,10 @@ class Partition:
         "_waiters",
         "appended_bytes",
         "config",
+        "epochs",
         "index",
         "leader_epoch",
+        "max_timestamp",
         "now_ms",
         "producers",
         "stream",
@@ -72,10 +87,11 @@ class Partition:
         self.appended_bytes = 0
         self._last_durable: Durable | None = None
         self._waiters: dict[Waiter, None] = {}
-        self.producers = ProducerStates.decode(stream.snapshot)
+        self.max_timestamp, self.epochs, self.producers = _decode_snapshot(stream)
         for batch in stream.recovered:
             self._replay(batch)
-        stream.snapshot_source = self.producers.encode
+        self.epochs.assign(stream.leader_epoch, stream.next_offset)
+        stream.snapshot_source = self._encode_snapshot
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -95,6 +111,49 @@ class Partition:
         """End of what a reader of committed data may see; the high watermark as long as there are no transactions."""
         return self.stream.confirmed_offset
 
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Compare the epoch a client believes in (-1: none) with ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            older = current_leader_epoch < self.leader_epoch
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    # looking up
+
+    async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record at or after a time, or None. Raises StorageError."""
+        batch = await self.stream.offset_for_time(timestamp_ms)
+        return None if batch is None else self._first_at(batch, timestamp_ms)
+
+    async def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp, or None. Raises StorageError."""
+        timestamp_ms, base_offset = self.max_timestamp
+        if base_offset < 0 or self.log_start_offset >= self.high_watermark:
+            return None
+        if base_offset < self.log_start_offset:
+            timestamp_ms = await self._search_max_timestamp(timestamp_ms)
+        return await self.offset_for_time(timestamp_ms)
+
+    async def _search_max_timestamp(self, upper_ms: int) -> int:
+        """The largest timestamp left after the batch that held it was trimmed, by halving."""
+        low, high = -1, upper_ms
+        while low < high:
+            middle = (low + high + 1) // 2
+            batch = await self.stream.offset_for_time(middle)
+            if batch is None:
+                high = middle - 1
+            else:
+                low = max(middle, batch.max_timestamp_ms)
+        return low
+
+    def _first_at(self, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
+        try:
+            for record in decode_records(batch.payload):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
+                    return record.offset, record.timestamp_ms
+        except KafkaError:
+            pass  # the client that wrote it made records that are none; the batch is the best answer there is
+        return batch.base_offset, batch.max_timestamp_ms
+
     # appending
 
     def append(self, records: Buffer | None, api_version: int = 9) -> Appended:
@@ -107,9 +166,7 @@ class Partition:
             _check_keys(view)
         count = header.record_count
         if header.producer_id != NO_PRODUCER_ID:
-            duplicate = self.producers.check(
-                header.producer_id, header.producer_epoch, header.base_sequence, count
-            )
+            duplicate = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, count)
             if duplicate is not None:
                 pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self._last_durable
                 return Appended(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
@@ -117,7 +174,7 @@ class Partition:
         max_timestamp_ms = header.max_timestamp
         if self.config.log_append_time:
             append_time_ms = max_timestamp_ms = now_ms
-            set_log_append_time(view, now_ms)
+            stamp_append_time(view, now_ms)
         base_offset = self.stream.next_offset
         end_offset = base_offset + count
         patch(view, base_offset, self.leader_epoch)
@@ -141,21 +198,21 @@ class Partition:
         return Appended(base_offset, end_offset, append_time_ms, durable)
 
     def append_internal(self, batch: bytearray) -> Appended:
-        """Append a batch the node itself has built (`protocol.records.build_batch`): offsets are set, nothing checked."""
+        """Append a batch the node itself has built (`build_batch`): offsets are set, nothing is checked."""
         view = memoryview(batch)
         header = parse_batch(view, 0)
         base_offset = self.stream.next_offset
         end_offset = base_offset + header.record_count
         patch(view, base_offset, self.leader_epoch)
         durable = self._append_to_stream(
-            StreamBatch(
-                self.stream.stream_id, base_offset, end_offset, header.record_count, header.max_timestamp, view
-            )
+            StreamBatch(self.stream.stream_id, base_offset, end_offset, header.record_count, header.max_timestamp, view)
         )
         return Appended(base_offset, end_offset, -1, durable)
 
     def _append_to_stream(self, batch: StreamBatch) -> Durable:
         durable = self.stream.append(batch)
+        if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
+            self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
         self.appended_bytes += len(batch.payload)
         if self._waiters and durable is not self._last_durable:
             durable.add_done_callback(self._wake)
@@ -164,21 +221,21 @@ class Partition:
 
     def _parse(self, records: Buffer | None, api_version: int) -> tuple[memoryview, BatchHeader]:
         """The one batch in `records`, framed by its own length."""
-        if records is None or len(records) < _MAGIC_AT + 1:
+        if records is None or len(records) < MAGIC_POSITION + 1:
             raise InvalidRecord("Produce requests must have at least one record batch per partition")
         view = memoryview(records)
-        if view[_MAGIC_AT] != MAGIC:
+        if view[MAGIC_POSITION] != MAGIC:
             raise InvalidRecord(
                 f"Produce requests with version {api_version} are only allowed to contain record batches "
-                f"with magic version {MAGIC}, found {view[_MAGIC_AT]}"
+                f"with magic version {MAGIC}, found {view[MAGIC_POSITION]}"
             )
-        size = int.from_bytes(view[8:12], "big", signed=True) + _LOG_OVERHEAD_BYTES
-        if size < BATCH_HEADER_BYTES:
-            raise CorruptBatch(f"record batch of {size} bytes, less than its header of {BATCH_HEADER_BYTES}")
+        size = int.from_bytes(view[8:12], "big", signed=True) + LOG_OVERHEAD_BYTES
+        if size < HEADER_BYTES:
+            raise CorruptBatch(f"record batch of {size} bytes, less than its header of {HEADER_BYTES}")
         if size > len(view):
             raise InvalidRecord(f"record batch cut short: its length says {size} bytes, found {len(view)}")
-        if len(view) - size > _LOG_OVERHEAD_BYTES:
-            following = int.from_bytes(view[size + 8 : size + 12], "big", signed=True) + _LOG_OVERHEAD_BYTES
+        if len(view) - size > LOG_OVERHEAD_BYTES:
+            following = int.from_bytes(view[size + 8 : size + 12], "big", signed=True) + LOG_OVERHEAD_BYTES
             if following <= len(view) - size:
                 raise InvalidRecord(
                     f"Produce requests with version {api_version} are only allowed to contain exactly one record batch "
@@ -195,32 +252,25 @@ class Partition:
 
     def _check_batch(self, view: memoryview, header: BatchHeader) -> None:
         if header.base_offset != 0:
-            raise InvalidRecord(f"base offset of the record batch for {self} should be 0, but it is {header.base_offset}")
+            raise InvalidRecord(
+                f"base offset of the record batch for {self} should be 0, but it is {header.base_offset}"
+            )
         if len(view) > self.config.max_message_bytes:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"record batch of {len(view)} bytes for {self}, the maximum is {self.config.max_message_bytes}",
             )
         check_crc(view, header)
-        count = header.record_count
-        if count <= 0 or header.last_offset_delta + 1 != count:
-            raise InvalidRecord(f"record batch for {self} reports {count} records, its last offset delta is "
-                                f"{header.last_offset_delta}")
-        if header.is_control:
-            raise InvalidRecord("Clients are not allowed to write control records")
+        check_client_batch(header)
         if header.is_transactional:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "this node does not serve transactions yet")
-        if header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0:
-            raise InvalidRecord(f"invalid sequence number {header.base_sequence} of producer {header.producer_id}")
 
     def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
         config = self.config
         if config.log_append_time:
             return
         if header.is_log_append_time:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to log append time"
-            )
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to log append time")
         if header.max_timestamp > now_ms + config.timestamp_after_max_ms:
             raise KafkaError(
                 ErrorCode.INVALID_TIMESTAMP,
@@ -234,7 +284,10 @@ class Partition:
 
     def _replay(self, batch: StreamBatch) -> None:
         """Bring the producer state forward over a batch found in the WAL."""
-        header = parse_batch(memoryview(batch.payload), 0)
+        header = parse_batch(batch.payload, 0)
+        if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
+            self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
+        self.epochs.assign(header.partition_leader_epoch, batch.base_offset)
         if header.producer_id == NO_PRODUCER_ID:
             return
         self.producers.update(
@@ -247,6 +300,11 @@ class Partition:
             append_time_ms=header.max_timestamp if header.is_log_append_time else -1,
             now_ms=self.now_ms(),
         )
+
+    def _encode_snapshot(self) -> bytes:
+        self.epochs.trim(self.stream.start_offset)
+        head = _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, *self.max_timestamp)
+        return head + self.epochs.encode() + self.producers.encode()
 
     # waiting readers
 
@@ -274,3 +332,18 @@ def _check_keys(view: memoryview) -> None:
     keyless: Sequence[int] = [at for at, record in enumerate(decode_records(view)) if record.key is None]
     if keyless:
         raise InvalidRecord("Compacted topic cannot accept message without key")
+
+
+def _decode_snapshot(stream: Stream) -> tuple[MaxTimestamp, LeaderEpochs, ProducerStates]:
+    """What `_encode_snapshot` wrote: version, newest timestamp, leader epochs, producers; nothing for a new stream."""
+    data = stream.snapshot
+    if not data:
+        return MaxTimestamp(-1, -1), LeaderEpochs(), ProducerStates()
+    if data[0] != SNAPSHOT_VERSION:
+        raise CorruptObject(f"stream {stream.stream_id}: snapshot of version {data[0]}, expected {SNAPSHOT_VERSION}")
+    try:
+        _, timestamp_ms, base_offset = _SNAPSHOT_HEAD.unpack_from(data)
+        epochs, position = LeaderEpochs.decode(data, _SNAPSHOT_HEAD.size)
+        return MaxTimestamp(timestamp_ms, base_offset), epochs, ProducerStates.decode(data, position)
+    except struct.error as error:
+        raise CorruptObject(f"stream {stream.stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None

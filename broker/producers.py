@@ -4,7 +4,7 @@ Pure state, after KIP-98 with the rules of Kafka 4: the last five batches of a p
 same sequence numbers as one of them is a duplicate and gets its offsets again; any other batch must continue the
 sequence. A producer nobody remembers (expired, or its records deleted) may begin anywhere, as since KIP-360.
 
-The state is the snapshot of the stream: `encode` gives it as of the last append, `decode` brings it back, and
+The state is part of the partition's snapshot: `encode` gives it as of the last append, `decode` brings it back, and
 what lies past a snapshot is replayed through `update`.
 """
 
@@ -19,8 +19,7 @@ WINDOW_BATCHES = 5
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 SEQUENCE_MAX = 2**31 - 1
-SNAPSHOT_VERSION = 1
-_HEAD = struct.Struct(">BI")
+_COUNT = struct.Struct(">I")
 _PRODUCER = struct.Struct(">qhqB")
 _BATCH = struct.Struct(">iiqqq")
 
@@ -132,39 +131,24 @@ class ProducerStates:
         return len(old)
 
     def encode(self) -> bytes:
-        """The snapshot: version, count, then each producer with its batches; big endian."""
-        if not self._producers:
-            return b""
-        parts = [_HEAD.pack(SNAPSHOT_VERSION, len(self._producers))]
+        """The state as bytes: count, then each producer with its batches; big endian."""
+        parts = [_COUNT.pack(len(self._producers))]
         for producer_id, entry in self._producers.items():
             parts.append(_PRODUCER.pack(producer_id, entry.epoch, entry.last_used_ms, len(entry.batches)))
             parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, snapshot: bytes) -> "ProducerStates":
-        """Read a snapshot back; empty is an empty state. Raises KafkaError when it is not one of ours."""
+    def decode(cls, data: bytes, position: int = 0) -> "ProducerStates":
+        """Read the state that begins at `position`. Raises struct.error when it is cut short."""
         states = cls()
-        if not snapshot:
-            return states
-        try:
-            version, count = _HEAD.unpack_from(snapshot)
-            if version != SNAPSHOT_VERSION:
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"partition snapshot: expected version {SNAPSHOT_VERSION}, found {version}",
-                )
-            position = _HEAD.size
-            for _ in range(count):
-                producer_id, epoch, last_used_ms, batch_count = _PRODUCER.unpack_from(snapshot, position)
-                position += _PRODUCER.size
-                entry = ProducerEntry(epoch, last_used_ms)
-                for _ in range(batch_count):
-                    entry.batches.append(BatchEntry(*_BATCH.unpack_from(snapshot, position)))
-                    position += _BATCH.size
-                states._producers[producer_id] = entry
-        except struct.error as error:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"partition snapshot: cut short at {len(snapshot)} bytes: {error}"
-            ) from None
+        (count,) = _COUNT.unpack_from(data, position)
+        position += _COUNT.size
+        for _ in range(count):
+            producer_id, epoch, last_used_ms, batch_count = _PRODUCER.unpack_from(data, position)
+            position += _PRODUCER.size
+            entry = states._producers[producer_id] = ProducerEntry(epoch, last_used_ms)
+            for _ in range(batch_count):
+                entry.batches.append(BatchEntry(*_BATCH.unpack_from(data, position)))
+                position += _BATCH.size
         return states

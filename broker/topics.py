@@ -51,9 +51,7 @@ def check_topic_name(name: str) -> None:
     elif len(name) > NAME_LENGTH_MAX:
         problem = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
     elif not _LEGAL_NAME.fullmatch(name):
-        problem = (
-            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-        )
+        problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
     if problem:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
@@ -134,9 +132,7 @@ class TopicManager:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         other = self._collisions.get(name.replace(".", "_"))
         if other is not None:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-            )
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
     def check_room(self, partitions: int) -> None:
         """Raise POLICY_VIOLATION when `partitions` more would be too many."""
@@ -164,13 +160,9 @@ class TopicManager:
             self._add(self._new_topic(info))
         for (info, index, _), stream in zip(mine, streams, strict=True):
             topic = self._by_name[info.name]
-            topic.partitions[index] = Partition(
-                info.name, info.topic_id, index, stream, topic.config, self._now_ms
-            )
+            topic.partitions[index] = Partition(info.name, info.topic_id, index, stream, topic.config, self._now_ms)
 
-    async def create(
-        self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False
-    ) -> Topic:
+    async def create(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
         """Create a topic and open it. Raises KafkaError."""
         async with self._changes:
             self.check_new_name(name)
@@ -191,9 +183,7 @@ class TopicManager:
             self._add(topic)
             return topic
 
-    async def ensure(
-        self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False
-    ) -> Topic:
+    async def ensure(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
         """The topic, created if it is not there yet."""
         topic = self._by_name.get(name)
         if topic is not None:
@@ -215,8 +205,8 @@ class TopicManager:
             before = len(topic.partitions)
             if total <= before:
                 raise KafkaError(
-                    ErrorCode.INVALID_PARTITIONS, f"The topic {name} currently has {before} partition(s); {total} would "
-                    f"not be an increase."
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"The topic {name} currently has {before} partition(s); {total} would not be an increase.",
                 )
             self.check_room(total - before)
             topic.info = await self._catalog.add_partitions(name, total, leader=self._node_id)

@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
+from broker.net.slabs import SlabPool
 from protocol.errors import ProtocolError
 from protocol.header import parse_request_header, response_frame
-
-from broker.net.slabs import SlabPool
 from wal.interface import Buffer
 
 SCRATCH_BYTES = 64 << 10
@@ -78,6 +77,7 @@ class Exchange:
         "frame_bytes",
         "header_end",
         "on_close",
+        "on_drain",
         "parts",
         "started",
     )
@@ -97,6 +97,8 @@ class Exchange:
         self.parts: Sequence[Buffer] | None = None
         self.on_close: Callable[[], None] | None = None
         """Called when the connection is lost before the answer: for handlers that wait without a task."""
+        self.on_drain: Callable[[], None] | None = None
+        """Called when the node is about to stop: the handler should answer with what it has."""
 
     @property
     def client_host(self) -> str:
@@ -167,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._bytes_held = 0
         self._outstanding: deque[Exchange] = deque()
-        self._exclusive = False
+        self._exclusive: Exchange | None = None
         self._pumping = False
         self._paused_reading = False
         self._writing_paused = False
@@ -237,6 +239,9 @@ class Connection(asyncio.BufferedProtocol):
         self.draining = True
         self._queue.clear()
         self._update_reading()
+        for exchange in list(self._outstanding):
+            if exchange.on_drain is not None and not exchange.done:
+                exchange.on_drain()
         if not self._outstanding:
             self.close()
 
@@ -312,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         """Start the requests that may start, and read on if there is room."""
         queue = self._queue
         self._pumping = True
-        while queue and not (self._exclusive or self._writing_paused or self.closed):
+        while queue and self._exclusive is None and not (self._writing_paused or self.closed):
             frame = queue[0]
             if self._outstanding and (frame[0] or frame[1]):  # the API key; zero is Produce
                 break
@@ -331,9 +336,14 @@ class Connection(asyncio.BufferedProtocol):
         exchange = Exchange(self, header.api_key, header.api_version, header.correlation_id, header.client_id)
         exchange.header_end = header.body_offset
         exchange.frame_bytes = len(frame)
-        self._exclusive = header.api_key != PRODUCE_KEY
+        if header.api_key != PRODUCE_KEY:
+            self._exclusive = exchange
         self._outstanding.append(exchange)
         self._hub.dispatch(exchange, frame)
+
+    def hold(self, exchange: Exchange) -> None:
+        """Start nothing more until this Produce is answered: it could not append at once, and order must be kept."""
+        self._exclusive = exchange
 
     def completed(self, exchange: Exchange) -> None:
         """Write the answers that are next in order, and go on with what waited for them."""
@@ -347,11 +357,12 @@ class Connection(asyncio.BufferedProtocol):
         while outstanding and outstanding[0].done:
             first = outstanding.popleft()
             freed += first.frame_bytes + 4
+            if first is self._exclusive:
+                self._exclusive = None
             if first.parts is not None:
                 parts.extend(first.parts)
         self._bytes_held -= freed
         self._hub.charge(-freed)
-        self._exclusive = False
         if parts and self._transport is not None:
             self._transport.writelines(parts)
         if self.draining and not outstanding:

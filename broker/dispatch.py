@@ -1,0 +1,95 @@
+"""From a received frame to its handler, and what happens when that is not possible.
+
+As Kafka does it: ApiVersions in an unknown version is answered in version 0 with UNSUPPORTED_VERSION and the table, so
+that the client can choose; any other unknown key or version, and any body that does not parse, closes the connection.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from types import CoroutineType
+from typing import Any
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from broker.handlers import HANDLERS, Handler
+from broker.handlers.api_versions import unsupported_version
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.codec import decode
+from protocol.errors import KafkaError, ProtocolError
+from protocol.messages import api_versions
+from wal.interface import Buffer
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Calls handlers. `spawn` runs a coroutine in the server's TaskGroup."""
+
+    node: Node
+    spawn: Callable[[Coroutine[Any, Any, None]], object]
+    handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
+    requests: dict[int, int] = field(default_factory=dict)
+    """How many requests came, by API key."""
+    failures: int = 0
+    log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("requests"))
+
+    def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
+        """Decode a request and call its handler."""
+        key, version = exchange.api_key, exchange.api_version
+        handler = self.handlers.get(key)
+        if handler is None or not handler.min_version <= version <= handler.max_version:
+            self._refuse(exchange)
+            return
+        self.requests[key] = self.requests.get(key, 0) + 1
+        try:
+            request, _ = decode(handler.api.request, frame, version, exchange.header_end)
+        except (ProtocolError, KafkaError) as error:
+            exchange.connection.refuse(f"malformed {handler.api.name} request: {error}")
+            return
+        try:
+            response = handler.function(self.node, request, exchange)
+        except Exception as error:  # noqa: BLE001 - a bug in one handler must not stop the node
+            self._failed(exchange, handler, error)
+            return
+        if response is None:
+            return
+        if type(response) is CoroutineType:
+            exchange.connection.hold(exchange)
+            self.spawn(self._finish(response, exchange, handler))
+        else:
+            self._complete(exchange, response, handler)
+
+    async def _finish(self, work: Coroutine[Any, Any, object], exchange: Exchange, handler: Handler) -> None:
+        try:
+            response = await work
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(exchange, handler, error)
+        else:
+            self._complete(exchange, response, handler)
+
+    def _complete(self, exchange: Exchange, response: object | None, handler: Handler) -> None:
+        try:
+            exchange.complete(response)
+        except ProtocolError as error:
+            self._failed(exchange, handler, error)
+
+    def _refuse(self, exchange: Exchange) -> None:
+        key, version = exchange.api_key, exchange.api_version
+        if key == api_versions.KEY:
+            exchange.complete(unsupported_version(self.node), version=0)
+            return
+        handler = self.handlers.get(key)
+        if handler is None:
+            exchange.connection.refuse(f"request with API key {key}, which is not served")
+        else:
+            exchange.connection.refuse(
+                f"{handler.api.name} request in version {version}, served are {handler.min_version} to "
+                f"{handler.max_version}"
+            )
+
+    def _failed(self, exchange: Exchange, handler: Handler, error: Exception) -> None:
+        """A bug: say so with the traceback, and close this connection only."""
+        self.failures += 1
+        self.log.error("request failed", api=handler.api.name, version=exchange.api_version, exc_info=error)
+        exchange.connection.refuse(f"internal error in {handler.api.name}")

@@ -1,0 +1,70 @@
+"""CreatePartitions: grow topics."""
+
+from collections import Counter
+
+from broker.handlers.create_topics import check_unique
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.create_partitions import (
+    KEY,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from s3stream.errors import StorageError
+
+__all__ = ["KEY", "handle"]
+
+
+async def handle(node: Node, request: CreatePartitionsRequest, context: Exchange) -> CreatePartitionsResponse:
+    """Grow each topic that can be grown."""
+    del context
+    names = Counter(topic.name for topic in request.topics)
+    results = []
+    for name, topic in {topic.name: topic for topic in request.topics}.items():
+        try:
+            check_unique(names, name)
+            await _grow(node, topic, validate_only=request.validate_only)
+            results.append(CreatePartitionsTopicResult(name=name))
+        except KafkaError as error:
+            results.append(CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=error.message))
+        except StorageError as error:
+            results.append(
+                CreatePartitionsTopicResult(
+                    name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error)
+                )
+            )
+    return CreatePartitionsResponse(results=results)
+
+
+async def _grow(node: Node, wanted: CreatePartitionsTopic, *, validate_only: bool) -> None:
+    topic = node.topics.get(wanted.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    before = len(topic.partitions)
+    if wanted.count <= before:
+        message = f"Topic already has {before} partition(s)."
+        if wanted.count != before:
+            message = (
+                f"The topic {wanted.name} currently has {before} partition(s); {wanted.count} would not be an increase."
+            )
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+    node.topics.check_room(wanted.count - before)
+    if wanted.assignments is not None:
+        if len(wanted.assignments) != wanted.count - before:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {wanted.count - before} additional partition(s), but only "
+                f"{len(wanted.assignments)} assignment(s) were specified.",
+            )
+        for assignment in wanted.assignments:
+            if list(assignment.broker_ids) != [node.node_id]:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"The assignment {list(assignment.broker_ids)} is not possible: a partition has one replica, on a "
+                    "broker that is registered.",
+                )
+    if not validate_only:
+        await node.topics.grow(wanted.name, wanted.count)

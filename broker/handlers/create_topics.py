@@ -1,0 +1,141 @@
+"""CreateTopics: make topics, each on its own; what is wrong with one does not touch the others."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from broker.configs import TOPIC_CONFIGS, ConfigSource, check_topic_configs, default_value
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.create_topics import (
+    KEY,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.wire import ZERO_UUID
+from s3stream.errors import StorageError
+
+__all__ = ["KEY", "handle"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A topic that may be created."""
+
+    partitions: int
+    configs: dict[str, str]
+
+
+async def handle(node: Node, request: CreateTopicsRequest, context: Exchange) -> CreateTopicsResponse:
+    """Check and create in the order of the request."""
+    del context
+    names = Counter(topic.name for topic in request.topics)
+    results = []
+    done: set[str] = set()
+    for topic in request.topics:
+        if topic.name in done:
+            continue
+        done.add(topic.name)
+        try:
+            check_unique(names, topic.name)
+            results.append(await _create(node, topic, validate_only=request.validate_only))
+        except KafkaError as error:
+            results.append(_failure(topic.name, error.code, error.message))
+        except StorageError as error:
+            results.append(_failure(topic.name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+    return CreateTopicsResponse(topics=results)
+
+
+def check_unique(names: Counter[str], name: str) -> None:
+    """Raise INVALID_REQUEST when a request names a topic twice: which of the two counts cannot be told."""
+    if names[name] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+
+
+def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=())
+
+
+async def _create(node: Node, wanted: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
+    node.topics.check_new_name(wanted.name)
+    checked = _Checked(_partitions(node, wanted), check_topic_configs(_configs(wanted)))
+    node.topics.check_room(checked.partitions)
+    topic_id = ZERO_UUID
+    if not validate_only:
+        topic = await node.topics.create(wanted.name, partitions=checked.partitions, configs=checked.configs)
+        topic_id = topic.topic_id
+    return CreatableTopicResult(
+        name=wanted.name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=checked.partitions,
+        replication_factor=1,
+        configs=_described(node, checked.configs),
+    )
+
+
+def _configs(wanted: CreatableTopic) -> dict[str, str | None]:
+    return {config.name: config.value for config in wanted.configs}
+
+
+def _partitions(node: Node, wanted: CreatableTopic) -> int:
+    """How many partitions, from the count or from assignments; in Kafka's words what is wrong with them."""
+    if wanted.assignments:
+        return _assigned_partitions(node, wanted)
+    if wanted.num_partitions < -1 or wanted.num_partitions == 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    factor = wanted.replication_factor
+    if factor < -1 or factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if factor > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
+            "reached because only 1 broker(s) are registered.",
+        )
+    return node.settings.topic.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+
+
+def _assigned_partitions(node: Node, wanted: CreatableTopic) -> int:
+    if wanted.replication_factor != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if wanted.num_partitions != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
+    if indexes != list(range(len(indexes))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    for assignment in wanted.assignments:
+        if list(assignment.broker_ids) != [node.node_id]:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment {list(assignment.broker_ids)} is not possible: a partition has one "
+                f"replica, on a broker that is registered.",
+            )
+    return len(indexes)
+
+
+def _described(node: Node, configs: dict[str, str]) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=name,
+            value=configs.get(name, default_value(row, node.settings)),
+            read_only=False,
+            config_source=ConfigSource.DYNAMIC_TOPIC_CONFIG if name in configs else ConfigSource.DEFAULT_CONFIG,
+            is_sensitive=False,
+        )
+        for name, row in TOPIC_CONFIGS.items()
+    ]

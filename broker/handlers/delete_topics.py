@@ -1,0 +1,66 @@
+"""DeleteTopics: by name, or from v6 on by name or id."""
+
+from collections import Counter
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.delete_topics import KEY, DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.wire import ZERO_UUID
+from s3stream.errors import StorageError
+
+__all__ = ["KEY", "handle"]
+
+STATES_SINCE = 6
+
+
+async def handle(node: Node, request: DeleteTopicsRequest, context: Exchange) -> DeleteTopicsResponse:
+    """Delete each topic that can be deleted."""
+    wanted: list[tuple[str | None, bytes]]
+    if context.api_version >= STATES_SINCE:
+        wanted = [(state.name, state.topic_id) for state in request.topics]
+    else:
+        wanted = [(name, ZERO_UUID) for name in request.topic_names]
+    wanted_times = Counter(wanted)
+    responses = []
+    deleted = []
+    for name, topic_id in wanted_times:
+        try:
+            found_name, found_id = _find(node, name, topic_id, is_duplicate=wanted_times[name, topic_id] > 1)
+            await node.topics.delete(found_name)
+            deleted.append(found_name)
+            responses.append(DeletableTopicResult(name=found_name, topic_id=found_id))
+        except KafkaError as error:
+            responses.append(
+                DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message)
+            )
+        except StorageError as error:
+            responses.append(
+                DeletableTopicResult(
+                    name=name,
+                    topic_id=topic_id,
+                    error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+                    error_message=str(error),
+                )
+            )
+    if deleted:
+        node.groups.forget_topics(deleted)
+    return DeleteTopicsResponse(responses=responses)
+
+
+def _find(node: Node, name: str | None, topic_id: bytes, *, is_duplicate: bool) -> tuple[str, bytes]:
+    if is_duplicate:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or id.")
+    if name is not None:
+        if topic_id != ZERO_UUID:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        topic = node.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    elif topic_id == ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    else:
+        topic = node.topics.get_by_id(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return topic.name, topic.topic_id

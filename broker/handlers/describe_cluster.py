@@ -1,0 +1,45 @@
+"""DescribeCluster: the nodes and who is the controller."""
+
+from broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode
+from protocol.messages.describe_cluster import (
+    KEY,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+__all__ = ["KEY", "handle"]
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def handle(node: Node, request: DescribeClusterRequest, context: Exchange) -> DescribeClusterResponse:
+    """Describe the brokers; controllers are not reached through this listener."""
+    del context
+    if request.endpoint_type != BROKERS:
+        known = request.endpoint_type == CONTROLLERS
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
+            "CONTROLLER"
+            if known
+            else f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    broker = DescribeClusterBroker(
+        broker_id=node.node_id,
+        host=node.advertised.host,
+        port=node.advertised.port,
+        rack=node.settings.listener.rack or None,
+    )
+    return DescribeClusterResponse(
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        brokers=(broker,),
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )

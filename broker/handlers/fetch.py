@@ -1,0 +1,345 @@
+"""Fetch: read record batches, waiting for more where there are too few.
+
+Without a task where nothing has to be loaded: one synchronous pass over the partitions takes batches from the log
+cache; if they are enough the answer leaves at once, otherwise the request hangs on the partitions it wants and passes
+again when one of them has grown, or when its time is over. Only data that is not in memory makes it a coroutine. Its
+loads go on into the cache when the wait ends before them.
+
+Batches leave as the buffers they are: nothing is joined or copied on the way to the socket.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.fetch import (
+    KEY,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from s3stream.errors import OffsetOutOfRange, StorageError
+from s3stream.model import StreamBatch
+from wal.interface import Buffer
+
+__all__ = ["KEY", "handle"]
+
+COLD_WAIT_MS_MIN = 500
+"""Data that has to be loaded is waited for this long at least, whatever the client's max wait."""
+READ_COMMITTED = 1
+
+
+def handle(
+    node: Node, request: FetchRequest, context: Exchange
+) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
+    """Answer at once if there is enough, wait if there is not."""
+    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+        return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)  # there are no followers
+    try:
+        plan = node.fetch_sessions.plan(request, context.api_version, node.now_ms())
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    call = _Call(node, request, context, plan)
+    call.read_cached()
+    if call.cold:
+        return call.load_and_respond()
+    if call.is_enough:
+        return call.respond()
+    call.wait()
+    return None
+
+
+@dataclass(slots=True)
+class _Read:
+    """One partition's part of the answer."""
+
+    target: FetchTarget
+    partition: Partition | None
+    error: ErrorCode = ErrorCode.NONE
+    batches: Sequence[StreamBatch] = ()
+    size_bytes: int = 0
+    diverging: EpochEndOffset | None = None
+
+
+class _Call:
+    """One Fetch request."""
+
+    __slots__ = (
+        "_bytes_grown",
+        "_bytes_max",
+        "_context",
+        "_deadline_s",
+        "_failed",
+        "_min_bytes",
+        "_node",
+        "_plan",
+        "_reads",
+        "_request",
+        "_scheduled",
+        "_seen",
+        "_size_bytes",
+        "_timer",
+        "cold",
+    )
+
+    def __init__(self, node: Node, request: FetchRequest, context: Exchange, plan: FetchPlan) -> None:
+        self._node = node
+        self._request = request
+        self._context = context
+        self._plan = plan
+        self._bytes_max = min(request.max_bytes, node.settings.fetch.response_bytes_max)
+        self._min_bytes = min(request.min_bytes, self._bytes_max)
+        self._reads: list[_Read] = []
+        self._size_bytes = 0
+        self._failed = False
+        self.cold: list[_Read] = []
+        """Partitions whose data has to be loaded."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+        self._bytes_grown = 0
+        self._seen: dict[Partition, int] = {}
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the answer should leave now: enough bytes, an error to tell, or no time to wait."""
+        return (
+            self._size_bytes >= self._min_bytes
+            or self._failed
+            or self._request.max_wait_ms <= 0
+            or not self._reads
+            or self._context.connection.draining
+        )
+
+    # reading
+
+    def read_cached(self) -> None:
+        """One pass over all partitions, taking what is in the log cache."""
+        self._reads = []
+        self.cold = []
+        self._size_bytes = 0
+        self._failed = False
+        for target in self._plan.targets:
+            read = _Read(target, None)
+            self._reads.append(read)
+            try:
+                read.partition = partition = self._find(target)
+                partition.check_leader_epoch(target.current_leader_epoch)
+                self._read_partition(read, partition)
+            except KafkaError as error:
+                read.error = error.code
+                self._failed = True
+            except OffsetOutOfRange:
+                read.error = ErrorCode.OFFSET_OUT_OF_RANGE
+                self._failed = True
+
+    def _find(self, target: FetchTarget) -> Partition:
+        topic, index = target.key
+        topics = self._node.topics
+        if isinstance(topic, str):
+            return topics.partition(topic, index)
+        found = topics.get_by_id(topic)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topics.partition_of(found, index)
+
+    def _read_partition(self, read: _Read, partition: Partition) -> None:
+        target, stream = read.target, partition.stream
+        offset = target.fetch_offset
+        if offset == stream.confirmed_offset:
+            if target.last_fetched_epoch >= 0:
+                self._check_divergence(read, partition)
+            return
+        if not stream.start_offset <= offset <= stream.next_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if target.last_fetched_epoch >= 0 and self._check_divergence(read, partition):
+            return
+        if offset > stream.confirmed_offset:
+            return
+        bytes_max = min(target.bytes_max, self._bytes_max - self._size_bytes)
+        if bytes_max <= 0 and self._size_bytes:
+            return
+        found = stream.read_cached(offset, bytes_max, end_offset=self._end_offset(partition))
+        if found is None:
+            self.cold.append(read)
+        else:
+            self._take(read, found.batches, bytes_max)
+
+    def _end_offset(self, partition: Partition) -> int:
+        if self._request.isolation_level == READ_COMMITTED:
+            return partition.last_stable_offset
+        return partition.high_watermark
+
+    def _take(self, read: _Read, batches: Sequence[StreamBatch], bytes_max: int) -> None:
+        """Keep what was read. Only the first data of a response may be larger than the limits allow (KIP-74)."""
+        if not batches or (self._size_bytes and len(batches[0].payload) > bytes_max):
+            return
+        read.batches = batches
+        for batch in batches:
+            read.size_bytes += len(batch.payload)
+        self._size_bytes += read.size_bytes
+
+    def _check_divergence(self, read: _Read, partition: Partition) -> bool:
+        """Whether what the client fetched last is not what the log has (KIP-595): it must cut its copy back."""
+        target = read.target
+        epoch, end_offset = partition.epochs.end_offset_of(target.last_fetched_epoch, partition.high_watermark)
+        if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
+            return False
+        if epoch < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        read.diverging = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        self._failed = True
+        return True
+
+    # loading
+
+    async def load_and_respond(self) -> FetchResponse:
+        """Load what is not in memory, as long as the client waits, and answer with what there is then."""
+        bytes_left = max(self._bytes_max - self._size_bytes, 1)
+        wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS_MIN)
+        loaded: dict[int, Sequence[StreamBatch]] = {}
+        try:
+            async with asyncio.timeout(wait_ms / 1000), asyncio.TaskGroup() as group:
+                for read in self.cold:
+                    if bytes_left <= 0:
+                        break
+                    bytes_max = min(read.target.bytes_max, bytes_left)
+                    bytes_left -= bytes_max
+                    group.create_task(self._load(read, bytes_max, loaded))
+        except TimeoutError:
+            pass  # the loads go on into the cache, and the client asks again
+        for read in self.cold:
+            batches = loaded.get(id(read), ())
+            bytes_max = min(read.target.bytes_max, self._bytes_max - self._size_bytes)
+            self._take(read, batches, bytes_max)
+        return self.respond()
+
+    async def _load(self, read: _Read, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:
+        assert read.partition is not None, "a partition that is read was found"
+        try:
+            result = await read.partition.stream.read(
+                read.target.fetch_offset, bytes_max, end_offset=self._end_offset(read.partition)
+            )
+        except OffsetOutOfRange:
+            read.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        except StorageError:
+            read.error = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            loaded[id(read)] = result.batches
+
+    # waiting
+
+    def wait(self) -> None:
+        """Hang on every partition until enough has come or the time is over."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._finish)
+        self._context.on_close = self._stop_waiting
+        self._context.on_drain = self._finish
+        self._bytes_grown = self._size_bytes
+        for read in self._reads:
+            if read.partition is not None:
+                self._seen[read.partition] = read.partition.appended_bytes
+                read.partition.add_waiter(self._grown)
+
+    def _grown(self, partition: Partition, appended_bytes: int) -> None:
+        """A partition has grown, or changed: look again once this turn of the loop has told of all that did."""
+        self._bytes_grown += appended_bytes - self._seen[partition]
+        closed = partition.stream.error is not None
+        if appended_bytes == self._seen[partition]:
+            # Woken for something older than the wait, or for a change that is no append: look again all the same.
+            closed = True
+        self._seen[partition] = appended_bytes
+        if not self._scheduled and (closed or self._bytes_grown >= self._min_bytes):
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._scheduled = False
+        if self._timer is None:
+            return
+        self.read_cached()
+        if self.is_enough or self.cold:
+            self._finish(read_again=False)
+        else:
+            self._bytes_grown = self._size_bytes
+
+    def _finish(self, *, read_again: bool = True) -> None:
+        self._stop_waiting()
+        if read_again:
+            self.read_cached()
+        self._context.complete(self.respond())
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for partition in self._seen:
+            partition.remove_waiter(self._grown)
+        self._seen.clear()
+        self._context.on_close = self._context.on_drain = None
+
+    # answering
+
+    def respond(self) -> FetchResponse:
+        """Build the answer; in an incremental session only what has changed for the client."""
+        responses: list[FetchableTopicResponse] = []
+        previous: str | bytes | None = None
+        partitions: list[PartitionData] = []
+        for read in self._reads:
+            target = read.target
+            if not self._is_news(read) and self._plan.incremental:
+                continue
+            topic = target.key[0]
+            if topic != previous:
+                previous = topic
+                partitions = []
+                responses.append(self._topic_response(topic, partitions))
+            partitions.append(_partition_data(read))
+            if read.batches:
+                self._plan.served(target)
+        return FetchResponse(session_id=self._plan.session_id, responses=responses)
+
+    def _is_news(self, read: _Read) -> bool:
+        """Whether the client must be told of the partition, noting what it is told."""
+        target, partition = read.target, read.partition
+        failed = read.error != ErrorCode.NONE or read.diverging is not None
+        news = bool(read.batches) or failed or target.sent_error
+        target.sent_error = failed
+        if partition is not None and not failed:
+            high_watermark, log_start_offset = partition.high_watermark, partition.log_start_offset
+            if target.sent_high_watermark != high_watermark or target.sent_log_start_offset != log_start_offset:
+                news = True
+            target.sent_high_watermark = high_watermark
+            target.sent_log_start_offset = log_start_offset
+        return news
+
+    def _topic_response(self, topic: str | bytes, partitions: list[PartitionData]) -> FetchableTopicResponse:
+        if isinstance(topic, str):
+            return FetchableTopicResponse(topic=topic, partitions=partitions)
+        assert self._context.api_version >= TOPIC_IDS_SINCE, "ids name topics from this version on"
+        return FetchableTopicResponse(topic_id=topic, partitions=partitions)
+
+
+def _partition_data(read: _Read) -> PartitionData:
+    index = read.target.key[1]
+    partition = read.partition
+    if read.error != ErrorCode.NONE or partition is None:
+        return PartitionData(partition_index=index, error_code=read.error, high_watermark=-1, records=b"")
+    records: list[Buffer] = [batch.payload for batch in read.batches]
+    data = PartitionData(
+        partition_index=index,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log_start_offset,
+        aborted_transactions=None,
+        records=records,
+    )
+    return data if read.diverging is None else dataclasses.replace(data, diverging_epoch=read.diverging)

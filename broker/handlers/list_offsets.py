@@ -1,0 +1,132 @@
+"""ListOffsets: earliest, latest, by time, and the other special offsets. Earliest and latest cost next to nothing."""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.list_offsets import (
+    KEY,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from s3stream.errors import StorageError
+
+__all__ = ["KEY", "handle"]
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""First version that knows each special timestamp."""
+
+Answers = list[tuple[str, list[ListOffsetsPartitionResponse | Coroutine[Any, Any, ListOffsetsPartitionResponse]]]]
+
+
+def handle(
+    node: Node, request: ListOffsetsRequest, context: Exchange
+) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+    """Answer at once; look-ups by time that go to objects make it a coroutine."""
+    answers: Answers = []
+    must_wait = False
+    for topic in request.topics:
+        parts = [_lookup(node, topic.name, wanted, context.api_version) for wanted in topic.partitions]
+        must_wait = must_wait or any(not isinstance(part, ListOffsetsPartitionResponse) for part in parts)
+        answers.append((topic.name, parts))
+    return _await_all(answers) if must_wait else _respond(answers)
+
+
+def _lookup(
+    node: Node, topic: str, wanted: ListOffsetsPartition, version: int
+) -> ListOffsetsPartitionResponse | Coroutine[Any, Any, ListOffsetsPartitionResponse]:
+    try:
+        partition = node.topics.partition(topic, wanted.partition_index)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+    except KafkaError as error:
+        return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error.code)
+    timestamp = wanted.timestamp
+    if timestamp == LATEST:
+        return _found(partition, partition.last_stable_offset, epoch=partition.leader_epoch)
+    if timestamp == EARLIEST:
+        return _found(partition, partition.log_start_offset)
+    if timestamp < 0 and version < _SINCE.get(timestamp, version + 1):
+        return ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index, error_code=ErrorCode.UNSUPPORTED_VERSION
+        )
+    if timestamp in {EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD}:
+        # There are no tiers: all data is as local as it gets, and none of it waits for another tier.
+        return _found(partition, partition.log_start_offset if timestamp == EARLIEST_LOCAL else -1)
+    if timestamp == LATEST_TIERED:
+        return _found(partition, -1)
+    if timestamp == MAX_TIMESTAMP:
+        return _max_timestamp(partition)
+    return _by_time(partition, timestamp)
+
+
+def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> ListOffsetsPartitionResponse:
+    if epoch is None:
+        epoch = partition.epochs.epoch_of(offset) if offset >= 0 else -1
+    return ListOffsetsPartitionResponse(partition_index=partition.index, offset=offset, leader_epoch=epoch)
+
+
+async def _by_time(partition: Partition, timestamp_ms: int) -> ListOffsetsPartitionResponse:
+    try:
+        found = await partition.offset_for_time(timestamp_ms)
+    except StorageError as error:
+        return _failed(partition, error)
+    if found is None:
+        return ListOffsetsPartitionResponse(partition_index=partition.index)
+    offset, record_timestamp_ms = found
+    return ListOffsetsPartitionResponse(
+        partition_index=partition.index,
+        timestamp=record_timestamp_ms,
+        offset=offset,
+        leader_epoch=partition.epochs.epoch_of(offset),
+    )
+
+
+async def _max_timestamp(partition: Partition) -> ListOffsetsPartitionResponse:
+    try:
+        found = await partition.offset_of_max_timestamp()
+    except StorageError as error:
+        return _failed(partition, error)
+    if found is None:
+        return ListOffsetsPartitionResponse(partition_index=partition.index)
+    offset, timestamp_ms = found
+    return ListOffsetsPartitionResponse(
+        partition_index=partition.index,
+        timestamp=timestamp_ms,
+        offset=offset,
+        leader_epoch=partition.epochs.epoch_of(offset),
+    )
+
+
+def _failed(partition: Partition, _: StorageError) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=partition.index, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+async def _await_all(answers: Answers) -> ListOffsetsResponse:
+    for _, parts in answers:
+        for at, part in enumerate(parts):
+            if not isinstance(part, ListOffsetsPartitionResponse):
+                parts[at] = await part
+    return _respond(answers)
+
+
+def _respond(answers: Answers) -> ListOffsetsResponse:
+    topics = []
+    for name, parts in answers:
+        done: Sequence[ListOffsetsPartitionResponse] = [
+            part for part in parts if isinstance(part, ListOffsetsPartitionResponse)
+        ]
+        assert len(done) == len(parts), "every look-up has been awaited"
+        topics.append(ListOffsetsTopicResponse(name=name, partitions=done))
+    return ListOffsetsResponse(topics=topics)

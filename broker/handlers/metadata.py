@@ -1,0 +1,140 @@
+"""Metadata: the nodes, the topics, and who leads each partition; creates topics that are asked for, if allowed."""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.topics import INTERNAL_TOPICS, Topic, check_topic_name
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.metadata import (
+    KEY,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.wire import ZERO_UUID
+from s3stream.errors import StorageError
+
+__all__ = ["KEY", "handle"]
+
+TOPIC_OPERATIONS = 3576
+"""Every operation on a topic is allowed: the bits of Kafka's AclOperation."""
+CLUSTER_OPERATIONS = 8096
+NOT_ASKED = -(2**31)
+
+
+def handle(
+    node: Node, request: MetadataRequest, context: Exchange
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    """Answer at once; only when a topic has to be created, later."""
+    version = context.api_version
+    if request.topics is None or (version == 0 and not request.topics):
+        return _respond(node, request, [_topic(node, request, topic) for topic in node.topics])
+    missing = [
+        wanted.name
+        for wanted in request.topics
+        if wanted.name and wanted.topic_id == ZERO_UUID and node.topics.get(wanted.name) is None
+    ]
+    if missing and request.allow_auto_topic_creation and node.settings.topic.auto_create:
+        return _create_and_respond(node, request, missing)
+    return _respond(node, request, [_lookup(node, request, wanted) for wanted in request.topics])
+
+
+async def _create_and_respond(node: Node, request: MetadataRequest, missing: Sequence[str]) -> MetadataResponse:
+    refused: dict[str, ErrorCode] = {}
+    for name in missing:
+        try:
+            await _create(node, name)
+        except KafkaError as error:
+            refused[name] = error.code
+        except StorageError:
+            refused[name] = ErrorCode.LEADER_NOT_AVAILABLE
+    topics = []
+    for wanted in request.topics or ():
+        name = wanted.name or ""
+        if name in refused:
+            topics.append(MetadataResponseTopic(error_code=refused[name], name=name))
+        else:
+            topics.append(_lookup(node, request, wanted))
+    return _respond(node, request, topics)
+
+
+async def _create(node: Node, name: str) -> None:
+    check_topic_name(name)
+    if name in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # made by their coordinators when they are needed
+    await node.topics.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
+
+
+def _lookup(node: Node, request: MetadataRequest, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    if wanted.topic_id != ZERO_UUID:
+        topic = node.topics.get_by_id(wanted.topic_id)
+        if topic is None:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
+        return _topic(node, request, topic)
+    name = wanted.name or ""
+    topic = node.topics.get(name)
+    if topic is not None:
+        return _topic(node, request, topic)
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return MetadataResponseTopic(error_code=error.code, name=name)
+    return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+
+
+def _topic(node: Node, request: MetadataRequest, topic: Topic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.info.internal,
+        partitions=[_partition(node, topic, index) for index in range(len(topic.partitions))],
+        topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED,
+    )
+
+
+def _partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartition:
+    """A leader is named only when it can serve."""
+    partition = topic.partitions[index]
+    if partition is None or partition.stream.error is not None:
+        replica = topic.info.partitions[index].leader
+        return MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=-1,
+            replica_nodes=(replica,),
+            isr_nodes=(replica,),
+            offline_replicas=(replica,),
+        )
+    replicas = (node.node_id,)
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE,
+        partition_index=index,
+        leader_id=node.node_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+    )
+
+
+def _respond(node: Node, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
+    broker = MetadataResponseBroker(
+        node_id=node.node_id,
+        host=node.advertised.host,
+        port=node.advertised.port,
+        rack=node.settings.listener.rack or None,
+    )
+    return MetadataResponse(
+        brokers=(broker,),
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )

@@ -1,0 +1,181 @@
+"""Produce: append record batches, answer when they are durable.
+
+No task per request: batches are appended as the request is read, and the completion of the last one's WAL block answers
+(blocks complete in order, so it covers those before it). Only when the storage is full does a coroutine take over; the
+connection starts nothing else meanwhile, so that the order of batches stays that of the requests.
+"""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.produce import (
+    KEY,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from s3stream.errors import StorageError, StorageFull, StreamFenced
+from wal.interface import Durable, WalError
+
+__all__ = ["KEY", "handle"]
+
+TOPIC_IDS_SINCE = 13
+
+
+def handle(
+    node: Node, request: ProduceRequest, context: Exchange
+) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
+    """Append what the request brings; the answer leaves when it is durable (acks=0: there is none)."""
+    if not -1 <= request.acks <= 1:
+        return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    call = _Call(node, request, context.api_version)
+    if not call.append_all():
+        return call.wait_and_finish(answer=request.acks != 0)
+    if request.acks == 0:
+        _end_without_answer(call, context)
+        return None
+    durable = call.durable
+    if durable is None:
+        return call.response()
+    durable.add_done_callback(lambda error: context.complete(call.response(error)))
+    return None
+
+
+class _Call:
+    """One request's progress: what is appended, and how far it has come."""
+
+    __slots__ = ("_api_version", "_next", "_node", "_results", "_work", "durable", "failed")
+
+    def __init__(self, node: Node, request: ProduceRequest, api_version: int) -> None:
+        self._node = node
+        self._api_version = api_version
+        self._work = [(topic, data) for topic in request.topic_data for data in topic.partition_data]
+        self._next = 0
+        self._results: list[PartitionProduceResponse] = []
+        self.durable: Durable | None = None
+        """Completion of the last batch appended."""
+        self.failed = False
+
+    def append_all(self) -> bool:
+        """Append until all is done (True) or the storage is full (False): call again when it no longer is."""
+        work = self._work
+        while self._next < len(work):
+            topic, data = work[self._next]
+            try:
+                result = self._append(topic, data)
+            except StorageFull:
+                return False
+            except KafkaError as error:
+                result = self._failure(data, error.code, error.message)
+            except StorageError as error:
+                fenced = isinstance(error, StreamFenced)
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER if fenced else ErrorCode.KAFKA_STORAGE_ERROR
+                result = self._failure(data, code, str(error))
+            self._results.append(result)
+            self._next += 1
+        return True
+
+    def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
+        partition = self._find(topic, data.index)
+        base_offset, _, append_time_ms, durable = partition.append(data.records, self._api_version)
+        if durable is not None:
+            self.durable = durable
+        return PartitionProduceResponse(
+            index=data.index,
+            base_offset=base_offset,
+            log_append_time_ms=append_time_ms,
+            log_start_offset=partition.stream.start_offset,
+        )
+
+    def _find(self, topic: TopicProduceData, index: int) -> Partition:
+        topics = self._node.topics
+        if self._api_version < TOPIC_IDS_SINCE:
+            return topics.partition(topic.name, index)
+        found = topics.get_by_id(topic.topic_id)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topics.partition_of(found, index)
+
+    def _failure(self, data: PartitionProduceData, code: ErrorCode, message: str) -> PartitionProduceResponse:
+        self.failed = True
+        return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
+
+    async def wait_and_finish(self, *, answer: bool) -> ProduceResponse | None:
+        """Go on when uploads have made room; no error reaches the client for that."""
+        storage = self._node.storage
+        while True:
+            try:
+                if storage.writable:  # full all the same: this batch needs more room than is left
+                    await storage.flush()
+                await storage.wait_writable()
+            except StorageError:
+                pass  # the next attempt meets the reason, and answers with it
+            if self.append_all():
+                break
+        if not answer:
+            return None
+        if self.durable is None:
+            return self.response()
+        try:
+            await self.durable
+        except WalError as error:
+            return self.response(error)
+        return self.response()
+
+    def response(self, error: WalError | None = None) -> ProduceResponse:
+        """The answer; with `error` the log has failed, and nothing of this request counts as written."""
+        results: Sequence[PartitionProduceResponse] = self._results
+        if error is not None:
+            results = [
+                result
+                if result.error_code
+                else PartitionProduceResponse(
+                    index=result.index,
+                    error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+                    base_offset=-1,
+                    error_message=str(error),
+                )
+                for result in results
+            ]
+        responses: list[TopicProduceResponse] = []
+        previous: TopicProduceData | None = None
+        partitions: list[PartitionProduceResponse] = []
+        for (topic, _), result in zip(self._work, results, strict=True):
+            if topic is not previous:
+                previous = topic
+                partitions = []
+                responses.append(
+                    TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=partitions)
+                )
+            partitions.append(result)
+        return ProduceResponse(responses=responses)
+
+
+def _end_without_answer(call: _Call, context: Exchange) -> None:
+    """acks=0: an error can only be told by closing the connection, as Kafka does."""
+    context.complete(None)
+    if call.failed:
+        context.connection.refuse("a Produce request with acks=0 failed")
+
+
+def _refuse_all(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
