@@ -16,6 +16,7 @@ class ErrorCode(IntEnum):
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     INVALID_FETCH_SIZE = 4
@@ -200,6 +201,7 @@ _RETRIABLE: Final = frozenset(
 _MESSAGES: Final = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "The server experienced an unexpected error when processing the request.",
     ErrorCode.NONE: "",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "The requested offset is not within the range of offsets maintained by the server.",
     ErrorCode.CORRUPT_MESSAGE: (
         "This message has failed its CRC checksum, exceeds the valid size, has a null key for a compacted "
         "topic, or is otherwise corrupt."
