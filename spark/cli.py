@@ -8,7 +8,7 @@ import click
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.ingest import IngestError, IngestSettings, Period, start_ingest
+from spark.ingest import IngestError, IngestSettings, Period, source_options, start_ingest
 from spark.jars import SparkVersionError
 from spark.java import JavaNotFoundError, SparkNotFoundError
 from spark.session import build_session
@@ -72,8 +72,9 @@ def ingest(
     """Copy topics into a partitioned Parquet table, each record exactly once."""
     job = IngestSettings(topics=topics, schema=read_text(schema), period=Period(period), options=dict(options), **rest)
     try:
+        source_options(job)
         spark = build_session("anabranch ingest", master=master, settings=dict(settings))
-    except (JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
+    except (IngestError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
         raise click.ClickException(str(error)) from error
     try:
         query = start_ingest(spark, job)

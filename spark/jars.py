@@ -12,6 +12,11 @@ from pathlib import Path
 from spark.java import cache_folder
 
 SCALA = "2.13"
+CLIENT_JARS = {
+    "4.1": (("org.apache.kafka", "kafka-clients", "3.9.1"), ("org.apache.commons", "commons-pool2", "2.12.1")),
+    "4.2": (("org.apache.kafka", "kafka-clients", "3.9.2"), ("org.apache.commons", "commons-pool2", "2.13.1")),
+}
+"""What the Kafka source brings along, by the line of Spark."""
 
 
 class SparkVersionError(RuntimeError):
@@ -42,14 +47,15 @@ def kafka_source_jars(spark_version: str) -> tuple[Coordinate, ...]:
     The token provider comes in one version for all: it is loaded by the source, but does nothing without Kerberos or
     delegation tokens, and its interface has not changed since 4.0. Raises SparkVersionError.
     """
-    line = spark_version.split(".dev", maxsplit=1)[0]
-    if not line.startswith(("4.1.", "4.2.")):
-        raise SparkVersionError(f"pyspark {spark_version} is installed; this project works with 4.1 and 4.2")
+    line = ".".join(spark_version.split(".")[:2])
+    if line not in CLIENT_JARS:
+        raise SparkVersionError(
+            f"pyspark {spark_version} is installed; this project works with {' and '.join(CLIENT_JARS)}"
+        )
     return (
-        Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", line),
+        Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", spark_version),
         Coordinate("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA}", "4.0.0"),
-        Coordinate("org.apache.kafka", "kafka-clients", "3.9.1"),
-        Coordinate("org.apache.commons", "commons-pool2", "2.12.1"),
+        *(Coordinate(*parts) for parts in CLIENT_JARS[line]),
     )
 
 

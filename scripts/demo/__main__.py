@@ -1,0 +1,235 @@
+"""Run the demo: `make demo`, or `python -m scripts.demo` in a checkout that `make setup` has prepared.
+
+It starts its own node on free ports with its own data directory, and stops everything that it started, however it ends.
+The data stays for a look around; the next run begins anew.
+"""
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from scripts.demo.clients import DemoError, Sent, create_topic, read_back, send
+from scripts.demo.flights import Tally, read_flights
+from scripts.demo.node import NodeProcess
+from scripts.demo.report import Check, check_table, delay_table, moments_table, size
+from spark.jars import SparkVersionError
+from spark.java import JavaNotFoundError, SparkNotFoundError
+
+if TYPE_CHECKING:
+    from scripts.demo.table import TableResult
+
+TOPIC = "flights"
+PARTITIONS = 6
+ROWS = 336_776
+"""What the data set is known to hold."""
+MARKER = ".anabranch-demo"
+NODE_FLAGS = [
+    # Small, so that a year of flights fills several objects and compaction has something to do.
+    "--wal-capacity-bytes=128MiB",
+    "--storage-upload-bytes=4MiB",
+    # Only when the demo asks for it.
+    "--compaction-enabled=false",
+]
+
+
+class Demo:
+    """One run; each step says what it did and adds to `checks`."""
+
+    def __init__(self, folder: Path, console: Console) -> None:
+        self.folder = folder
+        self.console = console
+        self.node = NodeProcess(folder, NODE_FLAGS)
+        self.checks: list[Check] = []
+        self.moments: dict[str, dict[str, str]] = {}
+        self.started = time.monotonic()
+
+    def run(self) -> None:
+        """All steps in order. Raises DemoError when one can't be done."""
+        seconds = self.node.start()
+        self.say(f"node started in {seconds:.1f} s on {self.node.servers} (objects in a local directory, WAL, SQLite)")
+        create_topic(self.node.servers, TOPIC, PARTITIONS)
+        sent = self.send_all()
+        self.look("after sending")
+        self.through_spark(sent)
+        self.compact()
+        self.restart()
+        self.read_all(sent)
+        self.look("after reading back")
+
+    def say(self, text: str) -> None:
+        """One line about a step that is done."""
+        self.console.print(f"[dim]{time.monotonic() - self.started:5.1f} s[/dim]  {text}", highlight=False)
+
+    def check(self, what: str, expected: object, found: object) -> None:
+        """Note something that must be exactly so."""
+        self.checks.append(Check(what, expected, found))
+
+    def check_tally(self, where: str, expected: Tally, found: Tally) -> None:
+        """The counts that every end of the path must agree on."""
+        self.check(f"{where}: rows", expected.rows, found.rows)
+        self.check(f"{where}: rows of each carrier", expected.by_carrier, found.by_carrier)
+        self.check(f"{where}: miles flown", expected.distance, found.distance)
+        self.check(f"{where}: minutes of delay", expected.delay_minutes, found.delay_minutes)
+        self.check(f"{where}: cancelled flights", expected.cancelled, found.cancelled)
+        self.check(f"{where}: sum of timestamps", expected.timestamps_ms, found.timestamps_ms)
+
+    @contextmanager
+    def bar(self, text: str, total: int) -> Iterator[Progress]:
+        """A progress bar with one task."""
+        columns = (TextColumn("         {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            progress.add_task(text, total=total)
+            yield progress
+
+    def send_all(self) -> Sent:
+        """The flights into the topic, through librdkafka."""
+        started = time.monotonic()
+        with self.bar("sending", ROWS) as progress:
+            task = progress.task_ids[0]
+            sent = send(self.node.servers, TOPIC, read_flights(), lambda done: progress.update(task, completed=done))
+        seconds = time.monotonic() - started
+        self.say(
+            f"sent and acknowledged {sent.tally.rows:,} flights ({size(sent.value_bytes)} of JSON) to {PARTITIONS} "
+            f"partitions in {seconds:.1f} s, {sent.tally.rows / seconds:,.0f} a second"
+        )
+        self.check("producer: flights in the data set", ROWS, sent.tally.rows)
+        self.check("producer: acknowledged offsets", ROWS, sent.end_offsets.total())
+        return sent
+
+    def through_spark(self, sent: Sent) -> None:
+        """Topic to table to answer, or one line that says why not."""
+        try:
+            result = self.ask_spark()
+        except (JavaNotFoundError, SparkNotFoundError, SparkVersionError) as reason:
+            self.say(f"[yellow]Spark skipped[/yellow]: {reason}")
+            return
+        self.check_tally("Spark's table", sent.tally, result.tally)
+        self.check("Spark's table: distinct offsets", ROWS, result.distinct_offsets)
+        self.console.print(delay_table(result.delays))
+
+    def ask_spark(self) -> "TableResult":
+        """Run the ingest job and the query. Raises what a missing Java or Spark raises."""
+        # Only here: everything else of the demo runs without Spark.
+        from scripts.demo.table import examine, ingest, start_session
+
+        started = time.monotonic()
+        with self.console.status("starting Spark"):
+            spark = start_session()
+        try:
+            with self.console.status("Spark copies the topic into a table"):
+                ingest(spark, self.node.servers, TOPIC, self.folder)
+            ready = time.monotonic()
+            with self.console.status("Spark looks at the table"):
+                result = examine(spark, self.folder)
+        finally:
+            spark.stop()
+        self.say(
+            f"Spark {spark.version} copied {result.tally.rows:,} rows into a Parquet table exactly once in "
+            f"{ready - started:.1f} s ({result.files} files, {size(result.size_bytes)}) and asked it for delays"
+        )
+        return result
+
+    def compact(self) -> None:
+        """One run of compaction, on demand."""
+        started = time.monotonic()
+        self.node.admin("POST", "/compact")
+        self.say(f"compacted in {time.monotonic() - started:.1f} s")
+        self.look("after compaction")
+
+    def restart(self) -> None:
+        """An orderly stop, and a start on the same data."""
+        stopped, started = self.node.stop(), self.node.start()
+        self.say(
+            f"node stopped on SIGTERM in {stopped:.1f} s (uploaded the rest, trimmed the WAL), back in {started:.1f} s"
+        )
+        self.look("after restart")
+
+    def read_all(self, sent: Sent) -> None:
+        """Everything back from objects, through a new consumer group."""
+        started = time.monotonic()
+        with self.bar("reading back", ROWS) as progress:
+            task = progress.task_ids[0]
+            tally = read_back(
+                self.node.servers, TOPIC, "demo", sent.end_offsets, lambda done: progress.update(task, completed=done)
+            )
+        seconds = time.monotonic() - started
+        self.say(
+            f"a new consumer group read {tally.rows:,} flights back from objects in {seconds:.1f} s, "
+            f"{tally.rows / seconds:,.0f} a second, every offset in its place"
+        )
+        self.check_tally("consumer", sent.tally, tally)
+
+    def look(self, moment: str) -> None:
+        """Note the state of storage."""
+        self.moments[moment] = {}
+
+    def summary(self) -> bool:
+        """Print what was counted; whether all of it is exact."""
+        self.console.print(moments_table("Storage", self.moments))
+        self.console.print(check_table(self.checks))
+        exact = all(check.holds for check in self.checks)
+        seconds = time.monotonic() - self.started
+        verdict = "[green]every count is exact[/green]" if exact else "[bold red]COUNTS DIFFER[/bold red]"
+        self.console.print(
+            f"{verdict}: {sum(c.holds for c in self.checks)} of {len(self.checks)} checks, {seconds:.0f} s"
+        )
+        return exact
+
+
+def prepare(folder: Path) -> None:
+    """An empty folder for this run; only one that an earlier run made is emptied. Raises DemoError."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).is_file():
+            raise DemoError(f"{folder} is not empty and was not made by the demo: name another with --folder")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
+
+
+def where_to_look(demo: Demo) -> str:
+    """What a curious reader does next."""
+    folder = demo.folder
+    return (
+        f"Where to look next:\n"
+        f"  {folder / 'node' / 'objects'}: the objects\n"
+        f"  {folder / 'table'}: Spark's table\n"
+        f"  {demo.node.log}: what the node said\n"
+        f"  the node again, with this data: .venv/bin/anabranch serve --data-dir {folder / 'node'}\n"
+        f"  docs/architecture.md: the way of a record, with file names"
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo; 0 when every count is exact, 1 when not, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("demo-data"), help="where its data goes (%(default)s)")
+    options = parser.parse_args(arguments)
+    console = Console()
+    with ExitStack() as stack:
+        try:
+            prepare(options.folder)
+            demo = Demo(options.folder, console)
+            stack.callback(demo.node.end)
+            demo.run()
+            demo.node.stop()
+        except DemoError as error:
+            console.print(f"[bold red]the demo failed[/bold red]: {error}", highlight=False)
+            return 1
+        except KeyboardInterrupt:
+            console.print("stopped", style="yellow")
+            return 130
+        exact = demo.summary()
+        console.print(where_to_look(demo), highlight=False)
+        return 0 if exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
