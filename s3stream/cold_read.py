@@ -9,10 +9,12 @@ Locations may be stale: compaction replaces objects under a running engine. An o
 """
 
 import asyncio
+import math
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import structlog
@@ -41,6 +43,7 @@ log = structlog.get_logger(__name__)
 
 LOCATIONS_PER_LOOKUP = 32
 STALE_RETRIES = 3
+READER_IDLE_S = 30
 READ_AHEAD_FIRST_BYTES = 1024 * 1024
 
 
@@ -84,6 +87,8 @@ class _Ahead:
     until: int
     window_bytes: int = READ_AHEAD_FIRST_BYTES
     busy: bool = False
+    read_s: float = -math.inf
+    """When it last read on, in the loop's time."""
 
 
 class ColdReader:
@@ -124,8 +129,8 @@ class ColdReader:
         `offset` lies before `end_offset`, which is at most `committed_end`. Raises OffsetOutOfRange when the start
         moved past `offset` meanwhile, StreamNotFound, CorruptObject, StoreError.
         """
-        tail = committed_end - offset <= 0 or self._is_newest(stream_id, offset, committed_end)
-        priority = Priority.TAIL if tail else Priority.CATCH_UP
+        newest = self._is_newest(stream_id, offset, committed_end)
+        priority = Priority.TAIL if newest else Priority.CATCH_UP
         request = _Request(stream_id, offset, bytes_max, end_offset, committed_end, priority)
         batches, need = self._walk(request)
         if need is not None:
@@ -149,6 +154,11 @@ class ColdReader:
                     raise
                 self._stats.stale_locations += 1
         raise AssertionError("the last attempt returns or raises")
+
+    async def loads_done(self) -> None:
+        """Return when no load is under way."""
+        while self._loading:
+            await asyncio.wait(list(self._loading.values()))
 
     def invalidate(self, stream_ids: Sequence[int]) -> None:
         """Forget where the streams' data lies."""
@@ -327,7 +337,7 @@ class ColdReader:
             if loading is None:
                 self._stats.block_cache_misses += 1
                 answer = self.io.submit(store, key, entry.position, entry.end_position, priority)
-                loading = self._start(block_key, lambda e=entry, a=answer: self._decode(info, e, a))
+                loading = self._start(block_key, partial(self._decode, info, entry, answer))
             else:
                 self._stats.reads_joined += 1
             waiting.append(loading)
@@ -398,22 +408,30 @@ class ColdReader:
         ahead = self._readers.pop((request.stream_id, request.offset), None)
         if ahead is None:
             ahead = _Ahead(mark=next_offset, until=next_offset)
-        elif not ahead.busy and next_offset >= ahead.mark and next_offset < request.committed_end:
-            fair = self._ahead_bytes_max // max(1, len(self._readers))
-            window = min(ahead.window_bytes, settings.read_ahead_bytes_max, max(fair, settings.object_block_bytes))
+        else:
+            ahead.read_s = asyncio.get_running_loop().time()
             start = max(next_offset, ahead.until)
-            if start < request.committed_end and self._ahead_bytes + window <= self._ahead_bytes_max:
-                ahead.busy = True
-                ahead.window_bytes = min(window * 2, settings.read_ahead_bytes_max)
-                self._ahead_bytes += window
-                self._spawn(self._read_ahead(request.stream_id, start, window, request.committed_end, ahead))
+            if not ahead.busy and next_offset >= ahead.mark and start < request.committed_end:
+                self._start_ahead(request, ahead, start)
         self._readers[request.stream_id, next_offset] = ahead
         if len(self._readers) > settings.read_ahead_readers:
             self._readers.popitem(last=False)
 
+    def _start_ahead(self, request: _Request, ahead: _Ahead, start: int) -> None:
+        """Start the next window, if the bound of all windows allows; readers at work share it equally."""
+        settings = self._settings
+        active = 1 + sum(ahead.read_s - other.read_s < READER_IDLE_S for other in self._readers.values())
+        fair = max(self._ahead_bytes_max // (2 * active), settings.object_block_bytes)
+        window = min(ahead.window_bytes, settings.read_ahead_bytes_max, fair)
+        if self._ahead_bytes + window <= self._ahead_bytes_max:
+            ahead.busy = True
+            ahead.mark = start
+            ahead.window_bytes = window * 2
+            self._ahead_bytes += window
+            self._spawn(self._read_ahead(request.stream_id, start, window, request.committed_end, ahead))
+
     async def _read_ahead(self, stream_id: int, start: int, window: int, committed_end: int, ahead: _Ahead) -> None:
         """Load about `window` bytes from `start` into the block cache. A failure is left to the read that needs it."""
-        ahead.mark = start
         try:
             at, size = start, 0
             plan: list[_NeedBlocks] = []

@@ -474,6 +474,10 @@ class S3Stream:
         stream.start_offset = max(stream.start_offset, info.start_offset)
         self._reader.invalidate((stream.stream_id,))
 
+    async def loads_done(self) -> None:
+        """Return when no read from objects is under way, those of readers that gave up included."""
+        await self._reader.loads_done()
+
     def invalidate(self, stream_ids: Sequence[int]) -> None:
         """Forget where the streams' data lies: compaction has replaced objects. Reads find out by themselves, later."""
         self._reader.invalidate(stream_ids)

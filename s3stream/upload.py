@@ -14,7 +14,7 @@ import structlog
 
 from s3stream.catalog.interface import Catalog, UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
-from s3stream.log_cache import Block
+from s3stream.log_cache import BATCH_OVERHEAD_BYTES, Block
 from s3stream.model import NewObject, ObjectKind, object_key
 from s3stream.object.writer import ObjectWriter
 from s3stream.settings import StorageSettings
@@ -23,8 +23,8 @@ from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
 
-BATCHES_PER_TURN = 128
-"""Batches handed to an object writer before other tasks get a turn."""
+BYTES_PER_TURN = 1024 * 1024
+"""Bytes (and overhead) of batches handed to an object writer before other tasks get a turn."""
 
 
 class RunSize(NamedTuple):
@@ -191,8 +191,9 @@ class Uploader:
                     for run in runs:
                         for batch in run.batches:
                             await writer.write(batch)
-                            written += 1
-                            if written % BATCHES_PER_TURN == 0:
+                            written += len(batch.payload) + BATCH_OVERHEAD_BYTES
+                            if written >= BYTES_PER_TURN:
+                                written = 0
                                 await asyncio.sleep(0)
                     return await writer.close()
             except (ObjectExists, NotFound):

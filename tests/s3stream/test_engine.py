@@ -34,7 +34,7 @@ async def test_append_must_begin_at_the_end(tmp_path: Path) -> None:
             (stream,) = await engine.open_streams([stream_id])
             for wrong in (make_batch(stream_id, 5), make_batch(stream_id + 1, 0), make_batch(stream_id, 0, count=0)):
                 with pytest.raises(OffsetOutOfRange, match="must begin at 0"):
-                    stream.append(wrong)
+                    _ = stream.append(wrong)
             assert stream.next_offset == 0
             assert cluster.wal.used_bytes == 0
 
@@ -48,10 +48,8 @@ async def test_uploaded_data_is_read_back_from_objects_and_the_wal_is_empty(tmp_
             await engine.flush()
             assert cluster.wal.used_bytes == 0
             assert [s.committed_offset for s in streams] == [400, 30, 50]
-            assert await cluster.catalog.count_objects() == {
-                "SO committed": (1, pytest.approx(42000, rel=0.1)),
-                "SSO committed": (1, pytest.approx(8500, rel=0.1)),
-            }
+            counts = await cluster.catalog.count_objects()
+            assert {kind: count for kind, (count, _) in counts.items()} == {"SO committed": 1, "SSO committed": 1}
             await engine.close()
         cluster.crash()
         async with cluster.engine() as engine:
@@ -67,7 +65,7 @@ async def test_crash_recovers_what_was_durable_with_the_snapshot_before_it(tmp_p
         (stream_id,) = await cluster.create(1)
         async with cluster.engine() as engine:
             (stream,) = await engine.open_streams([stream_id])
-            stream.snapshot_source = lambda: f"up to {stream.next_offset}".encode()
+            stream.snapshot_source = lambda: b"up to %d" % stream.next_offset
             sent = fill(stream, 10)
             await engine.flush()
             sent += fill(stream, 5)
@@ -91,9 +89,10 @@ async def test_full_wal_refuses_without_a_change_and_goes_on_after_the_upload(tm
         async with cluster.engine() as engine:
             (stream,) = await engine.open_streams([stream_id])
             sent = []
+            while cluster.wal.capacity_bytes - cluster.wal.used_bytes > 1100:
+                sent += fill(stream, 1)
             with pytest.raises(StorageFull, match="WAL"):
-                while True:
-                    sent += fill(stream, 1)
+                fill(stream, 1)
             assert stream.next_offset == sent[-1].end_offset
             assert not engine.writable
             await engine.wait_writable()
@@ -107,14 +106,14 @@ async def test_failed_wal_stops_appends_and_says_why(tmp_path: Path) -> None:
         (stream_id,) = await cluster.create(1)
         async with cluster.engine() as engine:
             (stream,) = await engine.open_streams([stream_id])
-            durable = fill(stream, 1) and stream.append(make_batch(stream_id, 10))
-            await durable
-            stream.append(make_batch(stream_id, 20))
+            fill(stream, 1)
+            await stream.append(make_batch(stream_id, 10))
+            fill(stream, 1)
             cluster.wal.fail()
             assert stream.confirmed_offset == 20
             assert not engine.writable
             with pytest.raises(StorageStopped, match="failed by the test"):
-                stream.append(make_batch(stream_id, 30))
+                _ = stream.append(make_batch(stream_id, 30))
             with pytest.raises(StorageStopped, match="failed by the test"):
                 await engine.wait_writable()
             assert len(await read_all(stream)) == 2

@@ -139,7 +139,7 @@ def fill(stream: Stream, batches: int, *, count: int = 10, size_bytes: int = 100
     made = []
     for _ in range(batches):
         batch = make_batch(stream.stream_id, stream.next_offset, count=count, size_bytes=size_bytes)
-        stream.append(batch)
+        _ = stream.append(batch)
         made.append(batch)
     return made
 

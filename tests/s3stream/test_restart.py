@@ -1,0 +1,164 @@
+"""A restart at every step of upload, commit, WAL trim and stream trim, and the invariants after each."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from s3stream.engine import S3Stream
+from s3stream.errors import StorageError
+from s3stream.model import ObjectState, StreamBatch, object_key
+from s3stream.object.reader import decode_block, read_index
+from s3stream.stream import Stream
+from tests.support.steps import Steps, step_catalog, step_store, step_wal
+from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from wal.interface import WalError
+
+PART_BYTES = 5 << 20
+SETTINGS = replace(
+    SMALL,
+    upload_threshold_bytes=64 << 20,
+    log_cache_bytes=256 << 20,
+    split_bytes=1 << 20,
+    object_part_bytes=PART_BYTES,
+    object_block_bytes=512 * 1024,
+    object_writes_in_flight=1,
+)
+STEPS_MIN = 30
+
+
+def end_as_text(stream: Stream) -> bytes:
+    return b"%d" % stream.next_offset
+
+
+def note(acked: list[StreamBatch], batch: StreamBatch, error: WalError | None) -> None:
+    if error is None:
+        acked.append(batch)
+
+
+class Workload:
+    """Appends, two uploads, a trim, and a tail that is not uploaded; it notes what was acked."""
+
+    def __init__(self) -> None:
+        self.acked: dict[int, list[StreamBatch]] = {}
+        self.trimmed: dict[int, int] = {}
+
+    async def run(self, engine: S3Stream, ids: Sequence[int]) -> None:
+        streams = await engine.open_streams(ids)
+        for stream in streams:
+            stream.snapshot_source = partial(end_as_text, stream)
+        one, two, three = streams
+        self.append(one, 12, 1 << 20)
+        self.append(two, 4, 1000)
+        await engine.flush()
+        self.append(two, 3, 1000)
+        self.append(three, 5, 1000)
+        await engine.flush()
+        self.trimmed[one.stream_id] = 60
+        await one.trim(60)
+        self.append(one, 2, 1000)
+        self.append(three, 1, 1000)
+        await one.append(make_batch(one.stream_id, one.next_offset))
+        self.acked[one.stream_id].append(make_batch(one.stream_id, one.next_offset - 10))
+
+    def append(self, stream: Stream, batches: int, size_bytes: int) -> None:
+        acked = self.acked.setdefault(stream.stream_id, [])
+        for _ in range(batches):
+            batch = make_batch(stream.stream_id, stream.next_offset, size_bytes=size_bytes)
+            durable = stream.append(batch)
+            durable.add_done_callback(partial(note, acked, batch))
+
+
+async def steps_of_a_run(tmp_path: Path) -> list[str]:
+    steps = Steps()
+    async with memory_cluster(tmp_path, SETTINGS, wal_bytes=64 << 20) as cluster:
+        await run_until_stop(cluster, await cluster.create(3), Workload(), steps)
+    return steps.names
+
+
+async def run_until_stop(cluster: Cluster, ids: Sequence[int], workload: Workload, steps: Steps) -> None:
+    """Run the workload until it ends or a step hangs, then take the engine away."""
+    real_stores, real_wal = cluster.stores, cluster.wal
+    cluster.wrap_catalog = lambda catalog: step_catalog(catalog, steps)
+    cluster.stores = {name: step_store(store, steps) for name, store in real_stores.items()}
+    cluster.wal = step_wal(real_wal, steps)
+    async with cluster.engine() as engine:
+        work = asyncio.create_task(workload.run(engine, ids))
+        stopped = asyncio.create_task(steps.reached.wait())
+        await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for task in (work, stopped):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+    cluster.wrap_catalog = lambda catalog: catalog
+    cluster.stores, cluster.wal = real_stores, real_wal
+
+
+async def test_nothing_acked_is_lost_whatever_step_the_node_dies_at(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    names = await steps_of_a_run(tmp_path / "all")
+    assert len(names) >= STEPS_MIN
+    for expected in ("prepare_objects", "put", "start_multipart", "put_part", "complete", "commit_upload", "trim"):
+        assert f"before {expected}" in names
+        assert f"after {expected}" in names
+    for number, name in enumerate(names):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        async with memory_cluster(folder, SETTINGS, wal_bytes=64 << 20) as cluster:
+            ids = await cluster.create(3)
+            workload = Workload()
+            await run_until_stop(cluster, ids, workload, Steps(stop_at=number))
+            try:
+                await check_after_restart(cluster, ids, workload)
+            except (AssertionError, StorageError) as error:
+                error.add_note(f"the node died at step {number}, {name}")
+                raise
+
+
+async def check_after_restart(cluster: Cluster, ids: Sequence[int], workload: Workload) -> None:
+    cluster.crash()
+    sent: dict[int, list[StreamBatch]] = {}
+    async with cluster.engine() as engine:
+        streams = await engine.open_streams(ids)
+        for stream in streams:
+            assert int(stream.snapshot or b"0") == stream.committed_offset
+            expected = workload.acked.get(stream.stream_id, [])
+            if stream.start_offset:
+                assert stream.start_offset == workload.trimmed[stream.stream_id]
+            expected = [batch for batch in expected if batch.end_offset > stream.start_offset]
+            assert stream.confirmed_offset == (expected[-1].end_offset if expected else 0)
+            assert same(await read_all(stream), expected)
+            stream.snapshot_source = partial(end_as_text, stream)
+            sent[stream.stream_id] = expected + fill(stream, 2)
+        await check_invariants(cluster)
+        await engine.close()
+    assert cluster.wal.used_bytes == 0
+    await check_invariants(cluster)
+    cluster.crash()
+    async with cluster.engine() as engine:
+        for stream in await engine.open_streams(ids):
+            assert not stream.recovered
+            assert stream.cached_start() == stream.next_offset
+            assert same(await read_all(stream), sent[stream.stream_id])
+
+
+async def check_invariants(cluster: Cluster) -> None:
+    """Every stream contiguous in good objects, every object of the store known to the catalog."""
+    objects = {item.object_id: item for item in await cluster.catalog.list_objects(after=-1, limit=1000)}
+    keys = {object_key(CLUSTER, object_id) for object_id in objects}
+    assert set(cluster.store.objects) <= keys
+    for info in await cluster.catalog.list_streams(after=-1, limit=1000):
+        offset = info.start_offset
+        for location in await cluster.catalog.find_ranges(info.stream_id, offset, info.end_offset, limit=1000):
+            assert location.object.state is ObjectState.COMMITTED
+            assert location.range.start_offset <= offset
+            index = await read_index(cluster.store, object_key(CLUSTER, location.object.object_id))
+            for entry in index.find(info.stream_id, offset, location.range.end_offset):
+                data = await cluster.store.get(index.key, entry.position, entry.end_position)
+                assert decode_block(data, entry, where=index.key)
+                assert entry.start_offset <= offset
+                offset = entry.end_offset
+            assert offset == location.range.end_offset
+        assert offset == info.end_offset

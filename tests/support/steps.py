@@ -1,0 +1,115 @@
+"""Stops a storage engine at any of its steps: before and after each call to the catalog, the store and WAL trim.
+
+A run without a stop names the steps; a run for each of them then hangs there, as a process that dies there would, until
+the test takes the engine away.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from s3stream.catalog.interface import Catalog
+from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
+from wal.interface import Buffer
+from wal.memory import MemoryWal
+
+CATALOG_COMMANDS = frozenset({"open_streams", "prepare_objects", "note_multipart", "commit_upload", "trim_stream"})
+
+
+class Steps:
+    """Counts steps; hangs at number `stop_at` (from 0), having set `reached`."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.names: list[str] = []
+        self.reached = asyncio.Event()
+        self._stop_at = stop_at
+
+    async def at(self, name: str) -> None:
+        """Pass a step, or hang there for ever."""
+        self.names.append(name)
+        if self._stop_at is not None and len(self.names) > self._stop_at:
+            self.reached.set()
+            await asyncio.Event().wait()
+
+    async def around(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        """A call with a step before it, and one after it took effect."""
+        await self.at(f"before {name}")
+        result = await call()
+        await self.at(f"after {name}")
+        return result
+
+
+class _SteppedCatalog:
+    def __init__(self, catalog: Catalog, steps: Steps) -> None:
+        self._catalog = catalog
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._catalog, name)
+        if name not in CATALOG_COMMANDS:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Awaitable[Any]:
+            return self._steps.around(name, lambda: method(*args, **kwargs))
+
+        return call
+
+
+class _SteppedUpload:
+    def __init__(self, upload: MultipartUpload, steps: Steps) -> None:
+        self._upload = upload
+        self._steps = steps
+        self.upload_id = upload.upload_id
+        self.copy_part = upload.copy_part
+        self.abort = upload.abort
+
+    async def put_part(self, number: int, parts: Sequence[Buffer]) -> Any:
+        return await self._steps.around("put_part", lambda: self._upload.put_part(number, parts))
+
+    async def complete(self, receipts: Sequence[PartReceipt]) -> None:
+        await self._steps.around("complete", lambda: self._upload.complete(receipts))
+
+
+class _SteppedStore:
+    def __init__(self, store: ObjectStore, steps: Steps) -> None:
+        self._store = store
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
+        await self._steps.around("put", lambda: self._store.put(key, parts, writer_id=writer_id))
+
+    async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
+        upload = await self._steps.around(
+            "start_multipart", lambda: self._store.start_multipart(key, writer_id=writer_id)
+        )
+        return cast("MultipartUpload", _SteppedUpload(upload, self._steps))
+
+
+class _SteppedWal:
+    def __init__(self, wal: MemoryWal, steps: Steps) -> None:
+        self._wal = wal
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wal, name)
+
+    async def trim(self, offset: int) -> None:
+        await self._steps.around("trim", lambda: self._wal.trim(offset))
+
+
+def step_catalog(catalog: Catalog, steps: Steps) -> Catalog:
+    """The catalog with steps around its commands."""
+    return cast("Catalog", _SteppedCatalog(catalog, steps))
+
+
+def step_store(store: ObjectStore, steps: Steps) -> ObjectStore:
+    """The store with steps around its writes."""
+    return cast("ObjectStore", _SteppedStore(store, steps))
+
+
+def step_wal(wal: MemoryWal, steps: Steps) -> MemoryWal:
+    """The WAL with steps around `trim`."""
+    return cast("MemoryWal", _SteppedWal(wal, steps))
