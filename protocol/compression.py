@@ -22,17 +22,10 @@ from protocol.wire import Buffer
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
 
 _INT32: Final = Struct(">i")
-_UINT32_LITTLE: Final = Struct("<I")
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
-
-# Magic, version 1 with independent blocks and no checksums, blocks of at most 64 KiB, the descriptor's checksum.
-_LZ4_HEADER: Final = bytes((0x04, 0x22, 0x4D, 0x18, 0x60, 0x40, 0x82))
-_LZ4_BLOCK_BYTES: Final = 64 * 1024
-_LZ4_STORED: Final = 1 << 31
-_LZ4_END: Final = bytes(4)
 
 
 class Compression(IntEnum):
@@ -71,13 +64,13 @@ def decompress(compression: Compression, data: Buffer, *, bytes_max: int = DECOM
 
 
 def compress(compression: Compression, data: Buffer, *, level: int | None = None) -> bytes:
-    """Fold a batch's records. `level` is the codec's own; snappy and lz4 have none."""
+    """Fold a batch's records. `level` is the codec's own; snappy has none."""
     if compression is Compression.NONE:
         return bytes(data)
     if compression is Compression.SNAPPY:
         return _compress_snappy(data)
     if compression is Compression.LZ4:
-        return _compress_lz4(data)
+        return _compress_lz4(data, level)
     return bytes(_module(compression).compress(data, level))
 
 
@@ -90,16 +83,11 @@ def _blocks(data: Buffer, size: int) -> Iterator[memoryview]:
     return (view[i : i + size] for i in range(0, len(view), size))
 
 
-def _compress_lz4(data: Buffer) -> bytes:
-    pieces: list[Any] = [_LZ4_HEADER]
-    for block in _blocks(data, _LZ4_BLOCK_BYTES):
-        packed = cramjam.lz4.compress_block(block, store_size=False)
-        if len(packed) < len(block):
-            pieces += (_UINT32_LITTLE.pack(len(packed)), packed)
-        else:
-            pieces += (_UINT32_LITTLE.pack(len(block) | _LZ4_STORED), block)
-    pieces.append(_LZ4_END)
-    return b"".join(pieces)
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    settings = {} if level is None else {"level": level}
+    compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False, **settings)
+    compressor.compress(data)
+    return bytes(compressor.finish())
 
 
 def _compress_snappy(data: Buffer) -> bytes:
