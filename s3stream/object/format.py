@@ -102,6 +102,40 @@ def encode_block(batches: Sequence[StreamBatch], position: int) -> EncodedBlock:
     return EncodedBlock(entry, parts)
 
 
+def join_blocks(blocks: Sequence[tuple[IndexEntry, Buffer]], position: int) -> EncodedBlock:
+    """Join neighbouring blocks of one stream, checked by the caller, to one at `position`, without decoding batches."""
+    first, last = blocks[0][0], blocks[-1][0]
+    if len(blocks) == 1:
+        return EncodedBlock(first._replace(position=position), [blocks[0][1]])
+    headers: list[Buffer] = []
+    payloads: list[Buffer] = []
+    batch_count = 0
+    for _, data in blocks:
+        view = memoryview(data)
+        count = BLOCK_HEADER.unpack_from(view, 0)[1]
+        cut = BLOCK_HEADER.size + count * BATCH_HEADER.size
+        headers.append(view[BLOCK_HEADER.size : cut])
+        payloads.append(view[cut:])
+        batch_count += count
+    head = b"".join([BLOCK_HEADER.pack(BLOCK_MAGIC, batch_count, first.stream_id), *headers])
+    crc = crc32c(head)
+    for payload in payloads:
+        crc = crc32c(payload, crc)
+    size = len(head) + sum(len(payload) for payload in payloads)
+    assert size <= BLOCK_BYTES_MAX, "a block is shorter than 4 GiB"
+    entry = IndexEntry(
+        first.stream_id,
+        first.start_offset,
+        last.end_offset,
+        sum(entry.record_count for entry, _ in blocks),
+        position,
+        size,
+        max(entry.max_timestamp_ms for entry, _ in blocks),
+        crc,
+    )
+    return EncodedBlock(entry, [head, *payloads])
+
+
 def check_block(data: Buffer, entry: IndexEntry, *, where: str) -> None:
     """Check that `data` is the block of `entry`, by length and CRC. Raises CorruptObject."""
     if len(data) != entry.size_bytes:

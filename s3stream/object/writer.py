@@ -11,7 +11,15 @@ from typing import Self
 
 from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectKind, StreamBatch
-from s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, IndexEntry, encode_block, encode_trailer, merge_ranges
+from s3stream.object.format import (
+    BATCH_HEADER,
+    BLOCK_HEADER,
+    IndexEntry,
+    encode_block,
+    encode_trailer,
+    join_blocks,
+    merge_ranges,
+)
 from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
 from s3stream.store.rules import PART_BYTES_MIN, PARTS_MAX
 from wal.interface import Buffer
@@ -72,6 +80,8 @@ class ObjectWriter:
         self._position = 0
         self._block: list[StreamBatch] = []
         self._block_size = BLOCK_HEADER.size
+        self._raw: list[tuple[IndexEntry, Buffer]] = []
+        self._raw_size = 0
         self._part: list[Buffer] = []
         self._part_size = 0
         self._wave: list[list[Buffer] | _CopiedPart] = []
@@ -88,7 +98,12 @@ class ObjectWriter:
     @property
     def size_bytes(self) -> int:
         """Bytes of data blocks so far."""
-        return self._position + (self._block_size if self._block else 0)
+        return self._position + self._raw_size + (self._block_size if self._block else 0)
+
+    @property
+    def entries(self) -> Sequence[IndexEntry]:
+        """Entries of the blocks so far; all of them once the writer is closed."""
+        return self._entries
 
     async def write(self, batch: StreamBatch) -> None:
         """Add a batch. Batches come sorted by (stream id, base offset); a gap in offsets begins a new run.
@@ -96,6 +111,8 @@ class ObjectWriter:
         Raises ObjectOrder, and StoreError when a full part cannot be sent.
         """
         size = BATCH_HEADER.size + len(batch.payload)
+        if self._raw:
+            self._seal_block()
         if self._block:
             last = self._block[-1]
             if (
@@ -112,13 +129,30 @@ class ObjectWriter:
             await self._send_wave()
 
     async def write_block(self, entry: IndexEntry, data: Buffer) -> None:
-        """Add a whole block, checked by the caller, as another object holds it; its position here is its own."""
+        """Add a whole block, checked by the caller, as another object holds it; its position here is its own.
+
+        Neighbours of one stream are joined as long as they fit a block: compaction heals what small uploads left.
+        """
         assert len(data) == entry.size_bytes, "the block is the one its entry describes"
-        self._seal_block()
-        self._check_order(entry.stream_id, entry.start_offset, entry.end_offset)
-        self._add_block(entry._replace(position=self._position), [data])
+        last = self._raw[-1][0] if self._raw else None
+        if (
+            last is None
+            or last.stream_id != entry.stream_id
+            or last.end_offset != entry.start_offset
+            or self._raw_size + entry.size_bytes > self._block_bytes
+        ):
+            self._seal_block()
+            self._check_order(entry.stream_id, entry.start_offset, entry.end_offset)
+        self._raw.append((entry, data))
+        self._raw_size += entry.size_bytes
         if len(self._wave) >= 2 * self._parts_in_flight:
             await self._send_wave()
+
+    def detach(self) -> None:
+        """Copy what is not sent yet: slices of large reads that would otherwise keep the whole reads in memory."""
+        self._raw = [(entry, bytes(data)) for entry, data in self._raw]
+        self._part = [b"".join(self._part)] if self._part else []
+        self._wave = [[b"".join(part)] if isinstance(part, list) else part for part in self._wave]
 
     async def copy_blocks(self, entries: Sequence[IndexEntry], source_key: str) -> None:
         """Add adjacent blocks of another object of the store without moving their bytes through here.
@@ -168,7 +202,7 @@ class ObjectWriter:
         if self._closed:
             return
         self._release()
-        self._block = []
+        self._block, self._raw = [], []
         upload, self._upload = self._upload, None
         if upload is not None:
             await upload.abort()
@@ -193,6 +227,10 @@ class ObjectWriter:
             entry, parts = encode_block(self._block, self._position)
             self._block = []
             self._block_size = BLOCK_HEADER.size
+            self._add_block(entry, parts)
+        elif self._raw:
+            entry, parts = join_blocks(self._raw, self._position)
+            self._raw, self._raw_size = [], 0
             self._add_block(entry, parts)
 
     def _add_block(self, entry: IndexEntry, parts: Sequence[Buffer]) -> None:

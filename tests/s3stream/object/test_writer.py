@@ -228,3 +228,35 @@ async def test_an_object_of_another_size_is_corrupt() -> None:
         new = await writer.close()
     with pytest.raises(CorruptObject, match=r"m:o.*object size"):
         await read_index(store, "o", object_bytes=new.size_bytes + 1)
+
+
+async def test_small_neighbours_are_joined() -> None:
+    store = MemoryStore("m")
+    batches = [batch(1, at * 10, 100 + at) for at in range(12)] + [batch(2, 0, 50), batch(2, 50, 50), batch(3, 0, 900)]
+    async with writer_for(store, "a", block_bytes=150) as writer:
+        for each in batches:
+            await writer.write(each)
+        await writer.close()
+    small = await read_index(store, "a")
+    assert len(small) == 15
+    async with writer_for(store, "b", block_bytes=700) as writer:
+        for entry in small:
+            await writer.write_block(entry, await store.get("a", entry.position, entry.end_position))
+            writer.detach()
+        await writer.write(batch(4, 0, 10))
+        await writer.close()
+    joined = await read_index(store, "b")
+    assert [(e.stream_id, e.start_offset, e.end_offset, e.record_count) for e in joined] == [
+        (1, 0, 40, 40),
+        (1, 40, 80, 40),
+        (1, 80, 120, 40),
+        (2, 0, 10, 10),
+        (2, 50, 60, 10),
+        (3, 0, 10, 10),
+        (4, 0, 10, 10),
+    ]
+    found = []
+    for entry in joined:
+        data = await store.get("b", entry.position, entry.end_position)
+        found += [each._replace(payload=bytes(each.payload)) for each in decode_block(data, entry, where="b")]
+    assert found == [*batches, batch(4, 0, 10)]
