@@ -13,7 +13,7 @@ from s3stream.journal import Journal
 from s3stream.log_cache import BATCH_OVERHEAD_BYTES, ReadResult, Run, StreamRuns
 from s3stream.model import StreamBatch
 from s3stream.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
-from wal.interface import Durable, OverCapacity, WalError
+from wal.interface import Durable, OverCapacity, RecordTooLarge, WalError
 
 if TYPE_CHECKING:
     from s3stream.engine import S3Stream
@@ -119,6 +119,8 @@ class Stream:
         except OverCapacity as error:
             journal.request_seal()
             raise StorageFull(f"WAL: {error}") from error
+        except RecordTooLarge as error:
+            raise StorageError(f"stream {self.stream_id}: {error}") from error
         except WalError as error:
             journal.fail(error)
             raise self._refusal() from error

@@ -1,11 +1,18 @@
 """The engine from append to object and back."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from s3stream.errors import OffsetOutOfRange, StorageFull, StorageStopped
-from tests.support.storage import fill, make_batch, memory_cluster, read_all, same
+from s3stream.catalog.interface import UploadCommit
+from s3stream.engine import S3Stream
+from s3stream.errors import Discontinuity, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
+from s3stream.model import ObjectKind, StreamBatch, object_key
+from s3stream.object.writer import ObjectWriter
+from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from wal.memory import MemoryWal
 
 
 async def test_append_is_confirmed_when_durable_and_before_the_owners_callback_runs(tmp_path: Path) -> None:
@@ -117,3 +124,183 @@ async def test_failed_wal_stops_appends_and_says_why(tmp_path: Path) -> None:
             with pytest.raises(StorageStopped, match="failed by the test"):
                 await engine.wait_writable()
             assert len(await read_all(stream)) == 2
+
+
+async def crash_with(cluster: Cluster, ids: Sequence[int], batches: int) -> dict[int, list[StreamBatch]]:
+    """Append to each stream, durably, and crash."""
+    async with cluster.engine() as engine:
+        streams = await engine.open_streams(ids)
+        sent = {stream.stream_id: fill(stream, batches) for stream in streams}
+        cluster.wal.complete()
+    cluster.crash()
+    return sent
+
+
+def lose_record(cluster: Cluster, number: int) -> None:
+    """Damage the WAL: a record in the middle is not there any more."""
+    del cluster.wal._records[number]
+
+
+async def test_nothing_recovered_is_uploaded_before_its_owner_has_taken_it_up(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path, replace(SMALL, upload_threshold_bytes=1)) as cluster:
+        ids = await cluster.create(2)
+        sent = await crash_with(cluster, ids, 3)
+        async with cluster.engine() as engine:
+            one, two = await engine.open_streams(ids)
+            with pytest.raises(StorageError, match=rf"streams \[{ids[0]}, {ids[1]}\] were recovered"):
+                await engine.flush()
+            one.snapshot_source = bytes
+            assert not one.recovered
+            with pytest.raises(StorageError, match=rf"streams \[{ids[1]}\] were recovered"):
+                await engine.flush()
+            await engine.close()
+        assert not cluster.store.objects
+        cluster.crash()
+        async with cluster.engine() as engine:
+            one, two = await engine.open_streams(ids)
+            assert same(one.recovered, sent[ids[0]])
+            one.snapshot_source = bytes
+            sent[ids[1]] += fill(two, 1)
+            await engine.flush()
+            assert cluster.wal.used_bytes == 0
+            for stream in (one, two):
+                assert same(await read_all(stream), sent[stream.stream_id])
+
+
+async def test_a_discontinuity_stops_its_stream_and_keeps_the_wal_until_somebody_decides(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(2, name="broken")
+        sent = await crash_with(cluster, ids, 3)
+        lose_record(cluster, 1)
+        async with cluster.engine() as engine:
+            one, two = await engine.open_streams(ids)
+            assert engine.stats.stopped_streams == 1
+            with pytest.raises(Discontinuity, match=rf"stream {ids[0]}: .* expected one from 10"):
+                fill(one, 1)
+            assert one.confirmed_offset == 0
+            two.snapshot_source = bytes
+            await engine.flush()
+            assert same(await read_all(two), sent[ids[1]])
+            assert cluster.wal.used_bytes > 0
+        cluster.crash()
+        async with cluster.engine() as engine:
+            one, two = await engine.open_streams(ids)
+            assert list(engine.stopped_streams) == [ids[0]]
+            await engine.discard_recovered(ids[0])
+            assert cluster.wal.used_bytes == 0
+            await engine.close_stream(one)
+            (one,) = await engine.open_streams([ids[0]])
+            fill(one, 1)
+            await engine.flush()
+
+
+async def test_deleting_the_topic_of_a_stopped_stream_lets_the_wal_go(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        broken = await cluster.create(1, name="broken")
+        other = await cluster.create(1)
+        await crash_with(cluster, broken + other, 3)
+        lose_record(cluster, 1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams(other)
+            await cluster.catalog.delete_topic("broken", now_ms=0, delete_after_ms=0)
+            fill(stream, 1)
+            await engine.flush()
+            assert cluster.wal.used_bytes == 0
+            assert not engine.stopped_streams
+
+
+async def test_deleted_streams_hold_up_neither_recovery_nor_uploads(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        early = await cluster.create(1, name="early")
+        late = await cluster.create(1, name="late")
+        other = await cluster.create(1)
+        sent = await crash_with(cluster, early + late + other, 3)
+        await cluster.catalog.delete_topic("early", now_ms=0, delete_after_ms=0)
+        async with cluster.engine() as engine:
+            assert engine.stats.skipped_records == 3
+            assert engine.stats.recovered_records == 6
+            await cluster.catalog.delete_topic("late", now_ms=0, delete_after_ms=0)
+            (stream,) = await engine.open_streams(other)
+            stream.snapshot_source = bytes
+            await engine.flush()
+            assert same(await read_all(stream), sent[other[0]])
+            assert cluster.wal.used_bytes == 0
+
+
+async def test_a_wal_of_committed_records_only_is_trimmed_at_recovery(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(1, name="gone")
+        await crash_with(cluster, ids, 3)
+        await cluster.catalog.delete_topic("gone", now_ms=0, delete_after_ms=0)
+        async with cluster.engine():
+            assert cluster.wal.used_bytes == 0
+
+
+async def test_records_from_before_another_node_took_over_never_come_back(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(1)
+        await crash_with(cluster, ids, 3)
+        wal, other_wal = cluster.wal, MemoryWal()
+        node = await cluster.catalog.register_node(2, "127.0.0.1", 9093, now_ms=0, lease_ms=1)
+        other = S3Stream(
+            wal=other_wal,
+            catalog=cluster.catalog,
+            stores=cluster.stores,
+            default_store="main",
+            settings=SMALL,
+            cluster=CLUSTER,
+            node_id=2,
+            node_epoch=node.epoch,
+            now_ms=cluster.clock.now_ms,
+            new_writer_id=cluster.new_writer_id,
+        )
+        async with other:
+            await other.recover()
+            (stream,) = await other.open_streams(ids)
+            assert stream.next_offset == 0
+            sent = fill(stream, 2, count=7)
+            await other.close()
+        cluster.wal = wal
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams(ids)
+            assert stream.next_offset == 14
+            cluster.wal = cluster.wal.crash()
+        async with cluster.engine() as engine:
+            assert engine.stats.recovered_records == 0
+            (stream,) = await engine.open_streams(ids)
+            sent += fill(stream, 1)
+            await engine.flush()
+            assert same(await read_all(stream), sent)
+
+
+async def test_stream_cached_here_but_grown_elsewhere_is_read_from_objects(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams(ids)
+            sent = fill(stream, 3)
+            await engine.close_stream(stream)
+            commit = await commit_elsewhere(cluster, ids[0], 30)
+            (stream,) = await engine.open_streams(ids)
+            assert stream.next_offset == 40
+            assert stream.read_cached(0, 100) is None
+            sent += [commit, *fill(stream, 1)]
+            await engine.flush()
+            assert same(await read_all(stream), sent)
+
+
+async def commit_elsewhere(cluster: Cluster, stream_id: int, base: int) -> StreamBatch:
+    """Another node appends a batch to the stream and goes."""
+    batch = make_batch(stream_id, base)
+    node = await cluster.catalog.register_node(2, "127.0.0.1", 9093, now_ms=0, lease_ms=1)
+    (opened,) = await cluster.catalog.open_streams([stream_id], node_id=2, node_epoch=node.epoch)
+    (object_id,) = await cluster.catalog.prepare_objects(
+        1, node_id=2, node_epoch=node.epoch, writer_id="w", store="main", now_ms=0, deadline_ms=1
+    )
+    key = object_key(CLUSTER, object_id)
+    async with ObjectWriter(cluster.store, key, object_id=object_id, kind=ObjectKind.SSO, writer_id="w") as writer:
+        await writer.write(batch)
+        made = await writer.close()
+    epochs = {stream_id: opened.info.epoch}
+    await cluster.catalog.commit_upload(UploadCommit(2, node.epoch, [made], epochs, {}, 0))
+    return batch

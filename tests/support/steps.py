@@ -23,10 +23,22 @@ class Steps:
         self.names: list[str] = []
         self.reached = asyncio.Event()
         self._stop_at = stop_at
+        self._changed = asyncio.Event()
+        self.gates: dict[str, asyncio.Event] = {}
+        """Steps of that name wait for the event."""
+
+    async def seen(self, name: str, count: int = 1) -> None:
+        """Return when steps of that name were passed or reached `count` times."""
+        while self.names.count(name) < count:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def at(self, name: str) -> None:
         """Pass a step, or hang there for ever."""
         self.names.append(name)
+        self._changed.set()
+        if name in self.gates:
+            await self.gates[name].wait()
         if self._stop_at is not None and len(self.names) > self._stop_at:
             self.reached.set()
             await asyncio.Event().wait()
