@@ -113,8 +113,8 @@ def fetch_with_maven(work: Path, coordinates: Sequence[Coordinate], *, transitiv
     )
     jars = work / "jars"
     # A repository of its own: a ~/.m2 that holds only POMs makes Spark's Ivy fail later on.
-    run("mvn", "-q", "-B", "-f", work / "pom.xml", f"-Dmaven.repo.local={CACHE / 'm2'}", f"-DoutputDirectory={jars}",
-        "dependency:copy-dependencies")  # fmt: skip
+    places = (f"-Dmaven.repo.local={CACHE / 'm2'}", f"-DoutputDirectory={jars}")
+    run("mvn", "-q", "-B", "-Dstyle.color=never", "-f", work / "pom.xml", *places, "dependency:copy-dependencies")
     return jars
 
 
