@@ -26,6 +26,7 @@ from wal.format import (
     PADDING_BYTES_MIN,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
+    RING_POSITION,
     Header,
     Shutdown,
     encode_skip_into,
@@ -100,7 +101,7 @@ class DeltaWal:
         self._flushed_trim_offset = -1
         self._limit_offset = 0
         """No block may end past it: the head offset durable in the header plus the ring."""
-        self._capacity_bytes = 0
+        self._capacity_bytes = max(0, min(settings.capacity_bytes, device.size_bytes) - RING_POSITION)
         self._record_bytes_max = 0
         self._salt = 0
         self._shutdown = Shutdown.RUNNING
