@@ -86,7 +86,7 @@ def _blocks(data: Buffer, size: int) -> Iterator[memoryview]:
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     settings = {} if level is None else {"level": level}
     compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False, **settings)
-    compressor.compress(data)
+    compressor.compress(bytes(data))
     return bytes(compressor.finish())
 
 
