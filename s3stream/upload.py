@@ -23,7 +23,7 @@ from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
 
-BYTES_PER_TURN = 1024 * 1024
+BYTES_PER_TURN = 256 * 1024
 """Bytes (and overhead) of batches handed to an object writer before other tasks get a turn."""
 
 
