@@ -1,0 +1,121 @@
+"""A small blocking Kafka client for the command line: one request, one answer, clear errors."""
+
+import socket
+from struct import Struct
+from types import TracebackType
+from typing import Any, Final, Self
+
+import click
+
+from protocol.codec import decode_exact, encode_frame
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.registry import APIS
+
+CLIENT_ID: Final = b"anabranch-cli"
+TIMEOUT_S: Final = 30.0
+RESPONSE_BYTES_MAX: Final = 100 << 20
+_API_OF: Final = {api.request: api for api in APIS.values()}
+_HEADER: Final = Struct(">hhih")
+_INT32: Final = Struct(">i")
+
+
+class Connection:
+    """A connection to one node. Every trouble is a ClickException that names the node."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._where = f"{host}:{port}"
+        self._correlation_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        try:
+            self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
+        except OSError as error:
+            raise click.ClickException(f"cannot connect to {self._where}: {error.strerror or error}") from None
+        answer: ApiVersionsResponse = self._exchange(ApiVersionsRequest(), 0)
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def call(self, request: object) -> Any:
+        """Send a request in the newest version both sides know; returns the response."""
+        api = _API_OF[type(request)]
+        oldest, newest = self._versions.get(api.key, (0, -1))
+        version = min(newest, api.max_version)
+        if version < max(oldest, api.min_version):
+            raise click.ClickException(f"{self._where} does not serve {api.name} {api.min_version}-{api.max_version}")
+        return self._exchange(request, version)
+
+    def _exchange(self, request: object, version: int) -> Any:
+        api = _API_OF[type(request)]
+        flexible = api.is_flexible(version)
+        self._correlation_id += 1
+        head = _HEADER.pack(api.key, version, self._correlation_id, len(CLIENT_ID)) + CLIENT_ID
+        try:
+            for part in encode_frame(request, version, head + (b"\0" if flexible else b"")):
+                self._socket.sendall(part)
+            answer = self._receive()
+            (found,) = _INT32.unpack_from(answer, 0)
+            if found != self._correlation_id:
+                raise click.ClickException(
+                    f"{self._where}: expected an answer to request {self._correlation_id}, found one to {found}"
+                )
+            tagged = flexible and api.request is not ApiVersionsRequest
+            return decode_exact(api.response, answer, version, _INT32.size + tagged)
+        except OSError as error:
+            raise click.ClickException(f"{self._where}, {api.name}: {error.strerror or error}") from None
+        except ProtocolError as error:
+            raise click.ClickException(f"{self._where}, {api.name}: {error}") from None
+
+    def _receive(self) -> memoryview:
+        (size,) = _INT32.unpack(self._receive_exactly(_INT32.size))
+        if not _INT32.size <= size <= RESPONSE_BYTES_MAX:
+            raise click.ClickException(f"{self._where} does not speak Kafka's protocol: a response of {size} bytes")
+        return self._receive_exactly(size)
+
+    def _receive_exactly(self, count: int) -> memoryview:
+        data = memoryview(bytearray(count))
+        filled = 0
+        while filled < count:
+            received = self._socket.recv_into(data[filled:])
+            if not received:
+                raise click.ClickException(f"{self._where} closed the connection")
+            filled += received
+        return data
+
+
+def connect(bootstrap_servers: str) -> Connection:
+    """Connect to the first of `HOST:PORT,...` that answers."""
+    failures = []
+    for text in bootstrap_servers.split(","):
+        host, separator, port = text.strip().rpartition(":")
+        if not separator or not host or not port.isdigit() or int(port) > 65535:
+            raise click.BadParameter(f"expected HOST:PORT[,HOST:PORT...], found {text.strip()!r}")
+        try:
+            return Connection(host.strip("[]"), int(port))
+        except click.ClickException as error:
+            failures.append(error.message)
+    raise click.ClickException("; ".join(failures))
+
+
+def describe_topics(connection: Connection, names: "tuple[str, ...] | None" = None) -> MetadataResponse:
+    """Metadata of some topics, or of all; asking creates none."""
+    topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+    answer: MetadataResponse = connection.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+    return answer
+
+
+def error_text(code: int, message: str | None = None) -> str:
+    """An error code by its name, with the node's own words if it gave any."""
+    name = ErrorCode(code).name if code in {int(known) for known in ErrorCode} else f"error {code}"
+    return f"{name}: {message}" if message else name

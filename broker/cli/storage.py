@@ -1,0 +1,328 @@
+"""`anabranch storage ...`: look at the objects of a node, running or stopped, and prove that they are sound.
+
+Reads the catalog and the object store that the node's settings name; changes neither.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from broker.settings import Settings
+from broker.settings_sources import SettingsError, load
+from broker.stores import make_stores
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import Catalog
+from s3stream.errors import StorageError
+from s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key
+from s3stream.object.reader import read_index
+from s3stream.store.interface import ObjectStore
+from s3stream.verify import VerifyReport, parse_object_key
+from s3stream.verify import verify as verify_storage
+
+PAGE: Final = 500
+FINDINGS_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A node's catalog and stores, opened."""
+
+    catalog: Catalog
+    stores: Mapping[str, ObjectStore]
+    cluster: str
+    topics: Mapping[int, str]
+    """Topic and partition of each stream."""
+
+    def key(self, object_id: int) -> str:
+        """Key of an object."""
+        return object_key(self.cluster, object_id)
+
+    def topic(self, stream_id: int) -> str:
+        """Whose stream it is."""
+        return self.topics.get(stream_id, "(no topic)")
+
+
+@asynccontextmanager
+async def open_storage(settings: Settings) -> AsyncIterator[Storage]:
+    """Open what the settings name; nothing is created where nothing is."""
+    if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
+        raise click.ClickException(
+            f"no catalog in the data directory {settings.node.data_dir}: name the node's with --data-dir or --config"
+        )
+    cluster = settings.node.cluster
+    async with AsyncExitStack() as stack:
+        catalog = open_catalog(settings.catalog_url)
+        stack.push_async_callback(catalog.close)
+        await catalog.open(cluster=cluster)
+        stores = make_stores(settings, random.Random())  # noqa: S311 - spreads retries, hides nothing
+        for store in stores.values():
+            stack.push_async_callback(store.close)
+            await store.open()
+        topics = {
+            partition.stream_id: f"{topic.name}-{partition.index}"
+            for topic in await catalog.list_topics()
+            for partition in topic.partitions
+        }
+        yield Storage(catalog, stores, cluster, topics)
+
+
+@click.group()
+def storage() -> None:
+    """Look at objects and ranges of a node, and verify them."""
+
+
+def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Give a command the options that find a node's storage, and run it on the opened storage."""
+
+    @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's settings file (TOML).")
+    @click.option("--data-dir", type=click.Path(path_type=Path), help="The node's data directory.")
+    def run(config_file: Path | None, data_dir: Path | None, **arguments: Any) -> None:
+        async def main() -> None:
+            settings = load({"node.data_dir": data_dir}, config_file=config_file)
+            async with open_storage(settings) as opened:
+                await command(opened, **arguments)
+
+        try:
+            asyncio.run(main())
+        except (SettingsError, StorageError) as error:
+            raise click.ClickException(str(error)) from None
+
+    return update_wrapper(run, command)
+
+
+@storage.command()
+@click.option("--topic", "topic_name", help="Only objects with records of this topic, by partition and offset.")
+@click.option(
+    "--state",
+    type=click.Choice([state.name.lower() for state in ObjectState]),
+    help="Only objects in this state  [default: all]",
+)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows shown at most.")
+@on_storage
+async def ls(opened: Storage, topic_name: str | None, state: str | None, limit: int) -> None:
+    """List objects, and count them by kind and state."""
+    console = Console()
+    if topic_name is None:
+        await _list_objects(opened, state, limit, console)
+    else:
+        await _list_topic(opened, topic_name, limit, console)
+    counts = Table("objects", "count", "bytes", box=None, header_style="bold", title="In all", title_justify="left")
+    for name, (count, size) in sorted((await opened.catalog.count_objects()).items()):
+        counts.add_row(name, f"{count:,}", decimal(size))
+    console.print(counts)
+
+
+async def _list_objects(opened: Storage, state: str | None, limit: int, console: Console) -> None:
+    shown: list[ObjectInfo] = []
+    after, more = 0, True
+    while more and len(shown) <= limit:
+        page = await opened.catalog.list_objects(after=after, limit=PAGE)
+        shown += [info for info in page if state in {None, info.state.name.lower()}]
+        more = len(page) == PAGE
+        after = page[-1].object_id if page else after
+    located = await opened.catalog.object_ranges([info.object_id for info in shown[:limit]])
+    table = Table("id", "kind", "state", "store", "size", "ranges", "streams", "node", "committed", "key", box=None)
+    table.header_style = "bold"
+    for info in shown[:limit]:
+        ranges = located.get(info.object_id, ())
+        streams = {location.range.stream_id for location in ranges}
+        table.add_row(
+            str(info.object_id),
+            info.kind.name if info.committed_ms else "-",
+            info.state.name.lower(),
+            info.store,
+            decimal(info.size_bytes),
+            str(len(ranges)),
+            opened.topic(next(iter(streams))) if len(streams) == 1 else str(len(streams)),
+            str(info.node_id),
+            moment(info.committed_ms),
+            opened.key(info.object_id),
+        )
+    console.print(table)
+    if len(shown) > limit:
+        console.print(f"(more than {limit}; --limit shows more)")
+
+
+async def _list_topic(opened: Storage, topic_name: str, limit: int, console: Console) -> None:
+    found = [topic for topic in await opened.catalog.list_topics() if topic.name == topic_name]
+    if not found:
+        raise click.ClickException(f"topic {topic_name!r} does not exist")
+    table = Table("partition", "first", "end", "records", "bytes", "object", "kind", box=None, header_style="bold")
+    left = limit
+    for partition in found[0].partitions:
+        info = (await opened.catalog.get_streams([partition.stream_id]))[partition.stream_id]
+        ranges = await opened.catalog.find_ranges(
+            partition.stream_id, info.start_offset, info.end_offset, limit=left + 1
+        )
+        for location in ranges[:left]:
+            add_range(table, str(partition.index), location)
+        left -= min(left, len(ranges))
+        if not left:
+            console.print(f"(the first {limit} ranges; --limit shows more)")
+            break
+    console.print(table)
+
+
+def add_range(table: Table, whose: str, location: RangeLocation) -> None:
+    """One row for a range and its object."""
+    span = location.range
+    table.add_row(
+        whose,
+        f"{span.start_offset:,}",
+        f"{span.end_offset:,}",
+        f"{span.record_count:,}",
+        decimal(span.size_bytes),
+        str(location.object.object_id),
+        location.object.kind.name,
+    )
+
+
+@storage.command()
+@click.argument("which", metavar="ID|KEY")
+@click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Blocks shown at most.")
+@on_storage
+async def inspect(opened: Storage, which: str, blocks: int) -> None:
+    """Show one object: what the catalog says of it, its footer, and its index."""
+    console = Console()
+    object_id = _object_id(which)
+    info = (await opened.catalog.get_objects([object_id])).get(object_id)
+    if info is None:
+        raise click.ClickException(f"object {object_id} is not in the catalog")
+    facts = Table(box=None, show_header=False)
+    for name, value in (
+        ("object", str(object_id)),
+        ("key", opened.key(object_id)),
+        ("store", info.store),
+        ("kind", info.kind.name if info.committed_ms else "-"),
+        ("state", info.state.name.lower()),
+        ("size", f"{info.size_bytes:,} bytes"),
+        ("node", str(info.node_id)),
+        ("writer", info.writer_id),
+        ("committed", moment(info.committed_ms)),
+        ("deadline", moment(info.deadline_ms)),
+    ):
+        facts.add_row(f"[bold]{name}[/bold]", value)
+    console.print(facts)
+    await _print_ranges(opened, object_id, console)
+    if info.state is ObjectState.COMMITTED:
+        await _print_index(opened, info, blocks, console)
+
+
+def _object_id(which: str) -> int:
+    if which.isascii() and which.isdigit():
+        return int(which)
+    parsed = parse_object_key(which)
+    if parsed is None:
+        raise click.BadParameter(f"expected an object's id or key, found {which!r}")
+    return parsed[1]
+
+
+async def _print_ranges(opened: Storage, object_id: int, console: Console) -> None:
+    title = "Live ranges in the catalog"
+    table = Table("partition", "first", "end", "records", "bytes", "object", "kind", box=None, header_style="bold")
+    table.title, table.title_justify = title, "left"
+    for location in (await opened.catalog.object_ranges([object_id]))[object_id]:
+        add_range(table, opened.topic(location.range.stream_id), location)
+    console.print(table)
+
+
+async def _print_index(opened: Storage, info: ObjectInfo, blocks: int, console: Console) -> None:
+    store = opened.stores.get(info.store)
+    if store is None:
+        raise click.ClickException(f"store {info.store!r} is not configured")
+    index = await read_index(store, opened.key(info.object_id), object_bytes=info.size_bytes)
+    footer = index.footer
+    console.print(
+        f"footer: {footer.kind.name} of object {footer.object_id}, index of {footer.entry_count:,} blocks "
+        f"({footer.index_bytes:,} bytes) at {footer.index_position:,}",
+        highlight=False,
+    )
+    table = Table("block", "partition", "first", "end", "records", "position", "bytes", "newest", "crc32c", box=None)
+    table.header_style = "bold"
+    for number, entry in enumerate(index):
+        if number >= blocks:
+            break
+        table.add_row(
+            str(number),
+            opened.topic(entry.stream_id),
+            f"{entry.start_offset:,}",
+            f"{entry.end_offset:,}",
+            f"{entry.record_count:,}",
+            f"{entry.position:,}",
+            f"{entry.size_bytes:,}",
+            moment(entry.max_timestamp_ms),
+            f"{entry.crc:08x}",
+        )
+    console.print(table)
+    if len(index) > blocks:
+        console.print(f"({len(index) - blocks:,} more blocks; --blocks shows more)")
+
+
+@storage.command()
+@click.option("--deep", is_flag=True, help="Read every data block, too.")
+@on_storage
+async def verify(opened: Storage, deep: bool) -> None:  # noqa: FBT001 - click passes by name
+    """Prove that every object is there, sound and accounted for, and every partition without a gap."""
+    console = Console()
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
+    ) as progress:
+        task = progress.add_task("listing the store")
+
+        def show(report: VerifyReport) -> None:
+            done = sum(report.objects.values())
+            progress.update(task, description=f"{done:,} objects, {report.streams:,} streams checked")
+
+        report = await verify_storage(
+            catalog=opened.catalog, stores=opened.stores, cluster=opened.cluster, deep=deep, on_progress=show
+        )
+    print_report(report, console)
+    if not report.ok:
+        count = len(report.findings) + report.findings_dropped
+        raise click.ClickException(f"{count} findings: the storage is not sound")
+
+
+def print_report(report: VerifyReport, console: Console) -> None:
+    """The report as tables."""
+    facts = Table(box=None, show_header=False)
+    rows: Sequence[tuple[str, str]] = (
+        *((f"{state.name.lower()} objects", f"{report.objects[state]:,}") for state in ObjectState),
+        ("bytes of committed objects", decimal(report.object_bytes)),
+        ("objects in the store", f"{report.stored_objects:,} ({decimal(report.stored_bytes)})"),
+        ("streams without a gap", f"{report.streams:,}"),
+        ("live ranges", f"{report.ranges:,}"),
+        ("data blocks " + ("read" if report.deep else "in the indexes"), f"{report.blocks:,}"),
+        ("bytes of data blocks", decimal(report.block_bytes)),
+    )
+    for name, value in rows:
+        facts.add_row(name, value)
+    console.print(facts)
+    if report.ok:
+        console.print("[green]sound[/green]: nothing missing, nothing damaged, nothing unaccounted for")
+        return
+    table = Table("finding", "where", "detail", header_style="bold red")
+    for finding in report.findings[:FINDINGS_SHOWN]:
+        table.add_row(finding.trouble.value, finding.where, finding.detail)
+    console.print(table)
+
+
+def moment(ms: int) -> str:
+    """A time for people, in UTC."""
+    if ms <= 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError):
+        return f"{ms} ms"

@@ -1,0 +1,205 @@
+"""`anabranch topic ...`: create, list, describe and delete topics of a running node, as any Kafka client could."""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from broker.cli.client import Connection, connect, describe_topics, error_text
+from protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+TIMEOUT_MS: Final = 30_000
+EARLIEST: Final = -2
+LATEST: Final = -1
+TOPIC_RESOURCE: Final = 2
+TOPIC_CONFIG_SOURCE: Final = 1
+
+bootstrap_option = click.option(
+    "--bootstrap-server",
+    "servers",
+    default="127.0.0.1:9092",
+    show_default=True,
+    metavar="HOST:PORT[,...]",
+    help="Node to ask.",
+)
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe and delete topics of a running node."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1), help="Number of partitions  [default: the node's]")
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; repeatable.")
+@bootstrap_option
+def create(name: str, partitions: int | None, configs: Sequence[str], servers: str) -> None:
+    """Create the topic NAME."""
+    wanted = CreatableTopic(
+        name=name,
+        num_partitions=partitions if partitions is not None else -1,
+        replication_factor=-1,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in _parse_configs(configs).items()],
+    )
+    with connect(servers) as connection:
+        answer: CreateTopicsResponse = connection.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
+    for result in answer.topics:
+        if result.error_code:
+            raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
+        count = result.num_partitions if result.num_partitions > 0 else partitions
+        click.echo(f"created topic {result.name}" + (f" with {count} partitions" if count else ""))
+
+
+def _parse_configs(configs: Sequence[str]) -> Mapping[str, str]:
+    parsed = {}
+    for text in configs:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"expected NAME=VALUE, found {text!r}", param_hint="--config")
+        parsed[name] = value
+    return parsed
+
+
+@topic.command(name="list")
+@click.option("--internal", is_flag=True, help="Internal topics too.")
+@bootstrap_option
+def list_(internal: bool, servers: str) -> None:  # noqa: FBT001 - click passes by name
+    """List topics with their partitions."""
+    with connect(servers) as connection:
+        answer = describe_topics(connection)
+    table = Table("topic", "id", "partitions", "leaders", box=None, header_style="bold")
+    for item in sorted(answer.topics, key=lambda each: each.name or ""):
+        if internal or not item.is_internal:
+            leaders = sorted({partition.leader_id for partition in item.partitions})
+            partitions = str(len(item.partitions))
+            table.add_row(item.name, _topic_id(item), partitions, ", ".join(map(str, leaders)))
+    Console().print(table)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@bootstrap_option
+def describe(names: tuple[str, ...], servers: str) -> None:
+    """Show the partitions, offsets and own configs of each topic in NAMES."""
+    console = Console()
+    with connect(servers) as connection:
+        answer = describe_topics(connection, names)
+        for item in answer.topics:
+            if item.error_code:
+                raise click.ClickException(f"topic {item.name}: {error_text(item.error_code)}")
+        offsets = {time: _list_offsets(answer, time) for time in (EARLIEST, LATEST)}
+        for item in answer.topics:
+            assert item.name is not None, "asked for by name"
+            configs = _own_configs(connection, item.name)
+            console.print(f"[bold]{item.name}[/bold]  id {_topic_id(item)}", highlight=False)
+            for key, value in configs.items():
+                console.print(f"  {key} = {value}", highlight=False)
+            table = Table("partition", "leader", "epoch", "first", "end", "offsets", box=None, header_style="bold")
+            for partition in sorted(item.partitions, key=lambda each: each.partition_index):
+                place = (item.name, partition.partition_index)
+                first, end = (offsets[time].get(place) for time in (EARLIEST, LATEST))
+                table.add_row(
+                    str(partition.partition_index),
+                    "none" if partition.leader_id < 0 else str(partition.leader_id),
+                    str(partition.leader_epoch),
+                    _number(first),
+                    _number(end),
+                    _number(None if first is None or end is None else end - first),
+                )
+            console.print(table)
+
+
+def _list_offsets(metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[str, int], int]:
+    """Offsets of all partitions that have a leader, each asked of its leader."""
+    found: dict[tuple[str, int], int] = {}
+    for broker in metadata.brokers:
+        topics = [
+            ListOffsetsTopic(
+                name=item.name or "",
+                partitions=[
+                    ListOffsetsPartition(partition_index=partition.partition_index, timestamp=timestamp)
+                    for partition in item.partitions
+                    if partition.leader_id == broker.node_id
+                ],
+            )
+            for item in metadata.topics
+        ]
+        topics = [item for item in topics if item.partitions]
+        if not topics:
+            continue
+        with Connection(broker.host, broker.port) as connection:
+            request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=TIMEOUT_MS)
+            answer: ListOffsetsResponse = connection.call(request)
+        for item in answer.topics:
+            for partition in item.partitions:
+                if not partition.error_code:
+                    found[item.name, partition.partition_index] = partition.offset
+    return found
+
+
+def _own_configs(connection: Connection, name: str) -> Mapping[str, str | None]:
+    """Configs that were set for this topic, or nothing from a node that does not tell."""
+    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+    answer: DescribeConfigsResponse = connection.call(DescribeConfigsRequest(resources=[resource]))
+    return {
+        config.name: config.value
+        for result in answer.results
+        for config in result.configs
+        if config.config_source == TOPIC_CONFIG_SOURCE
+    }
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@bootstrap_option
+def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:  # noqa: FBT001 - click passes by name
+    """Delete the topics in NAMES, with all their records."""
+    if not yes:
+        click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in names], topic_names=list(names), timeout_ms=TIMEOUT_MS
+    )
+    with connect(servers) as connection:
+        answer: DeleteTopicsResponse = connection.call(request)
+    failures = [
+        f"topic {result.name}: {error_text(result.error_code, result.error_message)}"
+        for result in answer.responses
+        if result.error_code
+    ]
+    for result in answer.responses:
+        if not result.error_code:
+            click.echo(f"deleted topic {result.name}")
+    if failures:
+        raise click.ClickException("; ".join(failures))
+
+
+def _topic_id(item: MetadataResponseTopic) -> str:
+    """As Kafka's own tools write it."""
+    return urlsafe_b64encode(item.topic_id).rstrip(b"=").decode() if any(item.topic_id) else "-"
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"

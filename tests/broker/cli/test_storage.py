@@ -1,0 +1,145 @@
+"""The storage commands on a real data directory."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.cli.storage import storage
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import UploadCommit
+from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
+from s3stream.object.writer import ObjectWriter
+from s3stream.store.local import LocalStore
+
+CLUSTER = "anabranch"
+NOW = 1_700_000_000_000
+
+
+def run(data_dir: Path, *arguments: str, width: int = 200) -> Result:
+    command, *rest = arguments
+    environment = {"COLUMNS": str(width)}
+    return CliRunner().invoke(storage, [command, "--data-dir", str(data_dir), *rest], env=environment)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Two objects of the topic `flights`: partition 0 and 1 together, then partition 0 alone."""
+    asyncio.run(fill(tmp_path))
+    return tmp_path
+
+
+async def fill(folder: Path) -> None:
+    catalog = open_catalog(f"sqlite:///{folder / 'catalog.db'}")
+    store = LocalStore("local", folder / "objects")
+    await catalog.open(cluster=CLUSTER)
+    await store.open()
+    node = await catalog.register_node(1, "h", 1, now_ms=NOW, lease_ms=1)
+    topic = await catalog.create_topic("flights", b"f" * 16, partitions=2, configs={}, leader=1, internal=False)
+    streams = [partition.stream_id for partition in topic.partitions]
+    await catalog.open_streams(streams, node_id=1, node_epoch=node.epoch)
+    ids = await catalog.prepare_objects(
+        3, node_id=1, node_epoch=node.epoch, writer_id="w-1", store="local", now_ms=NOW, deadline_ms=NOW + 1
+    )
+    a, b = streams
+    objects = [
+        await write(store, ids[0], ObjectKind.SSO, [(a, 0, 1000), (b, 0, 500)]),
+        await write(store, ids[1], ObjectKind.SO, [(a, 1000, 3000)]),
+    ]
+    await catalog.commit_upload(UploadCommit(1, node.epoch, objects, dict.fromkeys(streams, 1), {}, NOW))
+    await store.close()
+    await catalog.close()
+
+
+async def write(store: LocalStore, object_id: int, kind: ObjectKind, runs: Sequence[tuple[int, int, int]]) -> NewObject:
+    key = object_key(CLUSTER, object_id)
+    writer = ObjectWriter(store, key, object_id=object_id, kind=kind, writer_id="w-1", block_bytes=4096)
+    for stream, start, end in runs:
+        for offset in range(start, end, 100):
+            await writer.write(StreamBatch(stream, offset, offset + 100, 100, NOW, bytes(1000)))
+    return await writer.close()
+
+
+def stored(data_dir: Path, object_id: int) -> Path:
+    """File of an object."""
+    (found,) = [
+        path for path in (data_dir / "objects").rglob("*") if path.is_file() and f"/{CLUSTER}/{object_id}" in str(path)
+    ]
+    return found
+
+
+def test_ls_shows_objects_with_their_state(data_dir: Path) -> None:
+    result = run(data_dir, "ls")
+    assert result.exit_code == 0, result.output
+    rows = {words[0]: words for words in map(str.split, result.output.splitlines()) if words}
+    assert rows["1"][1:4] == ["SSO", "committed", "local"]
+    assert rows["2"][1:4] == ["SO", "committed", "local"]
+    assert "flights-0" in rows["2"]
+    assert rows["3"][1:3] == ["-", "prepared"]
+    assert object_key(CLUSTER, 1) in result.output
+    assert "SSO prepared" in result.output
+
+
+def test_ls_can_be_narrowed(data_dir: Path) -> None:
+    assert "prepared  local" not in run(data_dir, "ls", "--state", "committed").output
+    assert "(more than 1; --limit shows more)" in run(data_dir, "ls", "--limit", "1").output
+    of_topic = run(data_dir, "ls", "--topic", "flights").output.splitlines()
+    assert [line.split()[:4] for line in of_topic[1:4]] == [
+        ["0", "0", "1,000", "1,000"],
+        ["0", "1,000", "3,000", "2,000"],
+        ["1", "0", "500", "500"],
+    ]
+    missing = run(data_dir, "ls", "--topic", "absent")
+    assert (missing.exit_code, missing.output) == (1, "Error: topic 'absent' does not exist\n")
+
+
+@pytest.mark.parametrize("which", ["1", object_key(CLUSTER, 1)])
+def test_inspect_shows_ranges_and_index(data_dir: Path, which: str) -> None:
+    result = run(data_dir, "inspect", which)
+    assert result.exit_code == 0, result.output
+    assert "footer: SSO of object 1, index of 6 blocks" in result.output
+    assert "2023-11-14 22:13:20" in result.output
+    assert "flights-1" in result.output
+    short = run(data_dir, "inspect", which, "--blocks", "2")
+    assert "(4 more blocks; --blocks shows more)" in short.output
+
+
+def test_inspect_refuses_what_is_no_object(data_dir: Path) -> None:
+    assert "object 99 is not in the catalog" in run(data_dir, "inspect", "99").output
+    assert "expected an object's id or key, found 'x/y'" in run(data_dir, "inspect", "x/y").output
+
+
+def test_verify_finds_nothing_in_sound_storage(data_dir: Path) -> None:
+    result = run(data_dir, "verify", "--deep")
+    assert result.exit_code == 0, result.output
+    assert "sound: nothing missing, nothing damaged, nothing unaccounted for" in result.output
+
+
+def test_verify_fails_with_the_finding(data_dir: Path) -> None:
+    file = stored(data_dir, 2)
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    assert run(data_dir, "verify").exit_code == 0
+    result = run(data_dir, "verify", "--deep")
+    assert result.exit_code == 1
+    assert "block CRC32C" in result.output
+    assert "Error: 1 findings: the storage is not sound" in result.output
+    file.unlink()
+    assert "a committed object is not in its store" in run(data_dir, "verify").output
+
+
+def test_nothing_is_created_where_nothing_is(tmp_path: Path) -> None:
+    result = run(tmp_path / "empty", "verify")
+    assert result.exit_code == 1
+    assert "no catalog in the data directory" in result.output
+    assert not (tmp_path / "empty").exists()
+
+
+def test_a_bad_setting_is_one_line(data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text("[node]\nnonsense = 1\n")
+    result = run(data_dir, "ls", "--config", str(tmp_path / "node.toml"))
+    assert result.exit_code == 1
+    assert "unknown setting node.nonsense" in result.output
