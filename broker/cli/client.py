@@ -32,7 +32,11 @@ class Connection:
             self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         except OSError as error:
             raise click.ClickException(f"cannot connect to {self._where}: {error.strerror or error}") from None
-        answer: ApiVersionsResponse = self._exchange(ApiVersionsRequest(), 0)
+        try:
+            answer: ApiVersionsResponse = self._exchange(ApiVersionsRequest(), 0)
+        except click.ClickException:
+            self.close()
+            raise
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def __enter__(self) -> Self:
@@ -47,14 +51,18 @@ class Connection:
         """Close the connection."""
         self._socket.close()
 
-    def call(self, request: object) -> Any:
-        """Send a request in the newest version both sides know; returns the response."""
-        api = _API_OF[type(request)]
+    def version(self, request_type: type[object]) -> int:
+        """The newest version of an API that both sides know."""
+        api = _API_OF[request_type]
         oldest, newest = self._versions.get(api.key, (0, -1))
         version = min(newest, api.max_version)
         if version < max(oldest, api.min_version):
             raise click.ClickException(f"{self._where} does not serve {api.name} {api.min_version}-{api.max_version}")
-        return self._exchange(request, version)
+        return version
+
+    def call(self, request: object) -> Any:
+        """Send a request in that version; returns the response."""
+        return self._exchange(request, self.version(type(request)))
 
     def _exchange(self, request: object, version: int) -> Any:
         api = _API_OF[type(request)]

@@ -34,6 +34,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 TOPIC_RESOURCE: Final = 2
 TOPIC_CONFIG_SOURCE: Final = 1
+DELETE_BY_STATE: Final = 6
+"""Version of DeleteTopics that takes names or ids; those before take names only."""
 
 bootstrap_option = click.option(
     "--bootstrap-server",
@@ -179,10 +181,12 @@ def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:  # noqa: FB
     """Delete the topics in NAMES, with all their records."""
     if not yes:
         click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
-    request = DeleteTopicsRequest(
-        topics=[DeleteTopicState(name=name) for name in names], topic_names=list(names), timeout_ms=TIMEOUT_MS
-    )
     with connect(servers) as connection:
+        if connection.version(DeleteTopicsRequest) >= DELETE_BY_STATE:
+            topics = [DeleteTopicState(name=name) for name in names]
+            request = DeleteTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
+        else:
+            request = DeleteTopicsRequest(topic_names=names, timeout_ms=TIMEOUT_MS)
         answer: DeleteTopicsResponse = connection.call(request)
     failures = [
         f"topic {result.name}: {error_text(result.error_code, result.error_message)}"

@@ -1,0 +1,253 @@
+"""The topic commands against a node made of canned answers."""
+
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.cli.topic import topic
+from protocol.codec import decode_exact
+from protocol.header import parse_request_header, response_frame
+from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.registry import APIS
+
+Answer = Callable[[Any], object]
+
+
+class CannedNode(socketserver.ThreadingTCPServer):
+    """Answers by the type of the request, and keeps what it was asked."""
+
+    def __init__(self, answers: Mapping[type, Answer], *, versions_max: int = 99) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers = {ApiVersionsRequest: self._api_versions, **answers}
+        self.port: int = self.server_address[1]
+        self.requests: list[Any] = []
+        self._versions_max = versions_max
+
+    def _api_versions(self, _request: object) -> object:
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(
+                    api_key=api.key, min_version=api.min_version, max_version=min(api.max_version, self._versions_max)
+                )
+                for api in APIS.values()
+                if api.min_version <= self._versions_max
+            ]
+        )
+
+
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        node = self.server
+        assert isinstance(node, CannedNode)
+        while frame := self._receive():
+            header = parse_request_header(frame)
+            api = APIS[header.api_key]
+            request = decode_exact(api.request, frame, header.api_version, header.body_offset)
+            node.requests.append(request)
+            answer = node.answers[api.request](request)
+            for part in response_frame(api.key, header.api_version, header.correlation_id, answer):
+                self.request.sendall(part)
+
+    def _receive(self) -> bytes:
+        size: bytes = self.request.recv(4, socket.MSG_WAITALL)
+        frame: bytes = self.request.recv(int.from_bytes(size), socket.MSG_WAITALL) if size else b""
+        return frame
+
+
+@contextmanager
+def canned(answers: Mapping[type, Answer], *, versions_max: int = 99) -> Iterator[CannedNode]:
+    with CannedNode(answers, versions_max=versions_max) as node:
+        thread = threading.Thread(target=node.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield node
+        finally:
+            node.shutdown()
+            thread.join()
+
+
+def run(node: CannedNode | None, *arguments: str) -> Result:
+    servers = [] if node is None else ["--bootstrap-server", f"127.0.0.1:{node.port}"]
+    return CliRunner().invoke(topic, [*arguments, *servers], env={"COLUMNS": "160"})
+
+
+def created(error_code: int = 0, message: str | None = None) -> Answer:
+    def answer(request: CreateTopicsRequest) -> object:
+        result = CreatableTopicResult(
+            name=request.topics[0].name, error_code=error_code, error_message=message, num_partitions=6
+        )
+        return CreateTopicsResponse(topics=[result])
+
+    return answer
+
+
+@pytest.mark.parametrize("versions_max", [3, 99])
+def test_create(versions_max: int) -> None:
+    with canned({CreateTopicsRequest: created()}, versions_max=versions_max) as node:
+        result = run(node, "create", "flights", "--partitions", "6", "--config", "retention.ms=1=2")
+    assert (result.exit_code, result.output) == (0, "created topic flights with 6 partitions\n")
+    (wanted,) = node.requests[1].topics
+    assert (wanted.num_partitions, wanted.replication_factor) == (6, -1)
+    assert [(config.name, config.value) for config in wanted.configs] == [("retention.ms", "1=2")]
+
+
+def test_create_says_why_it_was_refused() -> None:
+    with canned({CreateTopicsRequest: created(36, "it is there")}) as node:
+        result = run(node, "create", "flights")
+    assert (result.exit_code, result.output) == (1, "Error: topic flights: TOPIC_ALREADY_EXISTS: it is there\n")
+
+
+def test_a_config_needs_a_value() -> None:
+    result = run(None, "create", "flights", "--config", "retention.ms")
+    assert result.exit_code == 2
+    assert "expected NAME=VALUE, found 'retention.ms'" in result.output
+
+
+def metadata(port: int, *names: str, error_code: int = 0) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=port)],
+        topics=[
+            MetadataResponseTopic(
+                name=name,
+                topic_id=b"\x01" * 16,
+                error_code=error_code,
+                is_internal=name.startswith("__"),
+                partitions=[
+                    MetadataResponsePartition(partition_index=1, leader_id=1, leader_epoch=7),
+                    MetadataResponsePartition(partition_index=0, leader_id=-1, leader_epoch=3),
+                ],
+            )
+            for name in names
+        ],
+    )
+
+
+def test_list_shows_internal_topics_only_when_asked() -> None:
+    with canned({MetadataRequest: lambda _: metadata(0, "b", "a", "__offsets")}) as node:
+        plain = run(node, "list")
+        internal = run(node, "list", "--internal")
+    names = [line.split()[0] for line in plain.output.splitlines()]
+    assert names == ["topic", "a", "b"]
+    assert "__offsets" in internal.output
+    assert "AQEBAQEBAQEBAQEBAQEBAQ" in internal.output
+    assert node.requests[1].topics is None
+    assert not node.requests[1].allow_auto_topic_creation
+
+
+def test_describe_shows_offsets_and_configs() -> None:
+    def list_offsets(request: ListOffsetsRequest) -> object:
+        (asked,) = request.topics
+        (partition,) = asked.partitions
+        offset = 1_200 if partition.timestamp == -1 else 200
+        found = ListOffsetsPartitionResponse(partition_index=partition.partition_index, offset=offset)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=asked.name, partitions=[found])])
+
+    def configs(request: DescribeConfigsRequest) -> object:
+        (resource,) = request.resources
+        results = [
+            DescribeConfigsResourceResult(name="retention.ms", value="5", config_source=1),
+            DescribeConfigsResourceResult(name="cleanup.policy", value="delete", config_source=5),
+        ]
+        return DescribeConfigsResponse(
+            results=[
+                DescribeConfigsResult(
+                    error_message=None, resource_type=2, resource_name=resource.resource_name, configs=results
+                )
+            ]
+        )
+
+    with canned({ListOffsetsRequest: list_offsets, DescribeConfigsRequest: configs}) as node:
+        node.answers[MetadataRequest] = lambda _: metadata(node.port, "t")
+        result = run(node, "describe", "t")
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines[0] == ["t", "id", "AQEBAQEBAQEBAQEBAQEBAQ"]
+    assert lines[1] == ["retention.ms", "=", "5"]
+    assert lines[3:] == [["0", "none", "3", "?", "?", "?"], ["1", "1", "7", "200", "1,200", "1,000"]]
+
+
+def test_describe_an_unknown_topic() -> None:
+    with canned({MetadataRequest: lambda _: metadata(0, "t", error_code=3)}) as node:
+        result = run(node, "describe", "t")
+    assert (result.exit_code, result.output) == (1, "Error: topic t: UNKNOWN_TOPIC_OR_PARTITION\n")
+
+
+@pytest.mark.parametrize("versions_max", [4, 99])
+def test_delete(versions_max: int) -> None:
+    def answer(request: DeleteTopicsRequest) -> object:
+        names = [item.name for item in request.topics] or list(request.topic_names)
+        return DeleteTopicsResponse(
+            responses=[DeletableTopicResult(name=name, error_code=3 if name == "b" else 0) for name in names]
+        )
+
+    with canned({DeleteTopicsRequest: answer}, versions_max=versions_max) as node:
+        result = run(node, "delete", "a", "b", "--yes")
+    assert result.exit_code == 1
+    assert result.output == "deleted topic a\nError: topic b: UNKNOWN_TOPIC_OR_PARTITION\n"
+
+
+def test_delete_asks_first() -> None:
+    result = CliRunner().invoke(topic, ["delete", "a"], input="n\n")
+    assert result.exit_code == 1
+    assert "Delete a and all their records? [y/N]: n" in result.output
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    result = CliRunner().invoke(topic, ["list", "--bootstrap-server", f"127.0.0.1:{port},127.0.0.1:{port}"])
+    assert result.exit_code == 1
+    assert result.output.count(f"cannot connect to 127.0.0.1:{port}: Connection refused") == 2
+
+
+def test_a_bad_address_is_named() -> None:
+    result = CliRunner().invoke(topic, ["list", "--bootstrap-server", "localhost"])
+    assert "expected HOST:PORT[,HOST:PORT...], found 'localhost'" in result.output
+
+
+def test_something_else_listens() -> None:
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        result = CliRunner().invoke(topic, ["list", "--bootstrap-server", f"127.0.0.1:{listener.getsockname()[1]}"])
+        thread.join()
+    assert "does not speak Kafka's protocol" in result.output
+
+
+def test_an_old_node_is_named() -> None:
+    with canned({}, versions_max=0) as node:
+        result = run(node, "delete", "a", "--yes")
+    assert f"127.0.0.1:{node.port} does not serve DeleteTopics 1-6" in result.output
