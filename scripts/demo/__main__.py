@@ -30,6 +30,8 @@ TOPIC = "flights"
 PARTITIONS = 6
 ROWS = 336_776
 """What the data set is known to hold."""
+WIDTH = 110
+"""Columns where the output is no terminal."""
 MARKER = ".anabranch-demo"
 NODE_FLAGS = [
     # Small, so that a year of flights fills several objects and compaction has something to do.
@@ -54,7 +56,9 @@ class Demo:
     def run(self) -> None:
         """All steps in order. Raises DemoError when one can't be done."""
         seconds = self.node.start()
-        self.say(f"node started in {seconds:.1f} s on {self.node.servers} (objects in a local directory, WAL, SQLite)")
+        self.say(
+            f"node started in {seconds:.1f} s on {self.node.servers}: objects in a directory, WAL in a file, SQLite"
+        )
         create_topic(self.node.servers, TOPIC, PARTITIONS)
         sent = self.send_all()
         self.look("after sending")
@@ -97,8 +101,8 @@ class Demo:
             sent = send(self.node.servers, TOPIC, read_flights(), lambda done: progress.update(task, completed=done))
         seconds = time.monotonic() - started
         self.say(
-            f"sent and acknowledged {sent.tally.rows:,} flights ({size(sent.value_bytes)} of JSON) to {PARTITIONS} "
-            f"partitions in {seconds:.1f} s, {sent.tally.rows / seconds:,.0f} a second"
+            f"sent {sent.tally.rows:,} flights ({size(sent.value_bytes)} of JSON) to {PARTITIONS} partitions, all "
+            f"acknowledged, in {seconds:.1f} s: {sent.tally.rows / seconds:,.0f} a second"
         )
         self.check("producer: flights in the data set", ROWS, sent.tally.rows)
         self.check("producer: acknowledged offsets", ROWS, sent.end_offsets.total())
@@ -132,8 +136,8 @@ class Demo:
         finally:
             spark.stop()
         self.say(
-            f"Spark {spark.version} copied {result.tally.rows:,} rows into a Parquet table exactly once in "
-            f"{ready - started:.1f} s ({result.files} files, {size(result.size_bytes)}) and asked it for delays"
+            f"Spark {spark.version} copied the topic into a Parquet table ({result.files} files, "
+            f"{size(result.size_bytes)}) in {ready - started:.1f} s"
         )
         return result
 
@@ -147,9 +151,7 @@ class Demo:
     def restart(self) -> None:
         """An orderly stop, and a start on the same data."""
         stopped, started = self.node.stop(), self.node.start()
-        self.say(
-            f"node stopped on SIGTERM in {stopped:.1f} s (uploaded the rest, trimmed the WAL), back in {started:.1f} s"
-        )
+        self.say(f"node stopped on SIGTERM in {stopped:.1f} s (the rest uploaded), started again in {started:.1f} s")
         self.look("after restart")
 
     def read_all(self, sent: Sent) -> None:
@@ -162,8 +164,8 @@ class Demo:
             )
         seconds = time.monotonic() - started
         self.say(
-            f"a new consumer group read {tally.rows:,} flights back from objects in {seconds:.1f} s, "
-            f"{tally.rows / seconds:,.0f} a second, every offset in its place"
+            f"a new consumer group read {tally.rows:,} flights back from objects in {seconds:.1f} s: "
+            f"{tally.rows / seconds:,.0f} a second"
         )
         self.check_tally("consumer", sent.tally, tally)
 
@@ -212,7 +214,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("demo-data"), help="where its data goes (%(default)s)")
     options = parser.parse_args(arguments)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
     with ExitStack() as stack:
         try:
             prepare(options.folder)
