@@ -195,7 +195,8 @@ class Scan:
         assert self._hole is not None
         size_bytes = len(data)
         stop = min(page_up(self._hole + self._window_bytes), self.limit)
-        while self.at < stop:
+        # The page at `stop` too: a record there cannot have been in flight together with the hole.
+        while self.at <= stop and self.at < self.limit:
             index = self.at - base
             if index + RECORD_HEADER_BYTES > size_bytes and base + size_bytes < self.limit:
                 return

@@ -4,7 +4,8 @@ Set ANABRANCH_WAL_HISTORIES for more of them (`make soak-wal` runs 20,000), ANAB
 """
 
 import os
-from asyncio import sleep
+from asyncio import TaskGroup, sleep
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -135,11 +136,22 @@ class History:
             return
         offset = self.random.choice([acked[-1], self.random.choice(acked)])
         self.model.trim_requested = max(self.model.trim_requested, offset)
+        cancelled = self.random.random() < 0.1
+        confirmed = False
         try:
-            await wal.trim(offset)
-        except WalError:
-            return
-        self.model.trim_confirmed = max(self.model.trim_confirmed, offset)
+            async with TaskGroup() as group:
+                trimming = group.create_task(wal.trim(offset))
+                await sleep(0)
+                if self.random.random() < 0.5:  # what is being freed must not be written over yet
+                    with suppress(OverCapacity):
+                        self.append(wal)
+                if cancelled:
+                    trimming.cancel()
+            confirmed = not cancelled
+        except* WalError:
+            pass
+        if confirmed:
+            self.model.trim_confirmed = max(self.model.trim_confirmed, offset)
 
     async def stop(self, wal: DeltaWal, device: SimDevice) -> None:
         if self.random.random() < 0.2:
