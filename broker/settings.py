@@ -112,11 +112,12 @@ class WalSettings(Area):
         ge=8 * MIB,
         description="Size of the log file, allocated in full at the first start. A device is used whole.",
     )
-    durability: Literal["dsync", "fdatasync", "direct"] = Field(
-        default="dsync",
+    durability: Literal["auto", "flush", "direct"] = Field(
+        default="auto",
         description=(
-            "How a write is made durable: `dsync` (O_DSYNC with each write), `fdatasync` (a flush after each write), "
-            "`direct` (O_DIRECT alone: only for devices without a volatile write cache)."
+            "How a write is made durable: `flush` (each write reaches stable media before its ack), `direct` "
+            "(O_DIRECT alone, the device's own cache is trusted), `auto` (flush unless the device says that it has no "
+            "volatile cache)."
         ),
     )
 

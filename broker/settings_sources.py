@@ -9,9 +9,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from broker.settings import Area, Settings
@@ -79,7 +79,7 @@ def describe_default(setting: Setting) -> str:
         return "empty"
     if isinstance(default, bool):
         return "true" if default else "false"
-    if setting.name.endswith("_bytes") and isinstance(default, int) and default >= 1024:
+    if "bytes" in setting.name and isinstance(default, int) and default >= 1024:
         for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
             if default % size == 0:
                 return f"{default // size}{unit}"
@@ -192,18 +192,18 @@ def documentation() -> str:
         lines += ["| TOML | flag | environment | default | |", "|---|---|---|---|---|"]
         for name, field in model.model_fields.items():
             setting = Setting(area, name, field)
-            text = f"{field.description}{_allowed(model, name)}".replace("|", "\\|")
+            text = f"{field.description}{allowed_values(setting)}".replace("|", "\\|")
             default = describe_default(setting)
             lines.append(f"| `{setting.key}` | `{setting.flag}` | `{setting.env}` | {default} | {text} |")
     return "\n".join(lines) + "\n"
 
 
-def _allowed(model: type[BaseModel], name: str) -> str:
-    schema = model.model_json_schema()["properties"][name]
-    for choice in (schema, *schema.get("anyOf", [])):
-        if "enum" in choice:
-            return " One of " + ", ".join(f"`{value}`" for value in choice["enum"]) + "."
-    return ""
+def allowed_values(setting: Setting) -> str:
+    """A sentence with the values of a setting that takes one of a few, else an empty text."""
+    annotation = setting.field.annotation
+    if get_origin(annotation) is not Literal:
+        return ""
+    return " One of " + ", ".join(f"`{value}`" for value in get_args(annotation)) + "."
 
 
 if __name__ == "__main__":

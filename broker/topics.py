@@ -65,7 +65,6 @@ class TopicManager:
         catalog: Catalog,
         storage: S3Stream,
         settings: Settings,
-        node_epoch: int,
         now_ms: Callable[[], int],
         new_topic_id: Callable[[], bytes],
     ) -> None:
@@ -73,7 +72,6 @@ class TopicManager:
         self._storage = storage
         self._settings = settings
         self._node_id = settings.node.node_id
-        self._node_epoch = node_epoch
         self._now_ms = now_ms
         self._new_topic_id = new_topic_id
         self._by_name: dict[str, Topic] = {}

@@ -1,5 +1,6 @@
 """ListOffsets: earliest, latest, by time, and the other special offsets. Earliest and latest cost next to nothing."""
 
+import dataclasses
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """First version that knows each special timestamp."""
+LEADER_EPOCH_SINCE = 4
 
 Answers = list[tuple[str, list[ListOffsetsPartitionResponse | Coroutine[Any, Any, ListOffsetsPartitionResponse]]]]
 
@@ -41,7 +43,8 @@ def handle(
         parts = [_lookup(node, topic.name, wanted, context.api_version) for wanted in topic.partitions]
         must_wait = must_wait or any(not isinstance(part, ListOffsetsPartitionResponse) for part in parts)
         answers.append((topic.name, parts))
-    return _await_all(answers) if must_wait else _respond(answers)
+    with_epoch = context.api_version >= LEADER_EPOCH_SINCE
+    return _await_all(answers, with_epoch=with_epoch) if must_wait else _respond(answers, with_epoch=with_epoch)
 
 
 def _lookup(
@@ -113,19 +116,21 @@ def _failed(partition: Partition, _: StorageError) -> ListOffsetsPartitionRespon
     return ListOffsetsPartitionResponse(partition_index=partition.index, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-async def _await_all(answers: Answers) -> ListOffsetsResponse:
+async def _await_all(answers: Answers, *, with_epoch: bool) -> ListOffsetsResponse:
     for _, parts in answers:
         for at, part in enumerate(parts):
             if not isinstance(part, ListOffsetsPartitionResponse):
                 parts[at] = await part
-    return _respond(answers)
+    return _respond(answers, with_epoch=with_epoch)
 
 
-def _respond(answers: Answers) -> ListOffsetsResponse:
+def _respond(answers: Answers, *, with_epoch: bool) -> ListOffsetsResponse:
     topics = []
     for name, parts in answers:
         done: Sequence[ListOffsetsPartitionResponse] = [
-            part for part in parts if isinstance(part, ListOffsetsPartitionResponse)
+            part if with_epoch else dataclasses.replace(part, leader_epoch=-1)
+            for part in parts
+            if isinstance(part, ListOffsetsPartitionResponse)
         ]
         assert len(done) == len(parts), "every look-up has been awaited"
         topics.append(ListOffsetsTopicResponse(name=name, partitions=done))

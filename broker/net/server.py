@@ -6,6 +6,7 @@ so its client slows down; the others do not notice.
 """
 
 import asyncio
+import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,8 +19,22 @@ from broker.net.slabs import SlabPool
 from broker.settings import NetworkSettings
 from wal.interface import Buffer
 
+BACKLOG = 1024
 IDLE_SWEEPS = 10
 """An idle connection is closed at most a tenth of the idle time late."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Reserve an address without listening yet, so that a node knows its port (0: any) early. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 @dataclass(slots=True)
@@ -35,15 +50,16 @@ class NetworkStats:
 
 @dataclass(slots=True)
 class Server:
-    """A listener and its connections. `dispatch` handles one request; it must not raise."""
+    """A listener and its connections; `dispatch` is set before it listens."""
 
     settings: NetworkSettings
-    dispatch: Callable[[Exchange, Buffer], None]
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("network"))
     stats: NetworkStats = field(default_factory=NetworkStats)
     tick: int = 0
     connections: set[Connection] = field(default_factory=set)
     bytes_held: int = 0
+    dispatch: Callable[[Exchange, Buffer], None] = field(init=False)
+    """Handles one request; must not raise."""
     request_bytes_max: int = field(init=False)
     requests_in_flight_max: int = field(init=False)
     connection_bytes_max: int = field(init=False)
@@ -63,15 +79,13 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.slabs = SlabPool(pooled_bytes_max=self.settings.slab_pool_bytes)
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Bind and accept; port 0 takes a free one. Returns the address bound; raises OSError."""
+    async def listen(self, bound: socket.socket) -> None:
+        """Accept connections on a socket that `bind` made."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: Connection(self, self.stats.accepted + self.stats.refused_limit), host, port, backlog=1024
+            lambda: Connection(self, self.stats.accepted + self.stats.refused_limit), sock=bound, backlog=BACKLOG
         )
         self._schedule_sweep()
-        bound = self._listener.sockets[0].getsockname()
-        return str(bound[0]), int(bound[1])
 
     async def stop_accepting(self) -> None:
         """Close the listener; connections live on."""

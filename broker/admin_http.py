@@ -1,0 +1,90 @@
+"""A small HTTP server for people and scripts on the same machine: metrics, status, maintenance.
+
+    GET  /metrics   counters in Prometheus' text format
+    GET  /status    the node's state as JSON
+    POST /compact   one round of compaction; answers with what it did
+
+One request per connection, no authentication: it listens on loopback unless told otherwise.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from broker.metrics import prometheus_text, status
+
+if TYPE_CHECKING:
+    from broker.app import RunningNode
+
+REQUEST_TIMEOUT_S = 10
+REQUEST_BYTES_MAX = 8 << 10
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
+
+Answer = tuple[int, str, str]
+"""Status, content type, body."""
+
+
+class AdminServer:
+    """Listens from `start` to `close`."""
+
+    def __init__(self, running: "RunningNode") -> None:
+        self._running = running
+        self._server: asyncio.Server | None = None
+        self.address = ""
+        """`host:port` once started."""
+        self._routes: Mapping[str, tuple[str, Callable[[], Awaitable[Answer]]]] = {
+            "/metrics": ("GET", self._metrics),
+            "/status": ("GET", self._status),
+        }
+
+    async def start(self) -> None:
+        """Bind. Raises OSError naming the address."""
+        wanted = self._running.settings.admin
+        try:
+            self._server = await asyncio.start_server(self._serve, wanted.host, wanted.port, limit=REQUEST_BYTES_MAX)
+        except OSError as error:
+            raise OSError(f"admin port {wanted.host}:{wanted.port}: {error.strerror or error}") from error
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.address = f"{host}:{port}"
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            status_code, content_type, body = await self._answer(head)
+            payload = body.encode()
+            writer.write(
+                f"HTTP/1.1 {status_code} {_REASONS[status_code]}\r\nContent-Type: {content_type}\r\n"
+                f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n".encode()
+                + payload
+            )
+            await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client has gone or speaks something else
+        finally:
+            writer.close()
+
+    async def _answer(self, head: str) -> Answer:
+        request = head.split("\r\n", 1)[0].split(" ")
+        if len(request) != 3:
+            return 400, "text/plain", "not a request\n"
+        method, path = request[0], request[1].split("?", 1)[0]
+        route = self._routes.get(path)
+        if route is None:
+            return 404, "text/plain", f"known paths: {', '.join(self._routes)}\n"
+        if method != route[0]:
+            return 405, "text/plain", f"{path} takes {route[0]}\n"
+        return await route[1]()
+
+    async def _metrics(self) -> Answer:
+        return 200, "text/plain; version=0.0.4", prometheus_text(self._running)
+
+    async def _status(self) -> Answer:
+        return 200, "application/json", json.dumps(await status(self._running), indent=2) + "\n"

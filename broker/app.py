@@ -1,0 +1,341 @@
+"""The composition root: picks the components of a node, starts them in order, and stops them in order.
+
+Only here are the wall clock, randomness and uuids read; everything else is handed them. Start: lock the data directory,
+reserve the port, open catalog and stores, register (which fences an older process with this node id), recover the WAL,
+open the streams, load the groups, listen. Stop: accept nothing more, answer what is under way, upload, trim, close.
+"""
+
+import asyncio
+import gc
+import random
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import structlog
+
+from broker.admin_http import AdminServer
+from broker.datadir import DataDirError, DataDirLock
+from broker.dispatch import Dispatcher
+from broker.fetch_sessions import FetchSessions
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.offsets_topic import OffsetsTopic
+from broker.handlers import HANDLERS
+from broker.net.server import Server, bind
+from broker.node import Address, Node
+from broker.producer_ids import ProducerIds
+from broker.settings import Settings
+from broker.topics import TopicManager
+from protocol.messages.api_versions import ApiVersion
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import Catalog, NodeInfo
+from s3stream.engine import S3Stream
+from s3stream.errors import CatalogError, NodeFenced, StorageError
+from s3stream.gc import GarbageCollector
+from s3stream.settings import StorageSettings
+from s3stream.store.interface import ObjectStore
+from s3stream.store.local import LocalStore
+from s3stream.store.s3 import S3Settings, S3Store
+from wal.device import open_device
+from wal.interface import WalError
+from wal.log import DeltaWal
+from wal.settings import WalSettings
+
+FAILURE_CHECK_S = 0.25
+PRODUCER_EXPIRY_PERIOD_S = 600
+CYCLE_THRESHOLD = 50_000
+"""Allocations between two runs of Python's cycle collector: requests leave no cycles, so the default is a waste."""
+
+
+class StartError(Exception):
+    """The node cannot start; the text is the one line to show."""
+
+
+def now_ms() -> int:
+    """The wall clock in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@asynccontextmanager
+async def run_node(settings: Settings) -> AsyncIterator["RunningNode"]:
+    """Start a node, serve while the body runs, then stop it cleanly: answers out, everything uploaded, WAL trimmed.
+
+    Raises StartError. When the body raises, the node stops as in a crash: nothing acked is lost, nothing is uploaded.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            running = await RunningNode.start(settings, stack)
+        except (DataDirError, StorageError, WalError, OSError) as error:
+            raise StartError(str(error)) from error
+        yield running
+        await running.stop()
+
+
+class RunningNode:
+    """A node that serves, with what its owner needs: where it listens, and when it has failed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.log = structlog.get_logger("node")
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done, with the reason, when the node can take no more writes."""
+        self.node: Node
+        self.dispatcher: Dispatcher
+        self.wal: DeltaWal
+        self.store: ObjectStore
+        self.admin: AdminServer | None = None
+        self._stopping = False
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients."""
+        return f"{self.node.advertised.host}:{self.node.advertised.port}"
+
+    # start
+
+    @classmethod
+    async def start(cls, settings: Settings, stack: AsyncExitStack) -> "RunningNode":
+        """Bring everything up, pushing onto `stack` what takes it down again."""
+        began = time.perf_counter()
+        running = cls(settings)
+        stack.callback(DataDirLock(settings.node.data_dir).release)
+        bound = _reserve(settings)
+        stack.callback(bound.close)
+        advertised = Address(
+            settings.listener.advertised_host or settings.listener.host,
+            settings.listener.advertised_port or int(bound.getsockname()[1]),
+        )
+        catalog = open_catalog(settings.catalog_url)
+        await catalog.open(cluster=settings.node.cluster)
+        stack.push_async_callback(catalog.close)
+        running.store = _make_store(settings)
+        await running.store.open()
+        stack.push_async_callback(running.store.close)
+        info = await catalog.register_node(
+            settings.node.node_id,
+            advertised.host,
+            advertised.port,
+            now_ms=now_ms(),
+            lease_ms=settings.catalog.lease_ms,
+        )
+        running.wal = await _open_wal(settings, info)
+        stack.push_async_callback(running.wal.close)
+        storage = await stack.enter_async_context(running._make_storage(catalog, info))
+        await storage.recover()
+        topics = TopicManager(
+            catalog=catalog,
+            storage=storage,
+            settings=settings,
+            now_ms=now_ms,
+            new_topic_id=lambda: uuid.uuid4().bytes,
+        )
+        await topics.load()
+        await stack.enter_async_context(running._group)
+        stack.callback(running._cancel_tasks)
+        running._compose(catalog, info, storage, topics, advertised)
+        await running._serve(bound)
+        running._announce(time.perf_counter() - began)
+        return running
+
+    def _make_storage(self, catalog: Catalog, info: NodeInfo) -> S3Stream:
+        wanted = self.settings.storage
+        return S3Stream(
+            wal=self.wal,
+            catalog=catalog,
+            stores={self.store.name: self.store},
+            default_store=self.store.name,
+            settings=StorageSettings(
+                upload_threshold_bytes=wanted.upload_bytes,
+                upload_age_ms=wanted.upload_age_ms,
+                split_bytes=wanted.split_bytes,
+                delete_delay_ms=wanted.delete_delay_ms,
+                log_cache_bytes=wanted.log_cache_bytes,
+                block_cache_bytes=wanted.block_cache_bytes,
+            ),
+            cluster=self.settings.node.cluster,
+            node_id=info.node_id,
+            node_epoch=info.epoch,
+            now_ms=now_ms,
+            new_writer_id=lambda: uuid.uuid4().hex,
+        )
+
+    def _compose(
+        self, catalog: Catalog, info: NodeInfo, storage: S3Stream, topics: TopicManager, advertised: Address
+    ) -> None:
+        settings = self.settings
+        generator = random.Random()  # noqa: S311 - session ids need no secrecy
+        server = Server(settings.network)
+        self.node = Node(
+            settings=settings,
+            node_id=info.node_id,
+            cluster_id=settings.node.cluster,
+            node_epoch=info.epoch,
+            catalog=catalog,
+            storage=storage,
+            topics=topics,
+            groups=GroupCoordinator(
+                OffsetsTopic(topics, settings.group, now_ms),
+                settings.group,
+                now_ms=now_ms,
+                new_id=lambda: str(uuid.uuid4()),
+            ),
+            fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, generator),
+            producer_ids=ProducerIds(catalog),
+            server=server,
+            now_ms=now_ms,
+            random=generator,
+            advertised_apis=[
+                ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
+                for key, handler in HANDLERS.items()
+            ],
+            advertised=advertised,
+        )
+        self.dispatcher = Dispatcher(self.node, spawn=self._spawn)
+        server.dispatch = self.dispatcher.dispatch
+
+    async def _serve(self, bound: socket.socket) -> None:
+        node = self.node
+        await node.groups.start()
+        collector = GarbageCollector(
+            catalog=node.catalog,
+            stores={self.store.name: self.store},
+            cluster=self.settings.node.cluster,
+            now_ms=now_ms,
+        )
+        for work in (
+            node.groups.run(),
+            collector.run(),
+            self._keep_lease(),
+            self._watch_storage(),
+            self._expire_producers(),
+        ):
+            self._spawn(work)
+        if self.settings.admin.enabled:
+            self.admin = AdminServer(self)
+            await self.admin.start()
+        await node.server.listen(bound)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
+
+    def _announce(self, seconds: float) -> None:
+        stats = self.node.storage.stats
+        self.log.info(
+            "serving",
+            address=self.bootstrap,
+            admin=self.admin.address if self.admin is not None else "off",
+            data_dir=str(self.settings.node.data_dir),
+            objects=self.settings.objects.store,
+            wal=self.wal.description,
+            topics=len(self.node.topics),
+            partitions=self.node.topics.partition_count,
+            recovered_records=stats.recovered_records,
+            recovered_bytes=stats.recovered_bytes,
+            seconds=round(seconds, 3),
+        )
+        for stream_id, error in self.node.storage.stopped_streams.items():
+            self.log.error("a partition is stopped", stream_id=stream_id, reason=str(error))
+
+    # while it runs
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease; an old epoch means that another process has taken this node's place."""
+        lease_ms = self.settings.catalog.lease_ms
+        while True:
+            await asyncio.sleep(lease_ms / 3000)
+            try:
+                await self.node.catalog.renew_lease(
+                    self.node.node_id, self.node.node_epoch, now_ms=now_ms(), lease_ms=lease_ms
+                )
+            except NodeFenced as error:
+                self._fail(f"fenced: {error}")
+                return
+            except CatalogError as error:
+                self.log.warning("the lease could not be renewed", reason=str(error))
+
+    async def _watch_storage(self) -> None:
+        while self.node.storage.error is None:  # noqa: ASYNC110 - the engine tells by an attribute
+            await asyncio.sleep(FAILURE_CHECK_S)
+        if not self._stopping:
+            self._fail(str(self.node.storage.error))
+
+    async def _expire_producers(self) -> None:
+        while True:
+            await asyncio.sleep(PRODUCER_EXPIRY_PERIOD_S)
+            before_ms = now_ms() - self.settings.topic.producer_id_expiration_ms
+            for partition in list(self.node.topics.led_partitions()):
+                partition.producers.expire(before_ms)
+                await asyncio.sleep(0)
+
+    def _fail(self, reason: str) -> None:
+        self.log.error("the node takes no more writes", reason=reason)
+        if not self.failed.done():
+            self.failed.set_result(reason)
+
+    # stop
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer what is under way, upload, trim. Components are closed by the caller's stack."""
+        began = time.perf_counter()
+        self._stopping = True
+        gc.unfreeze()
+        server = self.node.server
+        await server.stop_accepting()
+        if self.admin is not None:
+            await self.admin.close()
+        self.node.groups.close()
+        cut_off = await server.drain(self.settings.node.drain_timeout_ms)
+        self._cancel_tasks()
+        await self.node.storage.close(upload=self.node.storage.error is None)
+        self.log.info(
+            "stopped",
+            connections_cut_off=cut_off,
+            wal_used_bytes=self.wal.used_bytes,
+            seconds=round(time.perf_counter() - began, 3),
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _cancel_tasks(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _reserve(settings: Settings) -> socket.socket:
+    host, port = settings.listener.host, settings.listener.port
+    try:
+        return bind(host, port)
+    except OSError as error:
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+def _make_store(settings: Settings) -> ObjectStore:
+    wanted = settings.objects
+    if wanted.store == "local":
+        return LocalStore("local", settings.objects_path)
+    return S3Store(
+        "s3",
+        S3Settings(bucket=wanted.bucket, endpoint=wanted.endpoint, region=wanted.region, path_style=wanted.path_style),
+        rng=random.Random(),  # noqa: S311 - spreads retries in time
+    )
+
+
+async def _open_wal(settings: Settings, info: NodeInfo) -> DeltaWal:
+    wanted = WalSettings(capacity_bytes=settings.wal.capacity_bytes, durability=settings.wal.durability)
+    device = await asyncio.to_thread(open_device, settings.wal_path, wanted)
+    return DeltaWal(
+        device,
+        wanted,
+        node_id=info.node_id,
+        node_epoch=info.epoch,
+        now_ms=now_ms,
+        cluster=settings.node.cluster,
+    )

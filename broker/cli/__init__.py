@@ -1,0 +1,44 @@
+"""The `anabranch` command. Subcommands are loaded when they are called, so that each starts only what it needs."""
+
+import importlib
+import importlib.util
+
+import click
+
+COMMANDS = {
+    "serve": "Run a node.",
+    "topic": "Create, list, describe and delete topics of a running node.",
+    "compact": "Compact a running node's objects now.",
+    "storage": "Look at and check catalog and objects.",
+    "wal": "Look at and maintain a write-ahead log.",
+    "spark": "Run Spark jobs over topics.",
+}
+"""Each is the click command of the same name in the module of the same name here."""
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand's module when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Those that are installed, in the order above."""
+        del ctx
+        return [name for name in COMMANDS if importlib.util.find_spec(f"{__name__}.{name}") is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a subcommand."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command), f"{cmd_name} is a click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="anabranch")
+def main() -> None:
+    """A Kafka-compatible broker that keeps its data in object storage."""

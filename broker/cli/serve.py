@@ -1,0 +1,122 @@
+"""`anabranch serve`: flags generated from the settings, then the node until a signal or a failure."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import structlog
+
+from broker import logs
+from broker.app import RunningNode, StartError, run_node
+from broker.settings import Settings
+from broker.settings_sources import (
+    Setting,
+    SettingsError,
+    all_settings,
+    allowed_values,
+    area_models,
+    describe_default,
+    load,
+    unknown_environment,
+)
+
+BAD_SETTING = 2
+FAILED = 1
+SECOND_SIGNAL = 130
+
+
+class GroupedCommand(click.Command):
+    """Shows its options area by area."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each area of settings, and one for the rest."""
+        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        for area, model in area_models():
+            rows = [records.pop(_parameter(setting)) for setting in all_settings() if setting.area == area]
+            with formatter.section(f"{area} - {(model.__doc__ or '').splitlines()[0].rstrip('.')}"):
+                formatter.write_dl([row for row in rows if row is not None])
+        with formatter.section("Other"):
+            formatter.write_dl([row for row in records.values() if row is not None])
+
+
+def _parameter(setting: Setting) -> str:
+    return f"{setting.area}__{setting.name}"
+
+
+def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    text = f"{setting.field.description}{allowed_values(setting)} [default: {describe_default(setting)}]"
+    kind = "BYTES" if "bytes" in setting.name else "TEXT"
+    if setting.field.annotation is int and kind == "TEXT":
+        kind = "NUMBER"
+    elif setting.field.annotation is bool:
+        kind = "true|false"
+    return click.option(setting.flag, _parameter(setting), metavar=kind, default=None, help=text.replace("`", ""))
+
+
+def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    for setting in reversed(list(all_settings())):
+        function = _option(setting)(function)
+    return function
+
+
+@click.command(cls=GroupedCommand)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with settings.")
+@_with_settings
+def serve(config: Path | None, **flags: str | None) -> None:
+    """Run a node until it is told to stop (SIGTERM or SIGINT).
+
+    Settings come from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
+    """
+    try:
+        settings = load({name.replace("__", "."): value for name, value in flags.items()}, None, config)
+    except SettingsError as error:
+        click.echo(f"anabranch: {error}", err=True)
+        sys.exit(BAD_SETTING)
+    logs.configure(settings.log)
+    log = structlog.get_logger("node")
+    for name in unknown_environment(os.environ):
+        log.warning("environment variable names no setting", variable=name)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        sys.exit(runner.run(_serve(settings)))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        structlog.get_logger("node").warning("uvloop is not installed: the node runs, but slower")
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: Settings) -> int:
+    log = structlog.get_logger("node")
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            log.warning("second signal: exit at once; what was acknowledged is in the log", signal=name)
+            os._exit(SECOND_SIGNAL)
+        log.info("stopping", signal=name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    try:
+        async with run_node(settings) as running:
+            return await _until_stopped(running, stop)
+    except StartError as error:
+        click.echo(f"anabranch: {error}", err=True)
+        return FAILED
+
+
+async def _until_stopped(running: RunningNode, stop: asyncio.Event) -> int:
+    running.failed.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    return FAILED if running.failed.done() else 0

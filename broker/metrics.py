@@ -1,0 +1,112 @@
+"""What the node tells of itself: counters as Prometheus text, and a status for people as plain values.
+
+Nothing is collected here: every number is a counter some component keeps anyway, read when somebody asks.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from protocol.registry import APIS
+
+if TYPE_CHECKING:
+    from broker.app import RunningNode
+
+Sample = tuple[str, dict[str, str], float]
+"""Name without prefix, labels, value."""
+
+
+def prometheus_text(running: "RunningNode") -> str:
+    """All samples; names ending in `_total` are counters, the others gauges."""
+    lines: list[str] = []
+    previous = ""
+    for name, labels, value in _samples(running):
+        if name != previous:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines.append(f"# TYPE anabranch_{name} {kind}")
+            previous = name
+        inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
+        lines.append(f"anabranch_{name}{{{inside}}} {value:g}" if inside else f"anabranch_{name} {value:g}")
+    return "\n".join(lines) + "\n"
+
+
+def _samples(running: "RunningNode") -> Iterator[Sample]:
+    node = running.node
+    for key, count in sorted(running.dispatcher.requests.items()):
+        yield "requests_total", {"api": APIS[key].name}, count
+    yield "request_failures_total", {}, running.dispatcher.failures
+    yield "connections", {}, len(node.server.connections)
+    yield "request_bytes_held", {}, node.server.bytes_held
+    yield "slabs_mapped_total", {}, node.server.slabs.slabs_mapped
+    yield "fetch_sessions", {}, len(node.fetch_sessions)
+    yield "topics", {}, len(node.topics)
+    yield "partitions", {}, node.topics.partition_count
+    yield "writable", {}, node.storage.writable
+    yield "log_cache_bytes", {}, node.storage.log_cache_bytes
+    yield "uncommitted_bytes", {}, node.storage.uncommitted_bytes
+    yield "block_cache_bytes", {}, node.storage.block_cache_bytes
+    yield "wal_used_bytes", {}, running.wal.used_bytes
+    yield "wal_capacity_bytes", {}, running.wal.capacity_bytes
+    for area, stats in (("network", node.server.stats), ("storage", node.storage.stats), ("wal", running.wal.stats)):
+        for name, value in _numbers(stats):
+            yield f"{area}_{name}_total", {}, value
+    for name, value in _numbers(running.store.calls):
+        yield "store_calls_total", {"kind": name}, value
+
+
+def _numbers(stats: Any) -> Iterator[tuple[str, int]]:
+    for field in dataclasses.fields(stats):
+        value = getattr(stats, field.name)
+        if isinstance(value, int):
+            yield field.name, value
+
+
+async def status(running: "RunningNode") -> dict[str, Any]:
+    """The state of the node: who it is, its topics, its log, its objects, its calls."""
+    node = running.node
+    storage, wal = node.storage, running.wal
+    return {
+        "node": {
+            "id": node.node_id,
+            "epoch": node.node_epoch,
+            "cluster": node.cluster_id,
+            "address": running.bootstrap,
+            "writable": storage.writable,
+            "error": None if storage.error is None else str(storage.error),
+        },
+        "topics": {
+            topic.name: {
+                "id": topic.topic_id.hex(),
+                "partitions": [
+                    None
+                    if partition is None
+                    else {
+                        "start_offset": partition.log_start_offset,
+                        "committed_offset": partition.stream.committed_offset,
+                        "high_watermark": partition.high_watermark,
+                        "error": None if partition.stream.error is None else str(partition.stream.error),
+                    }
+                    for partition in topic.partitions
+                ],
+            }
+            for topic in node.topics
+        },
+        "wal": {
+            "description": wal.description,
+            "used_bytes": wal.used_bytes,
+            "capacity_bytes": wal.capacity_bytes,
+            "append_latency_p50_us": wal.stats.latency_us(0.5),
+            "append_latency_p99_us": wal.stats.latency_us(0.99),
+        },
+        "log_cache_bytes": storage.log_cache_bytes,
+        "uncommitted_bytes": storage.uncommitted_bytes,
+        "block_cache_bytes": storage.block_cache_bytes,
+        "objects": {
+            kind: {"count": count, "bytes": size}
+            for kind, (count, size) in (await node.catalog.count_objects()).items()
+        },
+        "store_calls": dict(_numbers(running.store.calls)),
+        "storage": dict(_numbers(storage.stats)),
+        "requests": {APIS[key].name: count for key, count in sorted(running.dispatcher.requests.items())},
+        "connections": len(node.server.connections),
+    }
