@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -30,6 +30,7 @@ TOPIC = "flights"
 PARTITIONS = 6
 ROWS = 336_776
 """What the data set is known to hold."""
+CALLS = ("put", "multipart", "part", "get", "head", "list", "delete")
 WIDTH = 110
 """Columns where the output is no terminal."""
 MARKER = ".anabranch-demo"
@@ -51,6 +52,7 @@ class Demo:
         self.node = NodeProcess(folder, NODE_FLAGS)
         self.checks: list[Check] = []
         self.moments: dict[str, dict[str, str]] = {}
+        self.status: dict[str, Any] = {}
         self.started = time.monotonic()
 
     def run(self) -> None:
@@ -66,7 +68,6 @@ class Demo:
         self.compact()
         self.restart()
         self.read_all(sent)
-        self.look("after reading back")
 
     def say(self, text: str) -> None:
         """One line about a step that is done."""
@@ -153,6 +154,9 @@ class Demo:
         stopped, started = self.node.stop(), self.node.start()
         self.say(f"node stopped on SIGTERM in {stopped:.1f} s (the rest uploaded), started again in {started:.1f} s")
         self.look("after restart")
+        self.check("restart: bytes left in the WAL", 0, self.status["wal"]["used_bytes"])
+        ends = [partition["high_watermark"] for partition in self.status["topics"][TOPIC]["partitions"]]
+        self.check("restart: offsets of all partitions", ROWS, sum(ends))
 
     def read_all(self, sent: Sent) -> None:
         """Everything back from objects, through a new consumer group."""
@@ -168,10 +172,25 @@ class Demo:
             f"{tally.rows / seconds:,.0f} a second"
         )
         self.check_tally("consumer", sent.tally, tally)
+        self.look("after reading back")
+        self.check("consumer: served from objects, not from memory", True, self.status["store_calls"]["get"] > 0)
 
     def look(self, moment: str) -> None:
-        """Note the state of storage."""
-        self.moments[moment] = {}
+        """Note the state of storage, as the node tells it."""
+        status = self.node.admin("GET", "/status")
+        figures = {
+            kind: f"{found['count']:,} ({size(found['bytes'])})" for kind, found in sorted(status["objects"].items())
+        }
+        wal, calls = status["wal"], status["store_calls"]
+        figures["WAL in use"] = size(wal["used_bytes"])
+        figures["log cache"] = size(status["log_cache_bytes"])
+        figures["block cache"] = size(status["block_cache_bytes"])
+        for kind in CALLS:
+            figures[f"{kind} calls since start"] = f"{calls[kind]:,}"
+        figures["bytes written since start"] = size(calls["bytes_written"])
+        figures["bytes read since start"] = size(calls["bytes_read"])
+        self.moments[moment] = figures
+        self.status = status
 
     def summary(self) -> bool:
         """Print what was counted; whether all of it is exact."""
