@@ -92,7 +92,7 @@ class ClassicGroup:
             self._refuse_join(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif not request.member_id:
             self._join_without_id(request, now)
-        elif request.member_id in self.pending:
+        elif request.member_id in self.pending and request.group_instance_id is None:
             del self.pending[request.member_id]
             self._join_new(request, request.member_id, now)
         elif error := self._check_member(request.member_id, request.group_instance_id):
@@ -344,7 +344,7 @@ class ClassicGroup:
             return  # answered by a rebalance that began meanwhile
         if error:
             # The new id stays in place: nobody knows it, and the member comes back without one and is replaced again.
-            self._answer_join(member, JoinAnswer(error, write.member_id), now)
+            self._answer_join(member, JoinAnswer(error), now)
             return
         skip = write.can_skip_assignment and member.member_id == self.leader
         answer = self._join_answer(

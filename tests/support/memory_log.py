@@ -1,0 +1,74 @@
+"""A log of an internal topic in memory, whose writes become durable when the test says so."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from broker.groups.log import KeyValue
+from s3stream.errors import StorageError
+from wal.interface import Durable, WalError
+
+
+class MemoryLog:
+    """Satisfies `broker.groups.log.InternalLog`. With `hold` set, appends wait for `release`."""
+
+    def __init__(self, batches: Sequence[Sequence[KeyValue]] = ()) -> None:
+        self.batches: list[tuple[int, Sequence[KeyValue]]] = []
+        self.next_offset = 0
+        self.hold = False
+        self.refusal: StorageError | None = None
+        self.held: list[Durable] = []
+        self.durable_batches = 0
+        for batch in batches:
+            self.append(batch)
+
+    def append(self, records: Sequence[KeyValue]) -> Durable:
+        """Append one batch."""
+        if self.refusal is not None:
+            raise self.refusal
+        assert records
+        self.batches.append((self.next_offset, list(records)))
+        self.next_offset += len(records)
+        durable = Durable()
+        self.held.append(durable)
+        if not self.hold:
+            self.release()
+        return durable
+
+    def release(self, error: WalError | None = None) -> None:
+        """Make everything appended so far durable, or fail it."""
+        held, self.held = self.held, []
+        if error is None:
+            self.durable_batches = len(self.batches)
+        for durable in held:
+            durable.complete(error)
+
+    async def replay(self) -> AsyncIterator[Sequence[KeyValue]]:
+        """Yield the durable records."""
+        for _, batch in self.batches[: self.durable_batches]:
+            yield batch
+
+    async def trim(self, offset: int) -> None:
+        """Drop all records before `offset`."""
+        before = len(self.batches)
+        self.batches = [(base, batch) for base, batch in self.batches if base >= offset]
+        self.durable_batches -= before - len(self.batches)
+
+    def records(self) -> list[KeyValue]:
+        """Return all records there are."""
+        return [record for _, batch in self.batches for record in batch]
+
+    def crash(self) -> "MemoryLog":
+        """Return the log as a new process would find it."""
+        return MemoryLog([batch for _, batch in self.batches[: self.durable_batches]])
+
+
+class MemoryTopic:
+    """Satisfies `broker.groups.log.InternalTopic`."""
+
+    def __init__(self, logs: Sequence[MemoryLog | None], *, exists: bool = True) -> None:
+        self.logs = logs
+        self.exists = exists
+
+    async def open(self, *, create: bool) -> Sequence[MemoryLog | None] | None:
+        """Return the logs, if they exist or may be created."""
+        self.exists = self.exists or create
+        return self.logs if self.exists else None
