@@ -1,0 +1,81 @@
+"""A whole node through a real client: what goes in comes out, before and after it was stopped."""
+
+import asyncio
+import urllib.request
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from tests.support.node import NodeProcess, running_node
+
+
+async def _produce(bootstrap: str, topic: str, values: list[bytes]) -> list[int]:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
+    await producer.start()
+    try:
+        waiting = [await producer.send(topic, value) for value in values]
+        return [(await each).offset for each in waiting]
+    finally:
+        await producer.stop()
+
+
+async def _consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        async with asyncio.timeout(20):
+            return [(await consumer.getone()).value for _ in range(count)]
+    finally:
+        await consumer.stop()
+
+
+async def test_records_come_back_in_order_and_survive_a_clean_restart(tmp_path: Path) -> None:
+    values = [b"%d" % at for at in range(500)]
+    async with running_node(tmp_path) as node:
+        assert await _produce(node.bootstrap, "events", values) == list(range(500))
+        assert await _consume(node.bootstrap, "events", 500) == values
+    async with running_node(tmp_path) as node:
+        assert node.node.storage.stats.recovered_records == 0, "a clean stop leaves nothing to recover"
+        assert await _consume(node.bootstrap, "events", 500) == values
+        assert node.store.calls.get > 0, "the records came from objects"
+
+
+async def test_a_killed_process_has_everything_it_acked(tmp_path: Path) -> None:
+    values = [b"%d" % at for at in range(200)]
+    with NodeProcess(tmp_path) as node:
+        await _produce(node.bootstrap, "events", values)
+        node.kill9()
+        node.start()
+        assert await _consume(node.bootstrap, "events", 200) == values
+        assert node.terminate() == 0
+        assert node.events("stopped")[0]["wal_used_bytes"] == 0
+        node.start()
+        assert await _consume(node.bootstrap, "events", 200) == values
+
+
+async def test_a_second_process_is_kept_out_of_the_data_directory(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node:
+        other = NodeProcess(tmp_path, port=0)
+        other.spawn()
+        assert other.wait() == 1
+        assert len(other.lines) == 1
+        assert f"in use by another process (pid {node.pid})" in other.lines[0]
+
+
+def test_a_bad_setting_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path, wal_durability="hope")
+    node.spawn()
+    assert node.wait() == 2
+    expected = (
+        "anabranch: setting wal.durability from flag --wal-durability: 'hope' is not allowed: "
+        "should be 'auto', 'flush' or 'direct'"
+    )
+    assert node.lines == [expected]
+
+
+def test_status_and_metrics_are_served(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node:
+        with urllib.request.urlopen(f"http://{node.admin}/metrics") as answer:
+            assert b"anabranch_wal_capacity_bytes" in answer.read()
+        with urllib.request.urlopen(f"http://{node.admin}/status") as answer:
+            assert b'"writable": true' in answer.read()

@@ -1,0 +1,161 @@
+"""A node for tests: in this process, or as a process of its own that can be killed.
+
+    async with running_node(tmp_path, topic_num_partitions=3) as node:
+        client = AIOKafkaProducer(bootstrap_servers=node.bootstrap)
+
+    with NodeProcess(tmp_path) as node:      # `anabranch serve`
+        node.kill9()
+        node.start()                         # the same data directory
+
+Settings are given by their outside names (`wal_capacity_bytes`, `port`), as flags without dashes. Ports are free ones.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from broker.app import RunningNode, run_node
+from broker.settings import Settings
+from broker.settings_sources import all_settings, load
+
+START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 30
+TEST_DEFAULTS: dict[str, object] = {
+    "port": 0,
+    "admin_port": 0,
+    "wal_capacity_bytes": 16 << 20,
+    "group_initial_rebalance_delay_ms": 0,
+    "drain_timeout_ms": 2_000,
+}
+
+
+def settings_for(tmp_path: Path, **wanted: object) -> Settings:
+    """Settings of a small node with its files under `tmp_path`."""
+    keys = {setting.outside_name: setting.key for setting in all_settings()}
+    values = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
+    return load({keys[name]: value for name, value in values.items()}, {})
+
+
+@asynccontextmanager
+async def running_node(tmp_path: Path, **wanted: object) -> AsyncIterator[RunningNode]:
+    """Run a node in this loop; `bootstrap` is its address. It stops cleanly, or as in a crash if the body raises."""
+    async with run_node(settings_for(tmp_path, **wanted)) as node:
+        yield node
+
+
+class NodeProcess:
+    """`anabranch serve` as a process. The port stays the same over restarts, so that clients find it again."""
+
+    def __init__(self, tmp_path: Path, **wanted: object) -> None:
+        self._values: dict[str, object] = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._serving = threading.Event()
+        self.lines: list[str] = []
+        """What it has said, over all its lives."""
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.admin = ""
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.kill9()
+
+    def start(self) -> None:
+        """Start and wait until it serves. Raises RuntimeError with what it said when it does not."""
+        self.spawn()
+        self.wait_ready()
+
+    def spawn(self) -> None:
+        """Start without waiting."""
+        assert self._process is None, "running"
+        flags = {setting.outside_name: setting.flag for setting in all_settings()}
+        command = [sys.executable, "-m", "broker", "serve", "--log-format", "json"]
+        for name, value in self._values.items():
+            command += [flags[name], str(value)]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
+        self._serving.clear()
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def wait_ready(self) -> None:
+        """Return when clients can connect."""
+        assert self._process is not None, "not started"
+        if not self._serving.wait(START_TIMEOUT_S) or not self.port:
+            said = "\n".join(self.lines[-20:])
+            code = self._process.poll()
+            self.kill9()
+            raise RuntimeError(f"the node does not serve (exit code {code}):\n{said}")
+
+    def kill9(self) -> None:
+        """Kill it as a power cut would."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGKILL)
+        self._ended()
+
+    def terminate(self) -> int:
+        """Stop it cleanly; returns its exit code."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGTERM)
+        return self._ended()
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; returns its exit code."""
+        return self._ended()
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """The log lines with that event."""
+        found = []
+        for line in list(self.lines):
+            if line.startswith("{"):
+                record = json.loads(line)
+                if record.get("event") == event:
+                    found.append(record)
+        return found
+
+    def _ended(self) -> int:
+        assert self._process is not None, "not started"
+        assert self._reader is not None, "not started"
+        code = self._process.wait(STOP_TIMEOUT_S)
+        self._reader.join(STOP_TIMEOUT_S)
+        self._process = None
+        return code
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None, "a pipe was asked for"
+        with process.stderr as lines:
+            for line in lines:
+                self.lines.append(line.rstrip("\n"))
+                if '"event": "serving"' in line:
+                    record = json.loads(line)
+                    self.host, port = record["address"].rsplit(":", 1)
+                    self.port = self._values["port"] = int(port)
+                    self.admin = record["admin"]
+                    self._serving.set()
+        self._serving.set()
