@@ -148,8 +148,10 @@ class ObjectWriter:
         if len(self._wave) >= 2 * self._parts_in_flight:
             await self._send_wave()
 
-    def detach(self) -> None:
-        """Copy what is not sent yet: slices of large reads that would otherwise keep the whole reads in memory."""
+    async def settle(self) -> None:
+        """Send full parts and copy the rest: slices of large reads would otherwise keep the whole reads in memory."""
+        if len(self._wave) > 1:
+            await self._send_wave()
         self._raw = [(entry, bytes(data)) for entry, data in self._raw]
         self._part = [b"".join(self._part)] if self._part else []
         self._wave = [[b"".join(part)] if isinstance(part, list) else part for part in self._wave]

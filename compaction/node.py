@@ -1,0 +1,198 @@
+"""What both levels of compaction work with: components, counters, and the reading of blocks."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from compaction.plan import Read, cut_read
+from compaction.settings import CompactionSettings
+from compaction.throttle import Throttle
+from s3stream.catalog.interface import Catalog, CompactionCommit
+from s3stream.errors import CatalogUnavailable, CorruptObject, ObjectNotFound, StorageError
+from s3stream.model import NewObject, ObjectInfo, ObjectKind, object_key
+from s3stream.object.format import check_block
+from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
+from s3stream.object.writer import ObjectWriter
+from s3stream.store.interface import ObjectStore
+
+COMMIT_ATTEMPTS = 5
+COMMIT_PAUSE_SECONDS = 1.0
+PARTS_IN_FLIGHT = 4
+_BORN = re.compile(r"\.born-(\d+)$")
+
+
+class BadInput(StorageError):
+    """An input that cannot be read: it is left out of later runs until the node starts again."""
+
+    def __init__(self, object_id: int, cause: StorageError) -> None:
+        super().__init__(f"compaction leaves object {object_id} alone: {cause}")
+        self.object_id = object_id
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    stage: str
+    done_bytes: int
+    total_bytes: int
+
+
+ReportProgress = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class CompactionStats:
+    """Counters since the node started."""
+
+    runs: int = 0
+    runs_failed: int = 0
+    commits: int = 0
+    iterations: int = 0
+    objects_in: int = 0
+    objects_out: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    bytes_copied: int = 0
+    """Joined by the store, without passing through the node."""
+    objects_left_alone: int = 0
+    """Inputs that could not be read."""
+    iteration_bytes_peak: int = 0
+    pauses: int = 0
+    """Times a run waited because uploads were under pressure."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionNode:
+    """Components, handed in once."""
+
+    catalog: Catalog
+    stores: Mapping[str, ObjectStore]
+    settings: CompactionSettings
+    cluster: str
+    node_id: int
+    node_epoch: int
+    now_ms: Callable[[], int]
+    new_writer_id: Callable[[], str]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    stats: CompactionStats = field(default_factory=CompactionStats)
+    left_alone: set[int] = field(default_factory=set)
+    """Objects that could not be read."""
+
+    def key(self, object_id: int) -> str:
+        """Key of an object in its store."""
+        return object_key(self.cluster, object_id)
+
+    def store_of(self, info: ObjectInfo) -> ObjectStore:
+        """Where an object lies."""
+        store = self.stores.get(info.store)
+        if store is None:
+            raise BadInput(info.object_id, StorageError(f"there is no object store named {info.store!r}"))
+        return store
+
+    async def prepare(self, count: int, store: str, writer_id: str) -> Sequence[int]:
+        """Reserve ids for outputs; what is not committed is reaped after its deadline."""
+        now_ms = self.now_ms()
+        return await self.catalog.prepare_objects(
+            count,
+            node_id=self.node_id,
+            node_epoch=self.node_epoch,
+            writer_id=writer_id,
+            store=store,
+            now_ms=now_ms,
+            deadline_ms=now_ms + self.settings.prepare_ttl_ms,
+        )
+
+    def writer(self, store: ObjectStore, object_id: int, kind: ObjectKind, writer_id: str) -> ObjectWriter:
+        """A writer of an output."""
+        return ObjectWriter(
+            store,
+            self.key(object_id),
+            object_id=object_id,
+            kind=kind,
+            writer_id=writer_id,
+            block_bytes=self.settings.block_bytes,
+            part_bytes=self.settings.part_bytes,
+            parts_in_flight=PARTS_IN_FLIGHT,
+            on_multipart=lambda upload_id: self.catalog.note_multipart(object_id, upload_id),
+        )
+
+    async def read_index(self, info: ObjectInfo) -> ObjectIndex:
+        """The index of an input, checked against what the catalog knows."""
+        store = self.store_of(info)
+        key = self.key(info.object_id)
+        try:
+            index = await read_index(store, key, index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes)
+            expect_object(index, info.object_id)
+        except (CorruptObject, ObjectNotFound) as error:
+            raise BadInput(info.object_id, error) from error
+        return index
+
+    async def read_blocks(
+        self, reads: Sequence[Read], store: ObjectStore, throttle: Throttle
+    ) -> dict[tuple[int, int], memoryview]:
+        """The blocks of the reads, checked, by (object id, position)."""
+        blocks: dict[tuple[int, int], memoryview] = {}
+        slots = asyncio.Semaphore(self.settings.reads_in_flight)
+
+        async def fetch(read: Read) -> None:
+            key = self.key(read.object_id)
+            async with slots:
+                await throttle.spend(read.end - read.start)
+                try:
+                    data = await store.get(key, read.start, read.end)
+                    for entry in read.entries:
+                        block = data[entry.position - read.start : entry.end_position - read.start]
+                        check_block(block, entry, where=f"{store.name}:{key}")
+                        blocks[read.object_id, entry.position] = block
+                except (CorruptObject, ObjectNotFound) as error:
+                    raise BadInput(read.object_id, error) from error
+            self.stats.bytes_read += read.end - read.start
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for read in reads:
+                    for piece in cut_read(read, self.settings.read_bytes_max):
+                        group.create_task(fetch(piece))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return blocks
+
+    async def commit(self, inputs: Sequence[int], outputs: Sequence[NewObject]) -> None:
+        """Swap inputs for outputs, in one transaction; repeated while the catalog cannot be reached."""
+        now_ms = self.now_ms()
+        commit = CompactionCommit(
+            node_id=self.node_id,
+            node_epoch=self.node_epoch,
+            inputs=inputs,
+            outputs=outputs,
+            now_ms=now_ms,
+            delete_after_ms=now_ms + self.settings.delete_delay_ms,
+        )
+        for attempt in range(1, COMMIT_ATTEMPTS + 1):
+            try:
+                await self.catalog.commit_compaction(commit)
+                break
+            except CatalogUnavailable:
+                if attempt == COMMIT_ATTEMPTS:
+                    raise
+                await self.sleep(COMMIT_PAUSE_SECONDS)
+        self.stats.commits += 1
+        self.stats.objects_in += len(inputs)
+        self.stats.objects_out += len(outputs)
+
+
+def born_ms(info: ObjectInfo) -> int:
+    """When the oldest data of a stream set object came into one.
+
+    Compaction says it at the end of the writer's id: the rest of old objects must not look new in the object it goes
+    to, or it would never be old enough to be split.
+    """
+    label = _BORN.search(info.writer_id)
+    return int(label[1]) if label else info.committed_ms
+
+
+def labelled_writer_id(writer_id: str, born: int) -> str:
+    """A writer's id that says how old the data is."""
+    return f"{writer_id}.born-{born}"

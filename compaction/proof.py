@@ -1,0 +1,73 @@
+"""Proves, before the commit, that the outputs of a compaction hold every live byte of its inputs exactly once.
+
+Pure, and independent of the planner: it works on what the catalog said was live and on what the writers say they wrote.
+The catalog proves the ranges once more inside the commit.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from s3stream.errors import StorageError
+from s3stream.model import NewObject, StreamRange
+
+
+class CoverageError(StorageError):
+    """The outputs would lose, double or invent offsets or records. Names stream, expected and found."""
+
+
+class Totals(NamedTuple):
+    """What was copied or joined, counted on one side."""
+
+    blocks: int
+    records: int
+    size_bytes: int
+
+
+def prove_coverage(live: Iterable[StreamRange], outputs: Sequence[NewObject], starts: Mapping[int, int]) -> None:
+    """Every live range of the inputs is covered once, and nothing else at or past a stream's start is.
+
+    `live` are the inputs' ranges as the catalog has them; offsets before a stream's start (and streams that `starts`
+    does not name) count on neither side.
+    """
+    expected: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for each in live:
+        _note(expected, each, starts)
+    for output in outputs:
+        for each in output.ranges:
+            _note(found, each, starts)
+    for stream_id in sorted({*expected, *found}):
+        wanted = _union(stream_id, expected[stream_id], "inputs")
+        written = _union(stream_id, found[stream_id], "outputs")
+        if wanted != written:
+            raise CoverageError(f"compaction: stream {stream_id}: expected {wanted} in the outputs, found {written}")
+
+
+def prove_totals(expected: Totals, found: Totals, block_header_bytes: int) -> None:
+    """Joining blocks saves their headers and nothing else; records stay."""
+    joined = expected.blocks - found.blocks
+    size = expected.size_bytes - joined * block_header_bytes
+    if joined < 0 or expected.records != found.records or size != found.size_bytes:
+        raise CoverageError(f"compaction: expected {expected}, found {found}: does not add up")
+
+
+def _note(ranges: dict[int, list[tuple[int, int]]], each: StreamRange, starts: Mapping[int, int]) -> None:
+    start = starts.get(each.stream_id)
+    if start is not None and each.end_offset > start:
+        ranges[each.stream_id].append((max(start, each.start_offset), each.end_offset))
+
+
+def _union(stream_id: int, ranges: list[tuple[int, int]], side: str) -> list[tuple[int, int]]:
+    """Coalesce disjoint ranges; ranges that overlap are refused."""
+    union: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if union and start < union[-1][1]:
+            raise CoverageError(
+                f"compaction: stream {stream_id}: the {side} hold offsets [{start}, {union[-1][1]}) twice"
+            )
+        if union and start == union[-1][1]:
+            union[-1] = (union[-1][0], end)
+        else:
+            union.append((start, end))
+    return union

@@ -1,0 +1,257 @@
+"""Runs compaction: by a timer, when a backlog builds up, and on demand; one run at a time.
+
+A run never takes the node down: what fails is logged and counted, the inputs stay as they were, and the next run tries
+again. An input that can't be read is left alone, so that it does not stop the others.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+
+from compaction.node import BadInput, CompactionNode, CompactionStats, Progress, ReportProgress
+from compaction.run import SetPlan, execute_sets, memory_for_blocks, plan_sets
+from compaction.stream_run import StreamGroup, execute_group, plan_streams
+from compaction.throttle import Throttle, run_rate
+from s3stream.errors import CatalogError, NodeFenced, StorageError
+from s3stream.model import ObjectKind
+from s3stream.store.interface import CallCounts
+
+log = structlog.get_logger(__name__)
+
+BAD_INPUTS_MAX = 100
+"""Unreadable objects that one run steps over before it gives up."""
+CALL_KINDS = ("get", "put", "head", "list", "delete", "multipart", "part", "part_copy")
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSummary:
+    """What a run did."""
+
+    sso_before: int
+    sso_after: int
+    so_before: int
+    so_after: int
+    commits: int
+    iterations: int
+    bytes_read: int
+    bytes_written: int
+    bytes_copied: int
+    calls: Mapping[str, int]
+    """Calls to all object stores while the run went on, by kind, other work of the node included."""
+    write_amplification: float
+    """Bytes written over bytes read and copied: 1 when everything was written once."""
+    seconds: float
+    left_alone: Sequence[int]
+    """Objects that could not be read."""
+    errors: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """For HTTP and `--json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """What a run would do."""
+
+    sets: Sequence[SetPlan]
+    groups: Sequence[StreamGroup]
+
+    def as_json(self, node: CompactionNode) -> dict[str, Any]:
+        """For HTTP and `--plan`."""
+        return {
+            "stream_sets": [_describe_sets(node, plan) for plan in self.sets],
+            "stream_objects": [
+                {
+                    "stream_id": group.stream_id,
+                    "objects": [each.object.object_id for each in group.objects],
+                    "start_offset": group.objects[0].range.start_offset,
+                    "end_offset": group.objects[-1].range.end_offset,
+                    "size_bytes": sum(each.object.size_bytes for each in group.objects),
+                }
+                for group in self.groups
+            ],
+        }
+
+
+def _describe_sets(node: CompactionNode, plan: SetPlan) -> dict[str, Any]:
+    iterations = plan.iterations(node)
+    writes = [write for iteration in iterations for write in iteration.writes]
+    return {
+        "store": plan.store,
+        "inputs": [info.object_id for info in plan.inputs],
+        "live_bytes": plan.survey.live_bytes,
+        "dead_bytes": plan.survey.dead_bytes,
+        "blocks": plan.survey.live_blocks,
+        "streams": len(plan.survey.blocks),
+        "memory_bytes": memory_for_blocks(node),
+        "stream_objects": sum(write.kind is ObjectKind.SO for write in writes),
+        "stream_set_objects": int(any(write.kind is ObjectKind.SSO for write in writes)),
+        "iterations": [
+            {"size_bytes": each.size_bytes, "reads": len(each.reads), "outputs": len(each.writes)}
+            for each in iterations
+        ],
+    }
+
+
+class CompactionService:
+    """Compaction of one node."""
+
+    def __init__(self, node: CompactionNode, *, under_pressure: Callable[[], bool] = lambda: False) -> None:
+        """`under_pressure` says whether uploads have trouble keeping up."""
+        self._node = node
+        self._under_pressure = under_pressure
+        self._running = asyncio.Lock()
+        self._wanted = asyncio.Event()
+        self.last: CompactionSummary | None = None
+        """Summary of the last run that ended."""
+
+    @property
+    def stats(self) -> CompactionStats:
+        """Counters since the node started."""
+        return self._node.stats
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run goes on."""
+        return self._running.locked()
+
+    def trigger(self) -> None:
+        """Ask for a timed run now."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Compact for ever: after each period, sooner when many stream set objects wait. Cancel to stop.
+
+        Raises NodeFenced: another process owns the node's id.
+        """
+        while True:
+            await self._wait()
+            try:
+                await self._run(full=False, report=_no_progress)
+            except NodeFenced:
+                raise
+            except StorageError as error:
+                self._node.stats.runs_failed += 1
+                log.warning("compaction failed", error=str(error))
+
+    async def run_once(self, progress: ReportProgress | None = None) -> CompactionSummary:
+        """Compact everything there is, unthrottled; waits for a run under way first. Raises StorageError."""
+        return await self._run(full=True, report=progress or _no_progress)
+
+    async def plan(self) -> CompactionPlan:
+        """What `run_once` would do; changes nothing."""
+        while True:
+            try:
+                sets = await plan_sets(self._node, full=True)
+            except BadInput as error:
+                self._leave_alone(error)
+            else:
+                return CompactionPlan(sets, await plan_streams(self._node, full=True))
+
+    async def _wait(self) -> None:
+        settings = self._node.settings
+        loop = asyncio.get_running_loop()
+        due = loop.time() + settings.period_ms / 1000
+        while (left := due - loop.time()) > 0:
+            step = min(left, settings.backlog_check_ms / 1000) if settings.backlog_check_ms else left
+            try:
+                async with asyncio.timeout(step):
+                    await self._wanted.wait()
+                break
+            except TimeoutError:
+                if settings.backlog_check_ms and await self._backlog() >= settings.backlog_objects:
+                    break
+        self._wanted.clear()
+
+    async def _backlog(self) -> int:
+        node = self._node
+        try:
+            found = await node.catalog.list_node_ssos(node.node_id, limit=node.settings.backlog_objects)
+        except CatalogError as error:
+            log.warning("compaction cannot see its backlog", error=str(error))
+            return 0
+        return len(found)
+
+    async def _run(self, *, full: bool, report: ReportProgress) -> CompactionSummary:
+        async with self._running:
+            node = self._node
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            counts_before = await node.catalog.count_objects()
+            stats_before = asdict(node.stats)
+            calls_before = self._calls()
+            errors: list[str] = []
+            node.stats.runs += 1
+            await self._compact_sets(full=full, report=report, errors=errors)
+            await self._compact_streams(full=full, report=report, errors=errors)
+            counts = await node.catalog.count_objects()
+            done = {key: value - stats_before[key] for key, value in asdict(node.stats).items()}
+            moved = done["bytes_read"] + done["bytes_copied"]
+            self.last = CompactionSummary(
+                sso_before=counts_before.get("SSO committed", (0, 0))[0],
+                sso_after=counts.get("SSO committed", (0, 0))[0],
+                so_before=counts_before.get("SO committed", (0, 0))[0],
+                so_after=counts.get("SO committed", (0, 0))[0],
+                commits=done["commits"],
+                iterations=done["iterations"],
+                bytes_read=done["bytes_read"],
+                bytes_written=done["bytes_written"],
+                bytes_copied=done["bytes_copied"],
+                calls={key: value - calls_before[key] for key, value in self._calls().items()},
+                write_amplification=round((done["bytes_written"] + done["bytes_copied"]) / moved, 3) if moved else 0.0,
+                seconds=round(loop.time() - began, 3),
+                left_alone=sorted(node.left_alone),
+                errors=errors,
+            )
+            log.info("compaction done", **{key: value for key, value in self.last.as_json().items() if key != "calls"})
+            return self.last
+
+    async def _compact_sets(self, *, full: bool, report: ReportProgress, errors: list[str]) -> None:
+        for _ in range(BAD_INPUTS_MAX):
+            try:
+                for plan in await plan_sets(self._node, full=full):
+                    await execute_sets(
+                        self._node, plan, timed=not full, under_pressure=self._under_pressure, report=report
+                    )
+            except BadInput as error:
+                self._leave_alone(error)
+                errors.append(str(error))
+            else:
+                return
+
+    async def _compact_streams(self, *, full: bool, report: ReportProgress, errors: list[str]) -> None:
+        groups = await plan_streams(self._node, full=full)
+        total = sum(each.object.size_bytes for group in groups for each in group.objects)
+        throttle = Throttle(0 if full else run_rate(total, self._node.settings), self._node.sleep)
+        done = 0
+        for group in groups:
+            try:
+                await execute_group(self._node, group, throttle=throttle, under_pressure=self._under_pressure)
+            except NodeFenced:
+                raise
+            except BadInput as error:
+                self._leave_alone(error)
+                errors.append(str(error))
+            except CatalogError as error:
+                # The stream was trimmed past the group, deleted, or compacted by its new owner meanwhile.
+                log.warning("stream objects not joined", stream_id=group.stream_id, reason=str(error))
+                errors.append(str(error))
+            done += sum(each.object.size_bytes for each in group.objects)
+            report(Progress("stream objects", done, total))
+
+    def _leave_alone(self, error: BadInput) -> None:
+        self._node.left_alone.add(error.object_id)
+        self._node.stats.objects_left_alone += 1
+        log.error("compaction leaves an object alone", object_id=error.object_id, error=str(error))
+
+    def _calls(self) -> dict[str, int]:
+        counts: Sequence[CallCounts] = [store.calls for store in self._node.stores.values()]
+        return {kind: sum(getattr(each, kind) for each in counts) for kind in CALL_KINDS}
+
+
+def _no_progress(_: Progress) -> None:
+    """Nobody looks."""

@@ -1,0 +1,134 @@
+"""Plans the second level of compaction: stream objects (SO) of one stream to fewer, larger ones.
+
+Pure. Objects of similar size are joined, size tier by size tier, so that a byte is written about once per tier however
+the objects come; a group is one contiguous run, bounded in size and count. Inside a group, what is at least 5 MiB long
+is copied by the store and never passes through the node; shorter pieces are read and put, gathered to at least 5 MiB
+before a copy as the parts of an upload demand. Blocks before the stream's start are dropped.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from compaction.settings import CompactionSettings
+from s3stream.model import RangeLocation
+from s3stream.object.format import BLOCK_HEADER, IndexEntry
+from s3stream.store.rules import PART_BYTES_MIN
+
+COPY_BYTES_MAX = 1024 * 1024 * 1024
+"""A copied part is no longer than this: several copies go on at the same time."""
+
+
+class Rewrite(NamedTuple):
+    """Blocks to read and put, of one object after the other."""
+
+    blocks: Sequence[tuple[int, IndexEntry]]
+    """Object id and entry."""
+
+
+class Copy(NamedTuple):
+    """Adjacent blocks of one object that the store copies."""
+
+    object_id: int
+    entries: Sequence[IndexEntry]
+
+
+def plan_groups(
+    objects: Sequence[RangeLocation], stream_start: int, settings: CompactionSettings, *, full: bool
+) -> list[Sequence[RangeLocation]]:
+    """Which neighbours, given in offset order, become one object each. `full` joins all that the bounds allow."""
+    groups: list[Sequence[RangeLocation]] = []
+    least = 2 if full else settings.stream_group_min
+    newest = len(objects)
+    while newest > 0:
+        oldest = _window(objects, newest, settings, full=full)
+        if newest - oldest >= least:
+            groups.append(objects[oldest:newest])
+            newest = oldest
+        else:
+            newest -= 1
+            if _dead_share(objects[newest], stream_start) > settings.stream_dead_ratio:
+                groups.append(objects[newest : newest + 1])
+    return groups[::-1]
+
+
+def _window(objects: Sequence[RangeLocation], newest: int, settings: CompactionSettings, *, full: bool) -> int:
+    """The oldest neighbour that joins the objects before `newest`: none is larger than all the newer ones together."""
+    oldest = newest - 1
+    total = objects[oldest].object.size_bytes
+    while oldest > 0 and newest - oldest < settings.stream_group_max:
+        older, first = objects[oldest - 1], objects[oldest]
+        size = older.object.size_bytes
+        if (
+            older.range.end_offset != first.range.start_offset
+            or older.object.store != first.object.store
+            or total + size > settings.stream_object_bytes_max
+            or (size > total and not full)
+        ):
+            break
+        total += size
+        oldest -= 1
+    return oldest
+
+
+def _dead_share(location: RangeLocation, stream_start: int) -> float:
+    """Share of an object's offsets before the stream's start."""
+    start, end = location.range.start_offset, location.range.end_offset
+    return max(0, stream_start - start) / (end - start)
+
+
+def live_entries(entries: Iterable[IndexEntry], stream_start: int) -> list[IndexEntry]:
+    """Blocks that hold anything at or past the stream's start."""
+    return [entry for entry in entries if entry.end_offset > stream_start]
+
+
+def plan_segments(group: Sequence[tuple[int, Sequence[IndexEntry]]]) -> list[Rewrite | Copy]:
+    """How to make one object of the live blocks of a group, given by object in offset order."""
+    segments: list[Rewrite | Copy] = []
+    pending: list[tuple[int, IndexEntry]] = []
+    pending_bytes = 0
+    for object_id, entries in group:
+        count = 0
+        if 0 < pending_bytes < PART_BYTES_MIN:
+            count = _blocks_for(entries, PART_BYTES_MIN - pending_bytes)
+        if sum(entry.size_bytes for entry in entries[count:]) < PART_BYTES_MIN:
+            count = len(entries)
+        pending += [(object_id, entry) for entry in entries[:count]]
+        pending_bytes += sum(map(_bytes_at_least, entries[:count]))
+        if count < len(entries):
+            if pending:
+                segments.append(Rewrite(pending))
+                pending, pending_bytes = [], 0
+            segments += [Copy(object_id, part) for part in _copy_parts(entries[count:])]
+    if pending:
+        segments.append(Rewrite(pending))
+    return segments
+
+
+def _bytes_at_least(entry: IndexEntry) -> int:
+    """What a block adds to a part when it is joined to the one before."""
+    return entry.size_bytes - BLOCK_HEADER.size
+
+
+def _blocks_for(entries: Sequence[IndexEntry], wanted_bytes: int) -> int:
+    """How many leading blocks bring that many bytes; all of them when they do not suffice."""
+    size = 0
+    for count, entry in enumerate(entries):
+        if size >= wanted_bytes:
+            return count
+        size += _bytes_at_least(entry)
+    return len(entries)
+
+
+def _copy_parts(entries: Sequence[IndexEntry]) -> Iterator[Sequence[IndexEntry]]:
+    """Cut at block boundaries to parts of bounded size, none of them too short."""
+    part: list[IndexEntry] = []
+    left = sum(entry.size_bytes for entry in entries)
+    size = 0
+    for entry in entries:
+        if size + entry.size_bytes > COPY_BYTES_MAX and size >= PART_BYTES_MIN and left >= PART_BYTES_MIN:
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += entry.size_bytes
+        left -= entry.size_bytes
+    yield part
