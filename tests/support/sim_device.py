@@ -96,6 +96,9 @@ class SimDevice:
         self.writes = 0
         self.closed = False
         self.under_way: list[IoRequest] = []
+        self.hold_blocks = 0
+        """So many of the next writes into the ring are kept aside until `release`."""
+        self.held: list[IoRequest] = []
         self._name = name
         self._shared = shared
         self._scheduled = False
@@ -117,7 +120,17 @@ class SimDevice:
         return self._shared
 
     def submit(self, request: IoRequest) -> None:
+        if self.hold_blocks and request.kind is IoKind.WRITE and request.segments[0][0] >= RING_POSITION:
+            self.hold_blocks -= 1
+            self.held.append(request)
+            return
         self.under_way.append(request)
+        self._schedule()
+
+    def release(self) -> None:
+        """Let what was held go on."""
+        self.under_way += self.held
+        self.held.clear()
         self._schedule()
 
     async def close(self) -> None:

@@ -1,0 +1,397 @@
+"""The log on a simulated device: order, limits, failure, fencing, and what a turn of the loop costs."""
+
+import asyncio
+from asyncio import sleep
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import pytest
+
+from tests.support.sim_device import Faults, SimDevice, SimDisk
+from wal.format import PAGE_BYTES, RING_POSITION, Shutdown, newest_header
+from wal.interface import (
+    Durable,
+    OverCapacity,
+    RecordTooLarge,
+    WalCorrupt,
+    WalError,
+    WalFailed,
+    WalFenced,
+    WalRefused,
+)
+from wal.log import DeltaWal
+from wal.settings import WalSettings
+
+SETTINGS = WalSettings(
+    capacity_bytes=RING_POSITION + 64 * PAGE_BYTES,
+    block_bytes_max=4 * PAGE_BYTES,
+    window_bytes=4 * PAGE_BYTES,
+    window_bytes_max=16 * PAGE_BYTES,
+    queue_bytes_max=32 * PAGE_BYTES,
+)
+
+
+def make_disk(seed: int = 1, size_bytes: int = SETTINGS.capacity_bytes) -> SimDisk:
+    return SimDisk(size_bytes, Random(seed))
+
+
+def make_wal(device: SimDevice, settings: WalSettings = SETTINGS, *, node: int = 1, epoch: int = 1) -> DeltaWal:
+    return DeltaWal(device, settings, node_id=node, node_epoch=epoch, now_ms=lambda: 1000, cluster="c")
+
+
+async def bodies(wal: DeltaWal) -> list[bytes]:
+    return [bytes(record.body) async for record in wal.recover()]
+
+
+async def opened(disk: SimDisk, settings: WalSettings = SETTINGS, *, epoch: int = 1) -> tuple[DeltaWal, SimDevice]:
+    device = SimDevice(disk)
+    wal = make_wal(device, settings, epoch=epoch)
+    await bodies(wal)
+    return wal, device
+
+
+async def outcome(durable: Durable) -> WalError | None:
+    try:
+        await durable
+    except WalError as error:
+        return error
+    return None
+
+
+async def test_appends_of_one_turn_share_one_write() -> None:
+    wal, device = await opened(make_disk())
+    before = device.writes
+    appended = [wal.append([b"x" * 100]) for _ in range(50)]
+    assert len({id(one.durable) for one in appended}) == 1
+    await appended[-1].durable
+    assert device.writes == before + 1
+    assert [one.offset for one in appended] == [124 * number for number in range(50)]
+    assert wal.snapshot().records == 50
+    assert wal.stats.latency_us(0.5) > 0
+
+
+async def test_blocks_are_sealed_at_their_limit_and_larger_records_written_whole() -> None:
+    wal, device = await opened(make_disk())
+    appended = [wal.append([bytes(size_bytes)]) for size_bytes in (8000, 8000, 8000, 30000)]
+    await appended[-1].durable
+    assert wal.stats.blocks == 3
+    assert wal.stats.block_bytes == 4 * PAGE_BYTES + 2 * PAGE_BYTES + 8 * PAGE_BYTES
+    await wal.close()
+    after, _ = await opened(device.disk, epoch=2)
+    assert after.used_bytes == 14 * PAGE_BYTES
+
+
+async def test_acks_come_in_the_order_of_appends() -> None:
+    wal, _ = await opened(make_disk(7))
+    order: list[int] = []
+
+    def acked(number: int, error: WalError | None) -> None:
+        assert error is None
+        order.append(number)
+
+    for number in range(20):
+        wal.append([bytes(5000)]).durable.add_done_callback(partial(acked, number))
+    await wal.append([b"end"]).durable
+    assert order == list(range(20))
+
+
+async def test_a_full_ring_refuses_until_it_is_trimmed() -> None:
+    wal, _ = await opened(make_disk())
+    assert wal.capacity_bytes == 64 * PAGE_BYTES
+    offsets = []
+    for _ in range(16):
+        appended = wal.append([bytes(16000)])
+        offsets.append(appended.offset)
+        await appended.durable
+    with pytest.raises(OverCapacity, match=r"the ring is full: record of 16024 bytes, 0 of 262144 bytes free"):
+        wal.append([bytes(16000)])
+    assert wal.used_bytes == wal.capacity_bytes
+    assert wal.error is None
+    await wal.trim(offsets[0])
+    assert wal.used_bytes == wal.capacity_bytes - 4 * PAGE_BYTES
+    await wal.append([bytes(16000)]).durable
+    assert wal.stats.over_capacity == 1
+
+
+async def test_the_queue_to_a_slow_device_is_bounded() -> None:
+    wal, device = await opened(make_disk())
+    device.faults.hang = True
+    for _ in range(8):
+        wal.append([bytes(16000)])
+    with pytest.raises(OverCapacity, match="the queue to the device is full"):
+        wal.append([bytes(16000)])
+    assert wal.snapshot().queued_bytes <= SETTINGS.queue_bytes_max
+
+
+async def test_a_record_that_never_fits_says_so() -> None:
+    wal, _ = await opened(make_disk())
+    with pytest.raises(RecordTooLarge, match="record of 200024 bytes, the largest is"):
+        wal.append([bytes(200000)])
+    await wal.append([b"fine"]).durable
+
+
+async def test_a_slow_first_write_widens_the_window_before_it_is_passed() -> None:
+    """The oldest write hangs while others complete: the bound in the header grows first, then more goes out."""
+    disk = make_disk()
+    wal, device = await opened(disk, replace(SETTINGS, writes_in_flight_max=2))
+    device.hold_blocks = 1
+    first = wal.append([bytes(10000)])
+    rest = []
+    for _ in range(6):
+        rest.append(wal.append([bytes(10000)]))
+        for _ in range(20):
+            await sleep(0)
+    header = newest_header(memoryview(disk.data)[:RING_POSITION])
+    assert header is not None
+    assert SETTINGS.window_bytes < wal._window.handed - wal._window.start <= header.window_bytes
+    assert header.window_bytes == wal._window.bound <= SETTINGS.window_bytes_max
+    assert wal.stats.window_growths > 0
+    assert not any(appended.durable.done for appended in [first, *rest])
+    device.release()
+    await rest[-1].durable
+    assert first.durable.done
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        (Faults(write_error=1.0), "Input/output error"),
+        (Faults(read_only_after=0), "Read-only file system"),
+        (Faults(cut_after=0), "power cut"),
+    ],
+)
+async def test_a_failed_write_fails_the_log_as_a_whole(faults: Faults, reason: str) -> None:
+    wal, device = await opened(make_disk())
+    kept = wal.append([b"kept"])
+    await kept.durable
+    device.faults = faults
+    lost = [wal.append([bytes(9000)]) for _ in range(6)]
+    errors = [await outcome(appended.durable) for appended in lost]
+    assert all(isinstance(error, WalFailed) for error in errors)
+    assert len({str(error) for error in errors}) == 1
+    assert reason in str(errors[0])
+    assert "position" in str(errors[0])
+    assert wal.error is errors[0]
+    with pytest.raises(WalFailed, match=reason):
+        wal.append([b"more"])
+    with pytest.raises(WalFailed, match=reason):
+        await wal.trim(kept.offset)
+    await wal.close()
+
+
+async def test_a_failed_header_write_fails_the_log() -> None:
+    wal, device = await opened(make_disk())
+    appended = wal.append([b"a"])
+    await appended.durable
+    device.faults = Faults(write_error=1.0)
+    with pytest.raises(WalFailed, match="header write at position"):
+        await wal.trim(appended.offset)
+    with pytest.raises(WalFailed, match="header write at position"):
+        wal.append([b"b"])
+
+
+async def test_a_write_that_never_ends_times_out() -> None:
+    wal, device = await opened(make_disk(), replace(SETTINGS, write_timeout_ms=20))
+    device.faults.hang = True
+    error = await outcome(wal.append([b"a"]).durable)
+    assert "took longer than 20 ms" in str(error)
+    assert isinstance(wal.error, WalFailed)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_the_former_owner_stops_acking(strict: bool) -> None:
+    disk = make_disk()
+    settings = replace(SETTINGS, fencing="strict" if strict else "local")
+    old, _ = await opened(disk, settings, epoch=1)
+    await old.append([b"acked"]).durable
+    new = make_wal(SimDevice(disk), settings, epoch=2)
+    assert await bodies(new) == [b"acked"]
+    if strict:
+        error = await outcome(old.append([b"too late"]).durable)
+    else:
+        with pytest.raises(WalFenced):
+            await old.trim(0)
+        error = old.error
+    assert isinstance(error, WalFenced)
+    assert "claimed by node 1 with epoch 2, this is node 1 with epoch 1" in str(error)
+    with pytest.raises(WalFenced):
+        old.append([b"never"])
+    await new.append([b"new"]).durable
+    await new.trim(new.append([b"newer"]).offset - 1)
+    assert new.error is None
+
+
+async def test_nothing_acked_by_the_former_owner_is_missed_by_the_new_one() -> None:
+    """Two owners at once, every interleaving the seeds give: what the old one acked, the new one has seen."""
+    settings = replace(SETTINGS, fencing="strict")
+    fenced = 0
+    for seed in range(150):
+        disk = make_disk(seed)
+        old, _ = await opened(disk, settings, epoch=1)
+        acked: list[bytes] = []
+
+        async def produce(old: DeltaWal = old, acked: list[bytes] = acked) -> None:
+            for number in range(60):
+                body = b"%d" % number
+                try:
+                    await old.append([body]).durable
+                except WalFenced:
+                    return
+                acked.append(body)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(produce())
+            for _ in range(disk.random.randrange(100)):
+                await sleep(0)
+            new = make_wal(SimDevice(disk), settings, epoch=2)
+            found = await bodies(new)
+        assert found[: len(acked)] == acked, f"seed {seed}"
+        fenced += isinstance(old.error, WalFenced)
+        mine = new.append([b"mine"])
+        await mine.durable
+        await new.close()
+        assert (await bodies(make_wal(SimDevice(disk), settings, epoch=3)))[-1] == b"mine"
+    assert fenced > 50
+
+
+async def test_an_older_epoch_cannot_open_the_log() -> None:
+    disk = make_disk()
+    wal, _ = await opened(disk, epoch=5)
+    await wal.close()
+    with pytest.raises(WalFenced, match="node epoch 5, this node's is 4"):
+        await bodies(make_wal(SimDevice(disk), epoch=4))
+
+
+async def test_trims_under_way_share_header_writes() -> None:
+    wal, _ = await opened(make_disk())
+    offsets = [wal.append([b"x" * 200]).offset for _ in range(100)]
+    await wal.append([b"last"]).durable
+    before = wal.stats.header_writes
+    async with asyncio.TaskGroup() as group:
+        for offset in offsets:
+            group.create_task(wal.trim(offset))
+    assert wal.stats.header_writes - before <= 3
+    await wal.trim(offsets[3])
+    assert wal.stats.header_writes - before <= 3
+
+
+async def test_a_clean_stop_leaves_nothing_to_skip_and_a_crash_does() -> None:
+    disk = make_disk()
+    wal, _ = await opened(disk)
+    appended = wal.append([b"a"])
+    await wal.close()
+    assert appended.durable.done
+    await wal.close()
+    with pytest.raises(WalFailed, match="closed"):
+        wal.append([b"b"])
+    header = newest_header(memoryview(disk.data)[:RING_POSITION])
+    assert header is not None
+    assert header.shutdown == Shutdown.GRACEFUL
+    second = make_wal(SimDevice(disk), epoch=2)
+    assert await bodies(second) == [b"a"]
+    assert second.used_bytes == PAGE_BYTES
+    assert second.recovered is not None
+    assert second.recovered.reason == "graceful stop"
+    third = make_wal(SimDevice(disk), epoch=3)
+    assert await bodies(third) == [b"a"]
+    assert third.used_bytes == PAGE_BYTES + SETTINGS.window_bytes
+
+
+async def test_reset_frees_everything() -> None:
+    disk = make_disk()
+    wal, _ = await opened(disk)
+    await wal.reset()
+    for _ in range(3):
+        wal.append([bytes(20000)])
+    await wal.reset()
+    assert wal.used_bytes == 0
+    last = wal.append([b"after"])
+    await last.durable
+    assert await bodies(make_wal(SimDevice(disk), epoch=2)) == [b"after"]
+
+
+async def test_the_budget_spreads_writes() -> None:
+    settings = replace(SETTINGS, iops_max=1000, header_iops=10, bandwidth_bytes_max=1 << 30)
+    wal, _ = await opened(make_disk(), settings)
+    for _ in range(40):
+        appended = wal.append([bytes(100)])
+        await appended.durable
+        await wal.trim(appended.offset)
+    assert wal.stats.budget_waits > 0
+    assert wal.error is None
+
+
+async def test_foreign_and_unfit_devices_are_refused() -> None:
+    async def refusal(disk: SimDisk, settings: WalSettings = SETTINGS, *, node: int = 1) -> str:
+        with pytest.raises((WalRefused, WalCorrupt)) as caught:
+            await bodies(make_wal(SimDevice(disk), settings, node=node, epoch=9))
+        return str(caught.value)
+
+    small = make_disk(size_bytes=8 * PAGE_BYTES)
+    assert "32768 bytes, smaller than the configured capacity of 270336 bytes" in await refusal(small)
+    assert "too small for a WAL" in await refusal(make_disk(size_bytes=2 * PAGE_BYTES))
+    ext4 = make_disk()
+    ext4.data[0x438:0x43A] = b"\x53\xef"
+    assert "holds an ext2, ext3 or ext4 file system, not a WAL" in await refusal(ext4)
+    unknown = make_disk()
+    unknown.data[9000] = 1
+    assert "holds unknown data (first non-zero byte at position 9000)" in await refusal(unknown)
+    used = make_disk()
+    wal, _ = await opened(used)
+    await wal.close()
+    assert "holds the WAL of node 1, expected node 2" in await refusal(used, node=2)
+    used.data[10] ^= 1
+    used.data[PAGE_BYTES + 10] ^= 1
+    assert "both copies of the WAL header are damaged: copy 0: header CRC" in await refusal(used)
+
+
+async def test_another_clusters_log_is_refused_unless_told_to_format() -> None:
+    disk = make_disk()
+    wal, _ = await opened(disk)
+    await wal.append([b"of cluster c"]).durable
+    device = SimDevice(disk)
+    other = DeltaWal(device, SETTINGS, node_id=1, node_epoch=1, now_ms=lambda: 2000, cluster="d")
+    with pytest.raises(WalRefused, match="holds the WAL of cluster 'c', expected 'd'"):
+        await bodies(other)
+    told = DeltaWal(
+        SimDevice(disk), replace(SETTINGS, format=True), node_id=1, node_epoch=1, now_ms=lambda: 2000, cluster="d"
+    )
+    assert await bodies(told) == []
+    await told.append([b"of cluster d"]).durable
+    again = DeltaWal(
+        SimDevice(disk), replace(SETTINGS, format=True), node_id=1, node_epoch=2, now_ms=lambda: 3000, cluster="d"
+    )
+    assert await bodies(again) == [b"of cluster d"]
+
+
+async def test_a_format_that_was_cut_short_is_begun_again() -> None:
+    disk = make_disk()
+    disk.data[PAGE_BYTES : PAGE_BYTES + 8] = b"ANABRWAL"
+    assert await bodies(make_wal(SimDevice(disk))) == []
+
+
+async def test_a_larger_device_gets_the_configured_capacity_for_good() -> None:
+    disk = make_disk(size_bytes=SETTINGS.capacity_bytes * 2)
+    wal, _ = await opened(disk)
+    assert wal.capacity_bytes == 64 * PAGE_BYTES
+    await wal.close()
+    larger = make_wal(SimDevice(disk), replace(SETTINGS, capacity_bytes=SETTINGS.capacity_bytes * 2), epoch=2)
+    await bodies(larger)
+    assert larger.capacity_bytes == 64 * PAGE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"capacity_bytes": 1000}, "capacity_bytes: 1000, expected"),
+        ({"capacity_bytes": SETTINGS.capacity_bytes + 1}, "a multiple of 4096"),
+        ({"writes_in_flight_max": 0}, "writes_in_flight_max"),
+        ({"window_bytes": 32 * PAGE_BYTES}, "window_bytes"),
+        ({"iops_max": 5}, "header_iops"),
+        ({"capacity_bytes": RING_POSITION + 16 * PAGE_BYTES, "block_bytes_max": 8 * PAGE_BYTES}, "four blocks"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(changes: dict[str, int], reason: str) -> None:
+    with pytest.raises(WalRefused, match=reason):
+        replace(SETTINGS, **changes)  # type: ignore[arg-type]  # bad values on purpose
