@@ -22,7 +22,8 @@ COMPACT_BYTES_MIN = 4 * 1024 * 1024
 """A log is rewritten to its live state only when it has grown by at least this much since the last time..."""
 COMPACT_RATIO = 2
 """...and by this many times what the rewrite left."""
-COMPACT_CHECK_S = 10.0
+CHECK_S = 10.0
+"""How often logs are looked over, and loading is tried again."""
 EXPIRE_GROUPS_PER_TURN = 100
 
 _log = structlog.get_logger(__name__)
@@ -80,7 +81,9 @@ class GroupCoordinator:
                 self._unloaded.set()
 
     def _new_shard(self, log: InternalLog) -> GroupShard:
-        return GroupShard(LogWriter(log), self.settings, now_ms=self.now_ms)
+        shard = GroupShard(LogWriter(log), self.settings, now_ms=self.now_ms)
+        shard.loaded = log.next_offset == 0  # nothing was ever written: nothing to replay
+        return shard
 
     async def run(self) -> None:
         """Load shards as they appear, expire offsets and keep the logs short, until cancelled."""
@@ -89,7 +92,7 @@ class GroupCoordinator:
         next_expiry_s = loop.time() + interval_s
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(COMPACT_CHECK_S):
+                async with asyncio.timeout(CHECK_S):
                     await self._unloaded.wait()
             self._unloaded.clear()
             await self._load()

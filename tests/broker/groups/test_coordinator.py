@@ -1,0 +1,165 @@
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from broker.groups import coordinator
+from broker.groups.coordinator import GroupCoordinator, java_hash, partition_of
+from broker.groups.log import KeyValue
+from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.groups.records import offset_record
+from broker.settings import GroupSettings
+from protocol.errors import ErrorCode, KafkaError
+from s3stream.errors import StoreError
+from tests.support.memory_log import MemoryLog, MemoryTopic
+from tests.support.waiting import until
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("", 0), ("abc", 96354), ("hello", 99162322), ("polygenelubricants", -(2**31)), ("😀", 1772899), ("é", 233)],
+)
+def test_the_hash_is_javas(text: str, value: int) -> None:
+    assert java_hash(text) == value
+
+
+def test_a_group_belongs_to_the_partition_its_id_hashes_to() -> None:
+    assert partition_of("hello", 50) == 99162322 % 50
+    assert partition_of("polygenelubricants", 50) == 0
+    assert java_hash("my-group") == -1906497762
+    assert partition_of("my-group", 50) == 12
+
+
+@asynccontextmanager
+async def running(topic: MemoryTopic) -> AsyncIterator[GroupCoordinator]:
+    groups = GroupCoordinator(topic, GroupSettings(), now_ms=lambda: 1_000, new_id=lambda: "id")
+    await groups.start()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(groups.run())
+        yield groups
+        groups.close()
+        task.cancel()
+
+
+def code(groups: GroupCoordinator, group_id: str = "g") -> ErrorCode:
+    try:
+        groups.shard(group_id)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+async def settled(groups: GroupCoordinator) -> None:
+    await until(lambda: code(groups) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def committed(offset: int) -> Sequence[KeyValue]:
+    return [offset_record("g", T0, CommittedOffset(offset, 1, "", 1))]
+
+
+async def test_without_the_topic_there_is_no_coordinator_until_somebody_asks() -> None:
+    topic = MemoryTopic([MemoryLog()], exists=False)
+    async with running(topic) as groups:
+        assert not groups.ready
+        assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert list(groups.groups()) == []
+        await groups.ensure()
+        assert topic.exists
+        assert groups.ready
+        assert code(groups) is ErrorCode.NONE, "a new topic has nothing to load"
+    assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_groups_are_loaded_before_they_are_served() -> None:
+    async with running(MemoryTopic([MemoryLog([committed(1), committed(2)])])) as groups:
+        assert code(groups) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        with pytest.raises(KafkaError):
+            list(groups.groups())
+        await settled(groups)
+        offsets = groups.shard("g").offsets("g")
+        assert offsets is not None
+        assert offsets.get("t", 0) == CommittedOffset(2, 1, "", 1)
+        assert [group.group_id for group in groups.groups()] == ["g"]
+
+
+async def test_groups_of_other_nodes_are_refused() -> None:
+    async with running(MemoryTopic([MemoryLog(), None])) as groups:
+        names = {index: next(name for name in "abcdef" if partition_of(name, 2) == index) for index in (0, 1)}
+        assert code(groups, names[0]) is ErrorCode.NONE
+        assert code(groups, names[1]) is ErrorCode.NOT_COORDINATOR
+        assert groups.coordinates(names[0])
+        assert not groups.coordinates(names[1])
+        with pytest.raises(KafkaError) as refused:
+            groups.members_shard("")
+        assert refused.value.code is ErrorCode.INVALID_GROUP_ID
+
+
+class FailingLog(MemoryLog):
+    """Fails its first replay."""
+
+    def __init__(self) -> None:
+        super().__init__([committed(1)])
+        self.replays = 0
+
+    async def replay(self) -> AsyncIterator[Sequence[KeyValue]]:
+        self.replays += 1
+        if self.replays == 1:
+            raise StoreError("not now")
+        async for batch in super().replay():
+            yield batch
+
+
+async def test_a_log_that_cannot_be_read_now_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "CHECK_S", 0.001)
+    log = FailingLog()
+    async with running(MemoryTopic([log])) as groups:
+        await settled(groups)
+        assert code(groups) is ErrorCode.NONE
+        assert log.replays == 2
+
+
+async def test_a_damaged_log_makes_its_groups_unavailable_and_no_others() -> None:
+    damaged = MemoryLog([[KeyValue(committed(1)[0].key, b"\x00\x03")]])
+    names = [next(name for name in "abcdef" if partition_of(name, 2) == index) for index in (0, 1)]
+    async with running(MemoryTopic([damaged, MemoryLog()])) as groups:
+        await until(lambda: code(groups, names[0]) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        assert code(groups, names[0]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert code(groups, names[1]) is ErrorCode.NONE
+
+
+async def test_a_log_that_grows_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "COMPACT_BYTES_MIN", 1)
+    log = MemoryLog([committed(offset) for offset in range(10)])
+    async with running(MemoryTopic([log])) as groups:
+        await settled(groups)
+        await groups.compact()
+        assert log.records() == committed(9)
+        await groups.compact()
+        assert log.next_offset == 11, "there is nothing to gain"
+
+
+async def test_old_offsets_are_dropped_everywhere() -> None:
+    log = MemoryLog([committed(1)])
+    topic = MemoryTopic([log])
+    groups = GroupCoordinator(topic, GroupSettings(), now_ms=lambda: 10**12, new_id=lambda: "id")
+    await groups.start()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(groups.run())
+        await settled(groups)
+        await groups.expire()
+        assert list(groups.groups()) == []
+        task.cancel()
+
+
+async def test_deleted_topics_are_forgotten() -> None:
+    log = MemoryLog([committed(1)])
+    async with running(MemoryTopic([log])) as groups:
+        await settled(groups)
+        groups.forget_topics(["t"])
+        await asyncio.sleep(0)
+        offsets = groups.shard("g").offsets("g")
+        assert offsets is not None
+        assert not offsets.topics
