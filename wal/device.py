@@ -358,25 +358,35 @@ def _sys_folder(status: os.stat_result, entry: str) -> Path | None:
 def _make_file(path: Path, size_bytes: int, progress: Callable[[int, int], None] | None) -> None:
     """Make a file with every byte written, whole or not at all."""
     new = path.with_name(f"{path.name}.new")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        zeros = aligned_buffer(min(_PREWRITE_BYTES, size_bytes))
-        with suppress(OSError):  # not every file system can; the writes below allocate as well
-            os.posix_fallocate(fd, 0, size_bytes)
-        for position in range(0, size_bytes, len(zeros)):
-            write_all(fd, position, zeros[: size_bytes - position])
-            if progress is not None:
-                progress(min(position + len(zeros), size_bytes), size_bytes)
-        os.fsync(fd)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fill_file(fd, 0, size_bytes, progress)
+        finally:
+            os.close(fd)
         new.rename(path)
         _sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             new.unlink()
         raise WalRefused(f"{path}: cannot make a WAL file of {size_bytes} bytes: {error.strerror or error}") from error
-    finally:
-        os.close(fd)
+
+
+def fill_file(fd: int, start: int, end: int, progress: Callable[[int, int], None] | None = None) -> None:
+    """Write zeros from `start` to `end`, durably: a later write there allocates nothing and changes no metadata."""
+    try:
+        os.posix_fallocate(fd, start, end - start)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+            raise  # no space
+    zeros = aligned_buffer(_PREWRITE_BYTES)
+    for position in range(start, end, _PREWRITE_BYTES):
+        write_all(fd, position, zeros[: end - position])
+        if progress is not None:
+            progress(min(position + _PREWRITE_BYTES, end), end)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -390,3 +400,25 @@ def _sync_folder(folder: Path) -> None:
 def sector_bytes(fd: int) -> int:
     """Return the logical sector size of a block device."""
     return int.from_bytes(fcntl.ioctl(fd, _BLKSSZGET, pack("I", 0)), "little")
+
+
+def extend_file(path: Path, size_bytes: int) -> None:
+    """Make the file of a stopped node's log larger, for a resize; shorter ones and devices are left alone."""
+    path = path.resolve()
+    try:
+        if not path.is_file() or path.stat().st_size >= size_bytes:
+            return
+        fd = _open_locked(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fill_file(fd, os.fstat(fd).st_size, size_bytes)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise WalRefused(f"{path}: cannot extend to {size_bytes} bytes: {error.strerror or error}") from error
+
+
+def shorten_file(path: Path, size_bytes: int) -> None:
+    """Give back what a log in a file does not use any more after a resize."""
+    path = path.resolve()
+    if path.is_file() and path.stat().st_size > size_bytes:
+        os.truncate(path, size_bytes)

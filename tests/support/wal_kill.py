@@ -1,0 +1,63 @@
+"""Kill a writing process again and again, and hold the log to everything the process reported before it died."""
+
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+from tests.support.wal_writer import body_of, number_of, settings_of
+from wal.device import open_device
+from wal.log import DeltaWal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_writer(path: Path, epoch: int, capacity_bytes: int, durability: str, first: int, lines: int) -> list[str]:
+    """Start a writer, kill it with SIGKILL after it printed `lines` lines, return all it printed."""
+    arguments = [str(path), str(epoch), str(capacity_bytes), durability, str(first)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.wal_writer", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        printed = [line for _, line in zip(range(lines), process.stdout, strict=False)]
+        process.kill()
+        printed += process.stdout.readlines()
+    assert len(printed) >= lines, "the writer stopped by itself"
+    return [line for line in printed if line.endswith("\n")]
+
+
+async def kill_and_recover(path: Path, rounds: int, capacity_bytes: int, durability: str, random: Random) -> int:
+    """Return how many records were acked in all; raises AssertionError for one that was lost, doubled or changed."""
+    acked, trimming, trimmed, total = -1, -1, -1, 0
+    for round_number in range(rounds):
+        epoch = 2 * round_number + 1
+        printed = run_writer(path, epoch, capacity_bytes, durability, acked + 1, random.randrange(1, 3000))
+        for line in printed:
+            what, number = line.split()
+            if what == "acked":
+                assert int(number) > acked, "acked out of order"
+                acked = int(number)
+                total += 1
+            elif what == "trimming":
+                trimming = int(number)
+            else:
+                trimmed = int(number)
+        settings = settings_of(capacity_bytes, durability)
+        wal = DeltaWal(open_device(path, settings), settings, node_id=1, node_epoch=epoch + 1, now_ms=lambda: 0)
+        numbers = []
+        async for record in wal.recover():
+            numbers.append(number_of(record))
+            assert bytes(record.body) == body_of(numbers[-1]), f"record {numbers[-1]} changed"
+        if random.random() < 0.5:
+            await wal.close()
+        else:
+            await wal._device.close()
+        assert numbers == list(range(numbers[0], numbers[-1] + 1)) if numbers else trimming == acked
+        assert not numbers or trimmed < numbers[0] <= trimming + 1, f"{numbers[0]}, trimmed {trimmed} to {trimming}"
+        assert not numbers or numbers[-1] >= acked, f"acked {acked}, found up to {numbers[-1]}"
+        acked = max(acked, numbers[-1] if numbers else -1)
+    return total

@@ -1,0 +1,174 @@
+"""Real files: flags, alignment, locking, fall-back, and the threads behind them."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from wal.block import aligned_buffer
+from wal.device import (
+    FileDevice,
+    IoKind,
+    IoRequest,
+    choose_durability,
+    open_device,
+    perform,
+    read_all,
+    write_all,
+    write_cache,
+)
+from wal.format import PAGE_BYTES, RING_POSITION
+from wal.interface import Durable, WalFailed, WalRefused
+from wal.log import DeltaWal
+from wal.settings import WalSettings
+
+MIB = 1 << 20
+SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10)
+
+
+def make_wal(device: FileDevice, *, epoch: int = 1) -> DeltaWal:
+    return DeltaWal(device, SETTINGS, node_id=1, node_epoch=epoch, now_ms=lambda: 5)
+
+
+async def test_a_file_is_made_whole_and_holds_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "wal"
+    seen: list[tuple[int, int]] = []
+    device = open_device(path, SETTINGS, progress=lambda done, whole: seen.append((done, whole)))
+    assert seen[-1] == (4 * MIB, 4 * MIB)
+    assert path.stat().st_size == 4 * MIB
+    assert path.stat().st_blocks * 512 >= 4 * MIB
+    assert list(path.parent.iterdir()) == [path]
+    assert device.name == str(path)
+    assert not device.shared
+    wal = make_wal(device)
+    assert [record async for record in wal.recover()] == []
+    assert str(path) in wal.description
+    big = bytes(range(256)) * 4000
+    for _ in range(3):
+        wal.append([b"head", memoryview(big)])
+    await wal.close()
+    wal = make_wal(open_device(path, SETTINGS), epoch=2)
+    assert [bytes(record.body) async for record in wal.recover()] == [b"head" + big] * 3
+    await wal.close()
+
+
+async def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "wal"
+    device = open_device(path, SETTINGS)
+    with pytest.raises(WalRefused, match="in use by another process"):
+        open_device(path, SETTINGS)
+    await device.close()
+    await open_device(path, SETTINGS).close()
+
+
+async def test_o_direct_refused_falls_back_to_flushed_buffered_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = os.open
+
+    def refuse_direct(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse_direct)
+    device = open_device(tmp_path / "wal", SETTINGS)
+    assert "O_DSYNC" in device.description
+    assert "page cache" in device.description
+    wal = make_wal(device)
+    assert [record async for record in wal.recover()] == []
+    await wal.append([b"x"]).durable
+    await wal.close()
+
+
+async def test_what_cannot_be_opened_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(WalRefused, match="neither a block device nor a regular file"):
+        open_device(tmp_path, SETTINGS)
+    with pytest.raises(WalRefused, match=r"missing: cannot open the WAL device: No such file"):
+        open_device(tmp_path / "missing", SETTINGS, create=False)
+    with pytest.raises(WalRefused, match="cannot make a WAL file of 4194304 bytes"):
+        open_device(Path("/proc/wal"), SETTINGS)
+    (tmp_path / "full").write_bytes(b"")
+    device = open_device(tmp_path / "full", SETTINGS)
+    with pytest.raises(WalRefused, match="too small"):
+        async for _ in make_wal(device).recover():
+            pass
+    await device.close()
+
+
+@pytest.mark.parametrize(
+    ("durability", "cache", "synced"),
+    [
+        ("flush", "write through", True),
+        ("direct", "write back", False),
+        ("auto", "write through", False),
+        ("auto", "write back", True),
+        ("auto", "unknown", True),
+    ],
+)
+def test_durability_follows_the_setting_and_the_devices_cache(durability: str, cache: str, *, synced: bool) -> None:
+    settings = WalSettings(durability=durability)  # type: ignore[arg-type]  # a literal either way
+    chosen, why = choose_durability(settings, cache)
+    assert chosen == synced
+    assert durability in why
+
+
+def test_the_write_cache_is_asked_of_the_disk(tmp_path: Path) -> None:
+    assert write_cache(tmp_path.stat()) in {"write back", "write through", "unknown"}
+    assert write_cache(Path("/proc").stat()) == "unknown"
+
+
+async def test_errors_come_back_through_the_loop(tmp_path: Path) -> None:
+    device = open_device(tmp_path / "wal", SETTINGS)
+    with pytest.raises(WalFailed, match=r"read at position 4194304 failed: \[Errno 5\] read 0 of 4096 bytes"):
+        await perform(device, IoKind.READ, [(4 * MIB, aligned_buffer(PAGE_BYTES))])
+    await perform(device, IoKind.FLUSH)
+    await device.close()
+
+
+async def test_a_checked_write_brings_both_header_copies_back(tmp_path: Path) -> None:
+    device = open_device(tmp_path / "wal", SETTINGS)
+    done = Durable()
+    page = aligned_buffer(PAGE_BYTES)
+    page[:] = b"h" * PAGE_BYTES
+    request = IoRequest(IoKind.WRITE, [(PAGE_BYTES, page)], lambda _: done.complete(), check_header=True)
+    device.submit(request)
+    await done
+    assert request.error is None
+    assert request.header == bytes(PAGE_BYTES) + b"h" * PAGE_BYTES
+    assert len(request.header) == RING_POSITION
+    await device.close()
+
+
+def test_short_reads_and_writes_go_on_from_a_whole_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = bytearray(b"d" * 10 * PAGE_BYTES)
+    calls: list[tuple[int, int]] = []
+
+    def short_write(_fd: int, data: memoryview, position: int) -> int:
+        count = min(len(data), 5000)
+        disk[position : position + count] = data[:count]
+        calls.append((position, count))
+        return count
+
+    def short_read(_fd: int, buffers: list[memoryview], position: int) -> int:
+        count = min(len(buffers[0]), 5000)
+        buffers[0][:count] = disk[position : position + count]
+        return count
+
+    monkeypatch.setattr(os, "pwrite", short_write)
+    monkeypatch.setattr(os, "preadv", short_read)
+    data = memoryview(bytes(range(256)) * 48)
+    write_all(3, PAGE_BYTES, data)
+    assert disk[PAGE_BYTES : 4 * PAGE_BYTES] == data
+    assert [position for position, _ in calls] == [PAGE_BYTES, 2 * PAGE_BYTES, 3 * PAGE_BYTES]
+    back = memoryview(bytearray(len(data)))
+    read_all(3, PAGE_BYTES, back)
+    assert back == data
+
+    monkeypatch.setattr(os, "pwrite", lambda *_: 100)
+    with pytest.raises(OSError, match="wrote 100 of 12288 bytes at position 4096"):
+        write_all(3, PAGE_BYTES, data)
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with pytest.raises(OSError, match="read 0 of 12288 bytes at position 4096"):
+        read_all(3, PAGE_BYTES, back)

@@ -1,0 +1,107 @@
+"""The raw thing: a loop device over a file. Needs root and a kernel that allows loop devices."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.wal_kill import kill_and_recover
+from wal.device import open_device
+from wal.interface import WalRefused
+from wal.log import DeltaWal
+from wal.settings import WalSettings
+from wal.tools import examine, resize
+
+MIB = 1 << 20
+SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10)
+
+pytestmark = pytest.mark.root
+
+
+def losetup(*arguments: str) -> str:
+    return subprocess.run(["losetup", *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def loop_device(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("loop devices need root")
+    if shutil.which("losetup") is None:
+        pytest.skip("losetup is not installed")
+    image = tmp_path / "image"
+    image.write_bytes(bytes(8 * MIB))
+    try:
+        # Without direct IO, writes would stay dirty in the page cache of the file below.
+        device = losetup("--direct-io=on", "-f", "--show", str(image))
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no loop device to be had: {error.stderr.strip()}")
+    yield Path(device)
+    losetup("-d", device)
+
+
+def make_wal(path: Path, settings: WalSettings = SETTINGS, *, epoch: int = 1) -> DeltaWal:
+    return DeltaWal(open_device(path, settings), settings, node_id=1, node_epoch=epoch, now_ms=lambda: epoch)
+
+
+async def bodies(wal: DeltaWal) -> list[bytes]:
+    return [bytes(record.body) async for record in wal.recover()]
+
+
+async def test_a_log_on_a_raw_device(loop_device: Path) -> None:
+    wal = make_wal(loop_device)
+    assert "block device, O_DIRECT" in wal.description
+    assert await bodies(wal) == []
+    kept = []
+    for number in range(200):
+        body = number.to_bytes(4, "little") * 5000
+        appended = wal.append([body])
+        kept.append((appended.offset, body))
+        if number % 50 == 49:
+            await appended.durable
+            await wal.trim(kept[-100][0] if len(kept) > 100 else kept[0][0])
+    await wal.close()
+    second = make_wal(loop_device, epoch=2)
+    assert await bodies(second) == [body for _, body in kept[-99:]]
+    await second.close()
+
+
+async def test_larger_and_smaller_devices(loop_device: Path) -> None:
+    too_large = WalSettings(capacity_bytes=16 * MIB)
+    wal = make_wal(loop_device, too_large)
+    with pytest.raises(WalRefused, match="8388608 bytes, smaller than the configured capacity of 16777216 bytes"):
+        await bodies(wal)
+    await wal.close()
+    wal = make_wal(loop_device)
+    assert await bodies(wal) == []
+    assert wal.capacity_bytes == 4 * MIB - 8192
+    await wal.append([b"kept"]).durable
+    await wal.close()
+    device = open_device(loop_device, SETTINGS)
+    await resize(device, 8 * MIB, now_ms=lambda: 1)
+    assert (await examine(device)).live_records == 1
+    await device.close()
+    wal = make_wal(loop_device, epoch=2)
+    assert await bodies(wal) == [b"kept"]
+    assert wal.capacity_bytes == 8 * MIB - 8192
+    await wal.close()
+
+
+async def test_foreign_content_and_other_users_are_refused(loop_device: Path) -> None:
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is not installed")
+    await asyncio.to_thread(subprocess.run, ["mkfs.ext4", "-q", str(loop_device)], check=True, capture_output=True)
+    wal = make_wal(loop_device)
+    with pytest.raises(WalRefused, match="holds an ext2, ext3 or ext4 file system, not a WAL"):
+        await bodies(wal)
+    with pytest.raises(WalRefused, match="in use"):
+        open_device(loop_device, SETTINGS)
+    await wal.close()
+
+
+async def test_kill_9_on_a_raw_device(loop_device: Path) -> None:
+    assert await kill_and_recover(loop_device, 4, 4 * MIB, "direct", Random(5)) > 500
