@@ -201,7 +201,7 @@ def test_damaged_records_raise_named_errors(codec: Compression, body: bytes, cou
 @pytest.mark.parametrize(
     "record",
     [
-        "0e 00 00 00 01 01 00 00 00",  # longer than its fields
+        "0e 00 00 00 01 01 00 00",  # longer than its fields
         "0a 00 00 00 01 01 00",  # shorter than its fields
         "0c 00 00 00 01 01 02",  # a header that is not there
         "0c 00 00 00 01 01 01",  # a negative count of headers
@@ -249,6 +249,14 @@ def test_batches_of_an_unknown_format_are_corrupt() -> None:
     batch = build_batch(SOME)
     batch[16] = 3
     with pytest.raises(CorruptBatch, match="magic 3"):
+        parse_batch(batch)
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 48, 2**31 - 1])
+def test_lengths_no_batch_can_have_are_corrupt(length: int) -> None:
+    batch = build_batch(SOME)
+    struct.pack_into(">i", batch, 8, length)
+    with pytest.raises(CorruptBatch, match=f"length {length}"):
         parse_batch(batch)
 
 
