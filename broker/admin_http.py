@@ -1,8 +1,9 @@
 """A small HTTP server for people and scripts on the same machine: metrics, status, maintenance.
 
-    GET  /metrics   counters in Prometheus' text format
-    GET  /status    the node's state as JSON
-    POST /compact   one round of compaction; answers with what it did
+    GET  /metrics        counters in Prometheus' text format
+    GET  /status         the node's state as JSON
+    POST /compact        compact everything there is; answers, when it is done, with a summary as JSON
+    GET  /compact/plan   what that would do, as JSON
 
 One request per connection, no authentication: it listens on loopback unless told otherwise.
 """
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.metrics import prometheus_text, status
+from s3stream.errors import StorageError
 
 if TYPE_CHECKING:
     from broker.app import RunningNode
@@ -36,6 +38,8 @@ class AdminServer:
         self._routes: Mapping[str, tuple[str, Callable[[], Awaitable[Answer]]]] = {
             "/metrics": ("GET", self._metrics),
             "/status": ("GET", self._status),
+            "/compact": ("POST", self._compact),
+            "/compact/plan": ("GET", self._compaction_plan),
         }
 
     async def start(self) -> None:
@@ -88,3 +92,17 @@ class AdminServer:
 
     async def _status(self) -> Answer:
         return 200, "application/json", json.dumps(await status(self._running), indent=2) + "\n"
+
+    async def _compact(self) -> Answer:
+        try:
+            summary = await self._running.compaction.run_once()
+        except StorageError as error:
+            return 500, "text/plain", f"{error}\n"
+        return 200, "application/json", json.dumps(summary.as_json(), indent=2) + "\n"
+
+    async def _compaction_plan(self) -> Answer:
+        try:
+            plan = await self._running.compaction.plan()
+        except StorageError as error:
+            return 500, "text/plain", f"{error}\n"
+        return 200, "application/json", json.dumps(plan.as_json(self._running.compaction_node), indent=2) + "\n"

@@ -29,6 +29,9 @@ from broker.node import Address, Node
 from broker.producer_ids import ProducerIds
 from broker.settings import Settings
 from broker.topics import TopicManager
+from compaction.node import CompactionNode
+from compaction.service import CompactionService
+from compaction.settings import CompactionSettings
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, NodeInfo
@@ -38,7 +41,6 @@ from s3stream.gc import GarbageCollector
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
-from s3stream.store.s3 import S3Settings, S3Store
 from wal.device import open_device
 from wal.interface import WalError
 from wal.log import DeltaWal
@@ -86,6 +88,8 @@ class RunningNode:
         self.dispatcher: Dispatcher
         self.wal: DeltaWal
         self.store: ObjectStore
+        self.compaction: CompactionService
+        self.compaction_node: CompactionNode
         self.admin: AdminServer | None = None
         self._stopping = False
         self._group = asyncio.TaskGroup()
@@ -164,6 +168,24 @@ class RunningNode:
             new_writer_id=lambda: uuid.uuid4().hex,
         )
 
+    def _make_compaction(self) -> None:
+        node, settings = self.node, self.settings
+        self.compaction_node = CompactionNode(
+            catalog=node.catalog,
+            stores={self.store.name: self.store},
+            settings=CompactionSettings(
+                period_ms=settings.compaction.period_ms,
+                split_bytes=settings.storage.split_bytes,
+                delete_delay_ms=settings.storage.delete_delay_ms,
+            ),
+            cluster=settings.node.cluster,
+            node_id=node.node_id,
+            node_epoch=node.node_epoch,
+            now_ms=now_ms,
+            new_writer_id=lambda: uuid.uuid4().hex,
+        )
+        self.compaction = CompactionService(self.compaction_node, under_pressure=lambda: not node.storage.writable)
+
     def _compose(
         self, catalog: Catalog, info: NodeInfo, storage: S3Stream, topics: TopicManager, advertised: Address
     ) -> None:
@@ -201,6 +223,7 @@ class RunningNode:
     async def _serve(self, bound: socket.socket) -> None:
         node = self.node
         await node.groups.start()
+        self._make_compaction()
         collector = GarbageCollector(
             catalog=node.catalog,
             stores={self.store.name: self.store},
@@ -215,6 +238,8 @@ class RunningNode:
             self._expire_producers(),
         ):
             self._spawn(work)
+        if self.settings.compaction.enabled:
+            self._spawn(self._compact())
         if self.settings.admin.enabled:
             self.admin = AdminServer(self)
             await self.admin.start()
@@ -257,6 +282,12 @@ class RunningNode:
                 return
             except CatalogError as error:
                 self.log.warning("the lease could not be renewed", reason=str(error))
+
+    async def _compact(self) -> None:
+        try:
+            await self.compaction.run()
+        except NodeFenced as error:
+            self._fail(f"fenced: {error}")
 
     async def _watch_storage(self) -> None:
         while self.node.storage.error is None:  # noqa: ASYNC110 - the engine tells by an attribute
@@ -321,6 +352,8 @@ def _make_store(settings: Settings) -> ObjectStore:
     wanted = settings.objects
     if wanted.store == "local":
         return LocalStore("local", settings.objects_path)
+    from s3stream.store.s3 import S3Settings, S3Store  # half a second that a node with a local store need not spend
+
     return S3Store(
         "s3",
         S3Settings(bucket=wanted.bucket, endpoint=wanted.endpoint, region=wanted.region, path_style=wanted.path_style),

@@ -341,6 +341,8 @@ class TopicConfig:
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     compacted: bool
+    deletable: bool
+    """Whether `cleanup.policy` has `delete`: only then may records be deleted on request."""
 
 
 def default_value(row: ConfigDef, settings: Settings) -> str:
@@ -376,6 +378,7 @@ def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicC
         timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         compacted="compact" in _parse_list(value("cleanup.policy")),
+        deletable="delete" in _parse_list(value("cleanup.policy")),
     )
 
 

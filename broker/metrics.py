@@ -50,6 +50,8 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     for area, stats in (("network", node.server.stats), ("storage", node.storage.stats), ("wal", running.wal.stats)):
         for name, value in _numbers(stats):
             yield f"{area}_{name}_total", {}, value
+    for name, value in _numbers(running.compaction.stats):
+        yield f"compaction_{name}_total", {}, value
     for name, value in _numbers(running.store.calls):
         yield "store_calls_total", {"kind": name}, value
 
@@ -107,6 +109,10 @@ async def status(running: "RunningNode") -> dict[str, Any]:
         },
         "store_calls": dict(_numbers(running.store.calls)),
         "storage": dict(_numbers(storage.stats)),
+        "compaction": {
+            "running": running.compaction.is_running,
+            "last": None if running.compaction.last is None else running.compaction.last.as_json(),
+        },
         "requests": {APIS[key].name: count for key, count in sorted(running.dispatcher.requests.items())},
         "connections": len(node.server.connections),
     }

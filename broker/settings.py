@@ -257,7 +257,9 @@ class CompactionSettings(Area):
     """Rewriting small objects into large ones."""
 
     enabled: bool = Field(default=True, description="Compact on a timer; on demand it can always be asked for.")
-    period_ms: int = Field(default=300_000, ge=100, description="Time between two runs.")
+    period_ms: int = Field(
+        default=20 * 60_000, ge=100, description="Time between two runs; a backlog of objects starts one earlier."
+    )
 
 
 class AdminSettings(Area):

@@ -6,13 +6,12 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import structlog
 
 from broker import logs
-from broker.app import RunningNode, StartError, run_node
 from broker.settings import Settings
 from broker.settings_sources import (
     Setting,
@@ -24,6 +23,9 @@ from broker.settings_sources import (
     load,
     unknown_environment,
 )
+
+if TYPE_CHECKING:
+    from broker.app import RunningNode
 
 BAD_SETTING = 2
 FAILED = 1
@@ -95,6 +97,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(settings: Settings) -> int:
+    from broker.app import StartError, run_node  # after the settings are known to be right: it imports everything
+
     log = structlog.get_logger("node")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -116,7 +120,7 @@ async def _serve(settings: Settings) -> int:
         return FAILED
 
 
-async def _until_stopped(running: RunningNode, stop: asyncio.Event) -> int:
+async def _until_stopped(running: "RunningNode", stop: asyncio.Event) -> int:
     running.failed.add_done_callback(lambda _: stop.set())
     await stop.wait()
     return FAILED if running.failed.done() else 0

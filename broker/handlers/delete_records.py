@@ -1,0 +1,60 @@
+"""DeleteRecords: move a partition's start forward; -1 means up to the high watermark."""
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.delete_records import (
+    KEY,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from s3stream.errors import OffsetOutOfRange, StorageError
+
+__all__ = ["KEY", "handle"]
+
+HIGH_WATERMARK = -1
+INVALID_LOW_WATERMARK = -1
+
+
+async def handle(node: Node, request: DeleteRecordsRequest, context: Exchange) -> DeleteRecordsResponse:
+    """Trim every partition that can be trimmed."""
+    del context
+    topics = []
+    for topic in request.topics:
+        results = [await _trim(node, topic.name, wanted) for wanted in topic.partitions]
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def _trim(node: Node, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    try:
+        partition = node.topics.partition(topic, wanted.partition_index)
+        await partition.stream.trim(_wanted_start(partition, wanted))
+    except KafkaError as error:
+        return _failure(wanted, error.code)
+    except OffsetOutOfRange:
+        return _failure(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
+    except StorageError:
+        return _failure(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+    return DeleteRecordsPartitionResult(
+        partition_index=wanted.partition_index, low_watermark=partition.log_start_offset
+    )
+
+
+def _wanted_start(partition: Partition, wanted: DeleteRecordsPartition) -> int:
+    if not partition.config.deletable:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION)
+    offset = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
+    if not 0 <= offset <= partition.high_watermark:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return offset
+
+
+def _failure(wanted: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=wanted.partition_index, low_watermark=INVALID_LOW_WATERMARK, error_code=code
+    )

@@ -1,0 +1,94 @@
+"""DescribeTopicPartitions: topics page by page (KIP-966); a partition has one replica."""
+
+from broker.handlers.metadata import TOPIC_OPERATIONS
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.topics import Topic, check_topic_name
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.describe_topic_partitions import (
+    KEY,
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+__all__ = ["KEY", "handle"]
+
+PARTITIONS_MAX = 2000
+"""max.request.partition.size.limit of Kafka."""
+
+
+def handle(node: Node, request: DescribeTopicPartitionsRequest, context: Exchange) -> DescribeTopicPartitionsResponse:
+    """Describe topics in the order of their names, from the cursor on, as many partitions as fit."""
+    del context
+    names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in node.topics]
+    first_index = 0
+    if request.cursor is not None:
+        names = [name for name in names if name >= request.cursor.topic_name]
+        if names and names[0] == request.cursor.topic_name:
+            first_index = request.cursor.partition_index
+    room = min(request.response_partition_limit, PARTITIONS_MAX)
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    next_cursor: Cursor | None = None
+    for name in names:
+        if room <= 0:
+            next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = node.topics.get(name)
+        if topic is None:
+            topics.append(_unknown(name))
+            continue
+        last_index = min(len(topic.partitions), first_index + room)
+        topics.append(_describe(node, topic, range(first_index, last_index)))
+        room -= last_index - first_index
+        if last_index < len(topic.partitions):
+            next_cursor = Cursor(topic_name=name, partition_index=last_index)
+            break
+        first_index = 0
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return DescribeTopicPartitionsResponseTopic(error_code=error.code, name=name)
+    return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+
+
+def _describe(node: Node, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.info.internal,
+        partitions=[_partition(node, topic, index) for index in indexes],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(node: Node, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+    partition = topic.partitions[index]
+    if partition is None or partition.stream.error is not None:
+        replicas = (topic.info.partitions[index].leader,)
+        return DescribeTopicPartitionsResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=-1,
+            replica_nodes=replicas,
+            isr_nodes=replicas,
+            eligible_leader_replicas=(),
+            last_known_elr=(),
+            offline_replicas=replicas,
+        )
+    replicas = (node.node_id,)
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=index,
+        leader_id=node.node_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+    )

@@ -1,0 +1,108 @@
+"""IncrementalAlterConfigs: set, delete, append to and subtract from topic configs (KIP-339). A node's are read only."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from broker.configs import TOPIC_CONFIGS, ConfigType, check_topic_configs, default_value
+from broker.handlers.describe_configs import BROKER, TOPIC
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.topics import check_topic_name
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.incremental_alter_configs import (
+    KEY,
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from s3stream.errors import StorageError
+
+__all__ = ["KEY", "handle"]
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+async def handle(
+    node: Node, request: IncrementalAlterConfigsRequest, context: Exchange
+) -> IncrementalAlterConfigsResponse:
+    """Change each resource that can be changed."""
+    del context
+    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
+    responses = []
+    for wanted in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+        code, message = ErrorCode.NONE, None
+        try:
+            await _alter(
+                node,
+                wanted,
+                is_duplicate=times[wanted.resource_type, wanted.resource_name] > 1,
+                validate_only=request.validate_only,
+            )
+        except KafkaError as error:
+            code, message = error.code, error.message
+        except StorageError as error:
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+        responses.append(
+            AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=wanted.resource_type,
+                resource_name=wanted.resource_name,
+            )
+        )
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+async def _alter(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bool, validate_only: bool) -> None:
+    if is_duplicate:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    if wanted.resource_type == BROKER:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "Broker configs are read only here: they are settings of the node's start."
+        )
+    if wanted.resource_type != TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {wanted.resource_type}")
+    check_topic_name(wanted.resource_name)
+    topic = node.topics.get(wanted.resource_name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{wanted.resource_name}' does not exist.")
+    names = Counter(config.name for config in wanted.configs)
+    if duplicates := [name for name, count in names.items() if count > 1]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {', '.join(duplicates)}")
+    changes = {config.name: _new_value(node, config, topic.info.configs) for config in wanted.configs}
+    set_configs = check_topic_configs({name: value for name, value in changes.items() if value is not None})
+    unset = [name for name, value in changes.items() if value is None]
+    for name in unset:
+        if name not in TOPIC_CONFIGS:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    if not validate_only:
+        await node.topics.alter(wanted.resource_name, set_configs=set_configs, unset=unset)
+
+
+def _new_value(node: Node, config: AlterableConfig, own: Mapping[str, str]) -> str | None:
+    """The value after the change; None when it goes back to the default."""
+    if config.config_operation == DELETE:
+        return None
+    if config.value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {config.name}")
+    if config.config_operation == SET:
+        return config.value
+    row = TOPIC_CONFIGS.get(config.name)
+    if row is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {config.name}")
+    if config.config_operation not in {APPEND, SUBTRACT}:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unknown operation type {config.config_operation} for {config.name}"
+        )
+    if row.type != ConfigType.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't append or subtract to the non-list config {config.name}.")
+    current = own.get(config.name, default_value(row, node.settings))
+    items = [item for item in current.split(",") if item]
+    changed = [item for item in config.value.split(",") if item]
+    if config.config_operation == APPEND:
+        items += [item for item in changed if item not in items]
+    else:
+        items = [item for item in items if item not in changed]
+    return ",".join(items)

@@ -1,0 +1,38 @@
+"""OffsetForLeaderEpoch: where an epoch ended, so that a client can tell whether the log was cut under it (KIP-320)."""
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import KafkaError
+from protocol.messages.offset_for_leader_epoch import (
+    KEY,
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+__all__ = ["KEY", "handle"]
+
+
+def handle(node: Node, request: OffsetForLeaderEpochRequest, context: Exchange) -> OffsetForLeaderEpochResponse:
+    """Look every partition up."""
+    del context
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_lookup(node, topic.topic, wanted) for wanted in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _lookup(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = node.topics.partition(topic, wanted.partition)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+    except KafkaError as error:
+        return EpochEndOffset(error_code=error.code, partition=wanted.partition)
+    epoch, end_offset = partition.epochs.end_offset_of(wanted.leader_epoch, partition.high_watermark)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
