@@ -1,0 +1,168 @@
+"""`anabranch wal ...`: look at, check and resize the write-ahead log of a stopped node.
+
+The log is opened and locked as the node does it: that of a running node is refused.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from broker.settings_sources import SettingsError, load
+from wal.device import FileDevice, extend_file, open_device, shorten_file
+from wal.format import RING_POSITION, Header, Shutdown
+from wal.interface import WalError
+from wal.settings import WalSettings
+from wal.tools import Examination, examine
+from wal.tools import resize as resize_log
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_size(text: str) -> int:
+    """Return bytes for a number with or without KiB, MiB, GiB or TiB behind it."""
+    digits = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = digits[-1:] if digits[-1:].isalpha() else ""
+    number = digits.removesuffix(unit).strip()
+    if unit not in _UNITS or not number.isdecimal():
+        raise click.BadParameter(f"{text!r} is not a size such as 4GiB, 512MiB or 2147483648")
+    return int(number) * _UNITS[unit]
+
+
+@click.group()
+def wal() -> None:
+    """Look at and maintain the write-ahead log of a stopped node."""
+
+
+def on_log(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Give a command the arguments that find a log, and turn the log's errors into one line."""
+
+    @click.argument("path", required=False, type=click.Path(path_type=Path))
+    @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's settings file (TOML).")
+    @click.option("--data-dir", type=click.Path(path_type=Path), help="The node's data directory.")
+    def run(path: Path | None, config_file: Path | None, data_dir: Path | None, **arguments: Any) -> None:
+        try:
+            path = path or load({"node.data_dir": data_dir}, config_file=config_file).wal_path
+            asyncio.run(_await(command(path, **arguments)))
+        except (SettingsError, WalError) as error:
+            raise click.ClickException(str(error)) from None
+
+    return update_wrapper(run, command)
+
+
+async def _await(awaitable: Awaitable[None]) -> None:
+    await awaitable
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[FileDevice]:
+    """Open the log's device, which must exist."""
+    device = await asyncio.to_thread(open_device, path, WalSettings(), create=False)
+    try:
+        yield device
+    finally:
+        await device.close()
+
+
+@wal.command()
+@on_log
+async def inspect(path: Path) -> None:
+    """Show header, window, records and fill of the log at PATH (else the one the settings name)."""
+    async with opened(path) as device:
+        found = await examine(device)
+        _print_header(device, found)
+        _print_records(found)
+
+
+@wal.command()
+@on_log
+async def verify(path: Path) -> None:
+    """Check both header copies and every record's checksums of the log at PATH; exit 1 if durable bytes are damaged."""
+    async with opened(path) as device:
+        found = await examine(device)
+    console = Console()
+    for number, copy in enumerate(found.copies):
+        if isinstance(copy, str):
+            console.print(f"[yellow]header copy {number} is not valid: {copy}; the other one counts")
+    if found.corrupt is not None:
+        raise click.ClickException(str(found.corrupt))
+    assert found.end is not None, "a log that is not corrupt has an end"
+    console.print(
+        f"[green]sound[/]: {found.end.records:,} records valid, {found.live_records:,} of them not trimmed "
+        f"({decimal(found.live_bytes)}); the log ends at offset {found.end.end_offset:,} ({found.end.reason})"
+    )
+    if found.end.dropped_records:
+        console.print(
+            f"behind its end lie {found.end.dropped_records:,} records that were in flight when the node died and "
+            "never acked; the next start drops them"
+        )
+
+
+@wal.command()
+@click.option(
+    "--capacity", required=True, type=parse_size, metavar="SIZE", help="New capacity, headers included, such as 4GiB."
+)
+@on_log
+async def resize(path: Path, capacity: int) -> None:
+    """Give the log at PATH another capacity, keeping its records. A file grows and shrinks with it."""
+    await asyncio.to_thread(extend_file, path, capacity)
+    async with opened(path) as device:
+        header = await resize_log(device, capacity, now_ms=lambda: time.time_ns() // 1_000_000)
+    await asyncio.to_thread(shorten_file, path, capacity)
+    Console().print(
+        f"capacity is now {decimal(header.capacity_bytes)}; set wal.capacity_bytes = {capacity} in the node's settings"
+    )
+
+
+def _print_header(device: FileDevice, found: Examination) -> None:
+    header = found.header
+    console = Console()
+    console.print(f"{device.name}: {device.description}", soft_wrap=True, highlight=False)
+    table = Table("Header", "")
+    copies = ", ".join(
+        f"sequence {copy.sequence:,}" if isinstance(copy, Header) else f"not valid ({copy})" for copy in found.copies
+    )
+    last_write = datetime.fromtimestamp(header.last_write_ms / 1000, UTC)
+    for name, value in (
+        ("copies", copies),
+        ("owner", f"cluster {header.cluster!r}, node {header.node_id}, epoch {header.node_epoch}"),
+        ("last write", f"{last_write:%Y-%m-%d %H:%M:%S} UTC"),
+        ("last stop", "graceful" if header.shutdown is Shutdown.GRACEFUL else "running or crashed"),
+        ("capacity", f"{decimal(header.capacity_bytes)}, {RING_POSITION} bytes of it headers"),
+        ("window", f"{decimal(header.window_bytes)}"),
+        ("head offset", f"{header.head_offset:,} at position {header.position_of(header.head_offset):,}"),
+        ("trim offset", f"{header.trim_offset:,}" if header.trim_offset >= 0 else "nothing trimmed"),
+        ("durable offset", f"{header.durable_offset:,} when the header was written"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _print_records(found: Examination) -> None:
+    console = Console()
+    table = Table("Records", "")
+    table.add_row("not trimmed", f"{found.live_records:,}, {decimal(found.live_bytes)}")
+    if found.end is not None:
+        blocks = found.end.blocks
+        table.add_row("blocks", f"{len(blocks):,}")
+        table.add_row("end offset", f"{found.end.end_offset:,}: {found.end.reason}")
+        if found.end.dropped_records:
+            table.add_row("never acked", f"{found.end.dropped_records:,} behind the end, dropped by the next start")
+    else:
+        table.add_row("[red]damaged", str(found.corrupt))
+    console.print(table)
+    used = found.used_bytes
+    whole = found.header.ring_bytes
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row("Fill", ProgressBar(whole, used, width=50), f"{100 * used / whole:.1f} % of {decimal(whole)}")
+    console.print(bar)
