@@ -1,9 +1,9 @@
 """Reads what the log cache does not hold: from the block cache, and from objects into it.
 
 A read walks what is known (locations, indexes, blocks) and stops at the first thing missing; the missing thing is
-loaded, and the walk begins again. So the walk is plain code, a read that finds everything in memory costs no task, and
-loads of the same thing are shared. Loads are tasks of the engine: a reader that gives up leaves them running into the
-caches (a Fetch whose wait ends finds the data there next time).
+loaded, and the walk goes on from there. So the walk is plain code, a read that finds everything in memory costs no
+task, and loads of the same thing are shared. Loads are tasks of the engine: a reader that gives up leaves them running
+into the caches (a Fetch whose wait ends finds the data there next time).
 
 Locations may be stale: compaction replaces objects under a running engine. An object that is gone is looked up afresh.
 """
@@ -68,7 +68,7 @@ _Need: TypeAlias = _NeedLocation | _NeedIndex | _NeedBlocks
 
 @dataclass(slots=True)
 class _Request:
-    """A read, with the blocks it has been given so far: they stay its own even when the cache lets them go."""
+    """A read and how far it got. What it was given stays its own, so that it ends however small the caches are."""
 
     stream_id: int
     offset: int
@@ -76,7 +76,17 @@ class _Request:
     end_offset: int
     committed_end: int
     priority: Priority
+    batches: list[StreamBatch] = field(default_factory=list)
+    size_bytes: int = 0
+    index: ObjectIndex | None = None
+    """Index asked for last."""
     held: dict[BlockKey, CachedBlock] = field(default_factory=dict)
+    """Blocks of the object under the walk."""
+
+    @property
+    def at(self) -> int:
+        """Where the walk goes on."""
+        return self.batches[-1].end_offset if self.batches else self.offset
 
 
 @dataclass(slots=True)
@@ -132,11 +142,12 @@ class ColdReader:
         newest = self._is_newest(stream_id, offset, committed_end)
         priority = Priority.TAIL if newest else Priority.CATCH_UP
         request = _Request(stream_id, offset, bytes_max, end_offset, committed_end, priority)
-        batches, need = self._walk(request)
+        batches = request.batches
+        need = self._walk(request)
         if need is not None:
             # Shared by its whole meaning, so that a client that asks again and again starts no second load.
             key = ("read", stream_id, offset, bytes_max, end_offset)
-            found = await self._shared(key, lambda: self._complete(request))
+            found = await self._shared(key, lambda: self._complete(request, need))
             assert isinstance(found, list)
             batches = found
         self._look_ahead(request, batches[-1].end_offset)
@@ -186,34 +197,29 @@ class ColdReader:
 
     # the walk
 
-    def _walk(self, request: _Request) -> tuple[list[StreamBatch], _Need | None]:
-        """What memory holds of the request, and the first thing it lacks (then the batches are to be thrown away)."""
-        batches: list[StreamBatch] = []
-        at, size = request.offset, 0
-        while at < request.end_offset and (size < request.bytes_max or not batches):
-            location = self._location(request.stream_id, at)
+    def _walk(self, request: _Request) -> _Need | None:
+        """Go on with the request as far as memory allows; None when it is complete, else what it lacks."""
+        while request.at < request.end_offset and (request.size_bytes < request.bytes_max or not request.batches):
+            location = self._location(request.stream_id, request.at)
             if location is None:
-                return batches, _NeedLocation(at)
-            index = self._indexes.get(location.object.object_id)
+                return _NeedLocation(request.at)
+            object_id = location.object.object_id
+            index = self._indexes.get(object_id)
+            if index is None and request.index is not None and request.index.object_id == object_id:
+                index = request.index
             if index is None:
-                return batches, _NeedIndex(location.object)
+                return _NeedIndex(location.object)
             end = min(request.end_offset, location.range.end_offset)
-            entries = self._choose(index, request.stream_id, at, end, request.bytes_max - size)
-            blocks = [self._block(request, location.object.object_id, entry) for entry in entries]
+            bytes_left = request.bytes_max - request.size_bytes
+            entries = self._choose(index, request.stream_id, request.at, end, bytes_left)
+            blocks = [self._block(request, object_id, entry) for entry in entries]
             missing = [entry for entry, block in zip(entries, blocks, strict=True) if block is None]
             if missing:
-                return batches, _NeedBlocks(location.object, missing)
-            for block in blocks:
-                assert block is not None
-                for batch in block.from_offset(at):
-                    if batch.base_offset >= end:
-                        break
-                    size += len(batch.payload)
-                    if batches and size > request.bytes_max:
-                        return batches, None
-                    batches.append(batch)
-                    at = batch.end_offset
-        return batches, None
+                return _NeedBlocks(location.object, missing)
+            if not _take(request, [block for block in blocks if block is not None], end):
+                break
+            request.held.clear()
+        return None
 
     def _choose(
         self, index: ObjectIndex, stream_id: int, offset: int, end_offset: int, bytes_max: int
@@ -262,29 +268,29 @@ class ColdReader:
 
     # loads
 
-    async def _complete(self, request: _Request) -> list[StreamBatch]:
+    async def _complete(self, request: _Request, need: _Need | None) -> list[StreamBatch]:
         """Load what the walk lacks until it ends."""
         stale = 0
-        while True:
-            batches, need = self._walk(request)
-            if need is None:
-                return batches
+        while need is not None:
             try:
                 await self._fill(request, need)
             except ObjectNotFound:
                 stale += 1
                 self._stats.stale_locations += 1
                 self.invalidate((request.stream_id,))
+                request.index = None
                 if isinstance(need, _NeedIndex | _NeedBlocks):
                     self._indexes.remove(need.object.object_id)
                 if stale >= STALE_RETRIES:
                     raise
+            need = self._walk(request)
+        return request.batches
 
     async def _fill(self, request: _Request, need: _Need) -> None:
         if isinstance(need, _NeedLocation):
             await self._find_location(request.stream_id, need.offset, request.committed_end)
         elif isinstance(need, _NeedIndex):
-            await self._index(need.object)
+            request.index = await self._index(need.object)
         else:
             blocks = await self._load_blocks(need.object, need.entries, request.priority)
             for entry, block in zip(need.entries, blocks, strict=True):
@@ -456,6 +462,20 @@ class ColdReader:
         finally:
             ahead.busy = False
             self._ahead_bytes -= window
+
+
+def _take(request: _Request, blocks: Sequence[CachedBlock], end_offset: int) -> bool:
+    """Move batches that begin before `end_offset` into the answer; False when it is full."""
+    for block in blocks:
+        for batch in block.from_offset(request.at):
+            if batch.base_offset >= end_offset:
+                return True
+            size = request.size_bytes + len(batch.payload)
+            if request.batches and size > request.bytes_max:
+                return False
+            request.batches.append(batch)
+            request.size_bytes = size
+    return True
 
 
 def _range_start(location: RangeLocation) -> int:

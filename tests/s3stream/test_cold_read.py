@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from s3stream.cold_read import LOCATIONS_PER_LOOKUP
 from s3stream.engine import S3Stream
 from s3stream.errors import CorruptObject, ObjectNotFound, OffsetOutOfRange, StoreError, StreamNotFound
 from s3stream.model import StreamBatch, object_key
@@ -123,6 +124,17 @@ async def test_an_abandoned_load_runs_on_into_the_cache(tmp_path: Path) -> None:
         gets = cluster.store.calls.get
         assert same((await stream.read(0, 3000)).batches, sent[:3])
         assert cluster.store.calls.get == gets
+
+
+async def test_a_read_over_more_objects_than_any_cache_holds_ends(tmp_path: Path) -> None:
+    storage = replace(NO_CACHE, block_cache_bytes=0, index_cache_bytes=0, location_cache_streams=1)
+    async with cold_stream(tmp_path, 1, storage) as (_, engine, stream, sent):
+        for _ in range(2 * LOCATIONS_PER_LOOKUP):
+            sent += fill(stream, 1)
+            await engine.flush()
+        assert same((await stream.read(0, 1 << 20)).batches, sent)
+        assert engine.stats.index_reads == len(sent)
+        assert engine.stats.location_lookups == 3
 
 
 async def test_a_read_looks_again_when_compaction_has_replaced_its_object(tmp_path: Path) -> None:
