@@ -1,0 +1,1 @@
+"""Processes that benchmarks drive: nodes, Apache Kafka, and Kafka's own clients."""

@@ -1,0 +1,206 @@
+"""Brokers as child processes, with their CPU time."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import click
+
+from broker.cli.client import Connection
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark.java import cache_folder, find_java_home
+
+KAFKA_VERSION = "4.3.1"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 120.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# What kafka-server-start.sh and kafka-run-class.sh give a broker when nothing is set.
+KAFKA_JVM = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+KAFKA_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={home}/logs
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.segment.delete.delay.ms=1000
+"""
+
+
+class MissingError(Exception):
+    """Something the benchmark needs is not on this machine; the text says what and how to get it."""
+
+
+def kafka_class_path() -> str:
+    """Class path of Apache Kafka's jars."""
+    folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
+    if not folder.is_dir():
+        raise MissingError(f"Apache Kafka {KAFKA_VERSION} is not in {folder}: run `make tools`")
+    return f"{folder}/*"
+
+
+def java() -> str:
+    """The `java` program."""
+    return str(find_java_home() / "bin" / "java")
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Broker:
+    """A broker process. `session_cpu_s` is known when it has stopped."""
+
+    name = ""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.session_cpu_s = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        """How it is started."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.home.mkdir(parents=True)
+        log = self.home / "output.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.__exit__()
+                raise RuntimeError(f"{self.name} did not start:\n{log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.05)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            self.connect().close()
+        except click.ClickException:
+            return False
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while time.monotonic() < deadline:
+                # wait4, for the CPU time of the whole life, what is done at the end included.
+                found, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+                if found:
+                    self._process.returncode = os.waitstatus_to_exitcode(status)
+                    self.session_cpu_s = usage.ru_utime + usage.ru_stime
+                    break
+                time.sleep(0.02)
+            else:
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self.home / "data", ignore_errors=True)
+        shutil.rmtree(self.home / "logs", ignore_errors=True)
+
+    def connect(self) -> Connection:
+        """A connection to it."""
+        return Connection("127.0.0.1", self.port)
+
+    def cpu_s(self) -> float:
+        """CPU seconds it has used so far, user and system, all threads."""
+        assert self._process is not None
+        stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        fields = stat[stat.rindex(")") + 2 :].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    def rss_bytes(self) -> int:
+        """Memory it holds."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(found[1]) * 1024 if found else 0
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic, and wait until each of its partitions serves.
+
+        Apache Kafka answers before that; its idempotent producer, started at once, then gets its sequences mixed up
+        between partitions that serve and those that do not yet, and retries until its batches expire.
+        """
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)])
+        with self.connect() as connection:
+            answer = connection.call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+            assert all(not result.error_code for result in answer.topics), answer
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while time.monotonic() < deadline:
+                found = connection.call(request).topics[0].partitions
+                if len(found) == partitions and not any(partition.error_code for partition in found):
+                    return
+                time.sleep(0.05)
+        raise RuntimeError(f"{self.name}: topic {name} does not serve")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        with self.connect() as connection:
+            connection.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=30_000))
+
+
+class Anabranch(Broker):
+    """A node of this project with its defaults, all data in one directory."""
+
+    name = "anabranch"
+
+    def __init__(self, home: Path, flags: Sequence[str] = ()) -> None:
+        super().__init__(home)
+        self._flags = flags
+
+    def command(self) -> Sequence[str]:
+        flags = {
+            "--port": str(self.port),
+            "--data-dir": str(self.home / "data"),
+            "--admin-enabled": "false",
+            "--group-initial-rebalance-delay-ms": "0",
+            "--log-format": "json",
+        }
+        return [sys.executable, "-m", "broker", "serve", *(w for pair in flags.items() for w in pair), *self._flags]
+
+
+class ApacheKafka(Broker):
+    """One Apache Kafka broker, combined with its controller, with its defaults (it does not wait for the disk)."""
+
+    name = "Apache Kafka"
+
+    def command(self) -> Sequence[str]:
+        properties = self.home / "server.properties"
+        properties.write_text(
+            KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), home=self.home.resolve())
+        )
+        class_path = kafka_class_path()
+        format_storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", str(uuid.uuid4())]
+        subprocess.run(
+            [java(), "-cp", class_path, *format_storage, "-c", str(properties)], check=True, capture_output=True
+        )
+        return [java(), *KAFKA_JVM, "-cp", class_path, "kafka.Kafka", str(properties)]

@@ -1,0 +1,247 @@
+"""Produce and fetch, side by side with Apache Kafka, driven by Apache Kafka's own performance tools.
+
+Both brokers run at the same time on this machine with their defaults, and one warm JVM drives them in turn: acks=all,
+records of 1 KiB, 1 and 16 partitions, batches of 16 and 256 KiB, then the same records read back by a group of one.
+The node here writes every batch to its log device before it answers (O_DIRECT and O_DSYNC); Apache Kafka answers from
+the page cache. CPU is the broker's, user and system. Ratios are this node over Apache Kafka.
+
+    python -m benchmarks.produce_fetch [--quick] [--json FILE]
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.lab.client import PerfClient
+from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
+from benchmarks.support import CONSOLE, Report, middle, number, parser
+
+KIB = 1024
+MIB = 1024 * KIB
+GB = 1e9
+RECORD_BYTES = KIB
+STEADY_MB_PER_S = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A load: how many partitions, how large the producer's batches."""
+
+    partitions: int
+    batch_bytes: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.partitions:2} x {self.batch_bytes // KIB} KiB"
+
+    @property
+    def key(self) -> str:
+        return f"{self.partitions}p.{self.batch_bytes // KIB}KiB"
+
+    @property
+    def throughput_goal(self) -> str:
+        """Small batches of one partition are bound by the round trip and its fixed costs."""
+        return ">= 0.9" if self.partitions == 1 and self.batch_bytes < 64 * KIB else ">= 1.8"
+
+
+CASES = tuple(Case(partitions, batch) for partitions in (1, 16) for batch in (16 * KIB, 256 * KIB))
+
+
+@dataclass
+class Samples:
+    """One broker's figures of one kind of run."""
+
+    mb_per_s: list[float] = field(default_factory=list)
+    cpu_s_per_gb: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to do."""
+
+    rounds: int
+    produce_bytes: int
+    warm_bytes: int
+    steady_s: int
+
+
+QUICK = Plan(rounds=1, produce_bytes=160 * MIB, warm_bytes=96 * MIB, steady_s=4)
+FULL = Plan(rounds=5, produce_bytes=512 * MIB, warm_bytes=256 * MIB, steady_s=20)
+
+
+class Session:
+    """Both brokers, the client, and what was measured so far."""
+
+    def __init__(self, brokers: Sequence[Broker], client: PerfClient, plan: Plan) -> None:
+        self._brokers = brokers
+        self._client = client
+        self._plan = plan
+        self._topics = 0
+        self.samples: dict[tuple[str, str], Samples] = defaultdict(Samples)
+        """By kind of run and broker."""
+        self.bytes_moved: dict[str, int] = defaultdict(int)
+
+    def run(self) -> None:
+        """Warm everything up, then all cases in turn, the brokers changing places each round."""
+        for broker in self._brokers:
+            for case in (CASES[0], CASES[-1]):
+                self._one(broker, case, self._plan.warm_bytes, None)
+        for round_ in range(self._plan.rounds):
+            for case in CASES:
+                for broker in self._brokers if round_ % 2 == 0 else self._brokers[::-1]:
+                    self._one(broker, case, self._plan.produce_bytes, case.key)
+            for broker in self._brokers:
+                self._steady(broker)
+            CONSOLE.print(f"round {round_ + 1} of {self._plan.rounds} done")
+
+    def _one(self, broker: Broker, case: Case, size_bytes: int, key: str | None) -> None:
+        """Produce to a new topic, then read it back; without a key nothing is noted."""
+        topic = self._new_topic(broker, case.partitions)
+        records = size_bytes // RECORD_BYTES
+        before = broker.cpu_s()
+        produced = self._client.produce(
+            broker.port, topic, records=records, record_bytes=RECORD_BYTES, batch_bytes=case.batch_bytes
+        )
+        between = broker.cpu_s()
+        consumed = self._client.consume(broker.port, topic, records=records)
+        after = broker.cpu_s()
+        broker.delete_topic(topic)
+        self.bytes_moved[broker.name] += 2 * size_bytes
+        if key is not None:
+            sent = self.samples[f"produce.{key}", broker.name]
+            sent.mb_per_s.append(produced.mb_per_s)
+            sent.cpu_s_per_gb.append((between - before) / (size_bytes / GB))
+            sent.p50_ms.append(produced.p50_ms)
+            sent.p99_ms.append(produced.p99_ms)
+            read = self.samples[f"fetch.{key}", broker.name]
+            read.mb_per_s.append(consumed.mb_per_s)
+            read.cpu_s_per_gb.append((after - between) / (size_bytes / GB))
+
+    def _steady(self, broker: Broker) -> None:
+        """A fixed rate far below the limit: what latency is left when nothing queues."""
+        rate = STEADY_MB_PER_S * MIB // RECORD_BYTES
+        records = rate * self._plan.steady_s
+        topic = self._new_topic(broker, 16)
+        before = broker.cpu_s()
+        produced = self._client.produce(
+            broker.port,
+            topic,
+            records=records,
+            record_bytes=RECORD_BYTES,
+            batch_bytes=16 * KIB,
+            records_per_s=rate,
+        )
+        size_bytes = records * RECORD_BYTES
+        samples = self.samples["steady", broker.name]
+        samples.cpu_s_per_gb.append((broker.cpu_s() - before) / (size_bytes / GB))
+        samples.mb_per_s.append(produced.mb_per_s)
+        samples.p50_ms.append(produced.p50_ms)
+        samples.p99_ms.append(produced.p99_ms)
+        broker.delete_topic(topic)
+        self.bytes_moved[broker.name] += size_bytes
+
+    def _new_topic(self, broker: Broker, partitions: int) -> str:
+        self._topics += 1
+        name = f"bench-{self._topics}"
+        broker.create_topic(name, partitions)
+        return name
+
+
+def main() -> None:
+    """Run the benchmark."""
+    made = parser("Produce and fetch, beside Apache Kafka.")
+    made.add_argument("--home", type=Path, help="folder for both brokers' data  [default: a new temporary one]")
+    made.add_argument("--flag", action="append", default=[], help="a flag for the node, as --flag=--wal-durability=...")
+    options = made.parse_args()
+    home = options.home or Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
+    try:
+        measure(options, home)
+    except MissingError as error:
+        sys.exit(str(error))
+    finally:
+        if options.home is None:
+            shutil.rmtree(home)
+
+
+def measure(options: argparse.Namespace, home: Path) -> None:
+    """Start everything, measure, report."""
+    plan = QUICK if options.quick else FULL
+    ours = Anabranch(home / "anabranch", options.flag)
+    peer = ApacheKafka(home / "kafka")
+    with ExitStack() as stack:
+        for broker in (ours, peer):
+            stack.enter_context(broker)
+        client = stack.enter_context(PerfClient(home / "client.log"))
+        session = Session((ours, peer), client, plan)
+        session.run()
+        memory = {broker.name: broker.rss_bytes() for broker in (ours, peer)}
+    report = Report("produce and fetch")
+    for case in CASES:
+        add(report, session, f"produce.{case.key}", throughput_goal=case.throughput_goal)
+        add(report, session, f"fetch.{case.key}", throughput_goal=">= 1")
+    add(report, session, "steady", throughput_goal=None)
+    cpu = {broker.name: broker.session_cpu_s / (session.bytes_moved[broker.name] / GB) for broker in (ours, peer)}
+    for name, value in cpu.items():
+        report.add(f"session.cpu.{name}", value, "s/GB")
+        report.add(f"session.rss.{name}", memory[name] / MIB, "MiB")
+    report.add("session.cpu.ratio", cpu[ours.name] / cpu[peer.name], "x", "<= 1")
+    CONSOLE.print(comparison(session, ours.name, peer.name))
+    CONSOLE.print(
+        f"whole life, start, uploads and stop included: {number(cpu[ours.name])} CPU s per GB moved, "
+        f"Apache Kafka {number(cpu[peer.name])}",
+        highlight=False,
+    )
+    report.print([result for result in report.results if result.goal is not None])
+    report.finish(options, show=False)
+
+
+def add(report: Report, session: Session, kind: str, *, throughput_goal: str | None) -> None:
+    """Both brokers' medians of one kind of run, and their ratios."""
+    for figure, unit, goal in (
+        ("mb_per_s", "MiB/s", throughput_goal),
+        ("cpu_s_per_gb", "s/GB", "<= 1"),
+        ("p50_ms", "ms", None),
+        ("p99_ms", "ms", "<= 1"),
+    ):
+        values = []
+        for name in (Anabranch.name, ApacheKafka.name):
+            samples: list[float] = getattr(session.samples[kind, name], figure)
+            if samples:
+                values.append(report.add(f"{kind}.{figure}.{name}", middle(samples), unit))
+        if len(values) == 2 and values[1] > 0:
+            report.add(f"{kind}.{figure}.ratio", values[0] / values[1], "x", goal)
+
+
+def comparison(session: Session, ours: str, peer: str) -> Table:
+    """The table people read: for each load this node, Apache Kafka, and the ratio."""
+    table = Table(title=f"{ours} : {peer} = ratio", title_justify="left", header_style="bold")
+    table.add_column("load")
+    for name in ("MiB/s", "broker CPU s/GB", "p50 ms", "p99 ms"):
+        table.add_column(name, justify="right")
+    rows = [(f"{what} {case.label}", f"{what}.{case.key}") for what in ("produce", "fetch") for case in CASES]
+    for label, kind in [*rows, (f"steady {STEADY_MB_PER_S} MiB/s, 16 x 16 KiB", "steady")]:
+        cells = []
+        for figure in ("mb_per_s", "cpu_s_per_gb", "p50_ms", "p99_ms"):
+            pair = [getattr(session.samples[kind, name], figure) for name in (ours, peer)]
+            if not all(pair):
+                cells.append("")
+                continue
+            left, right = (middle(samples) for samples in pair)
+            ratio = number(left / right) if right else "?"
+            cells.append(f"{number(left)} : {number(right)} = {ratio}")
+        table.add_row(label, *cells)
+    return table
+
+
+if __name__ == "__main__":
+    main()
