@@ -1,5 +1,5 @@
 # The commands of the project. Everything they install goes into .venv and into ANABRANCH_CACHE
-# (default: ~/.cache/anabranch), nothing else on the machine is touched.
+# (default: ~/.cache/anabranch); as root on Debian, `make tools` also takes kcat and PostgreSQL from apt.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -18,7 +18,7 @@ setup: ## make .venv with everything; quick when nothing changed
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) scripts/bootstrap.py
 
-tools: setup ## fetch the programs that tests need: S3 server, Apache Kafka, Spark's Kafka source, kcat
+tools: setup ## fetch the programs that tests need: S3 server, Apache Kafka, Spark's Kafka source, kcat, PostgreSQL
 	@$(BIN)/python -m scripts.tools
 
 demo: setup ## real events from a Kafka client through the broker into objects, and out through Spark

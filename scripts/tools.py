@@ -213,16 +213,33 @@ def present_spark_jars() -> Path | None:
     return jars_folder(version) if cached_jars(version) else None
 
 
-def fetch_kcat(_work: Path) -> None:
-    """The system's package; only root can install it."""
+def apt_install(*packages: str) -> None:
+    """Install packages of the system, which only root can do."""
     if os.geteuid() != 0 or not on_path("apt-get"):
-        raise SkippedError("not installed (apt-get install kcat)")
+        raise SkippedError(f"not installed (apt-get install {' '.join(packages)})")
     environ = {"DEBIAN_FRONTEND": "noninteractive"}
     try:
-        run("apt-get", "install", "-y", "-qq", "kcat", environ=environ)
+        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, environ=environ)
     except SkippedError:
         run("apt-get", "update", "-qq", environ=environ)
-        run("apt-get", "install", "-y", "-qq", "kcat", environ=environ)
+        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, environ=environ)
+
+
+def present_postgres() -> Path | None:
+    """Folder of the server's programs, which Debian keeps off the path."""
+    program = on_path("initdb") or next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))), None)
+    return program.resolve().parent if program else None
+
+
+def fetch_postgres(_work: Path) -> None:
+    """The system's package, without the database that it would make and start by itself."""
+    apt_install("postgresql-common")
+    settings = Path("/etc/postgresql-common/createcluster.conf")
+    if settings.is_file():
+        settings.write_text(
+            re.sub(r"(?m)^#?\s*create_main_cluster\b.*$", "create_main_cluster = false", settings.read_text())
+        )
+    apt_install("postgresql")
 
 
 TOOLS = (
@@ -230,7 +247,8 @@ TOOLS = (
     Tool("spark", "Spark's Kafka source", present_spark_jars, fetch_spark_jars),
     Tool("kafka", "Apache Kafka and its tools", lambda: existing(CACHE / f"kafka-{KAFKA_VERSION}"), fetch_kafka),
     Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
-    Tool("kcat", "kcat", lambda: on_path("kcat"), fetch_kcat),
+    Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
+    Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
 )
 
 

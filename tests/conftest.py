@@ -1,7 +1,11 @@
 """Fixtures and settings that all tests share."""
 
+import gc
+import itertools
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,4 +43,54 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     }
     session = build_session("anabranch tests", master="local[2]", settings=settings)
     yield session
-    session.stop()
+    with drop_sockets_of_py4j():
+        session.stop()
+
+
+@contextmanager
+def drop_sockets_of_py4j() -> Iterator[None]:
+    """Spark's bridge leaves sockets to the garbage collector: collect them here, not in a test that is strict."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Keep the sockets of a Spark test from being found in a later one."""
+    if item.get_closest_marker("spark") is None:
+        return (yield)
+    with drop_sockets_of_py4j():
+        return (yield)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Inside a Spark test they may be collected at any time."""
+    if item.get_closest_marker("spark") is not None:
+        item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of one node, a process of its own, that the Spark tests of a run share; each takes its own topics."""
+    from tests.support.node import NodeProcess
+
+    with NodeProcess(tmp_path_factory.mktemp("node"), wal_capacity_bytes=64 << 20) as node:
+        yield node.bootstrap
+        assert node.terminate() == 0
+
+
+@pytest.fixture(scope="session")
+def _topic_names() -> Iterator[str]:
+    return (f"topic-{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def topic(servers: str, _topic_names: Iterator[str]) -> str:
+    """A new topic of three partitions."""
+    from tests.support.events import create_topic
+
+    name = next(_topic_names)
+    create_topic(servers, name, 3)
+    return name
