@@ -11,7 +11,7 @@ from contextlib import suppress
 import structlog
 
 from broker.groups.classic import ClassicGroup
-from broker.groups.log import InternalLog, InternalTopic, LogWriter
+from broker.groups.log import OFFSETS_TOPIC, InternalLog, InternalTopic, LogWriter
 from broker.groups.shard import GroupShard
 from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
@@ -184,11 +184,15 @@ class GroupCoordinator:
             yield from shard.groups()
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """Drop the offsets committed for deleted topics."""
+        """Drop the offsets committed for deleted topics; with `__consumer_offsets` itself, everything there is."""
         names: Sequence[str] = list(topics)
         for _, shard in self._led():
-            if shard.loaded:
+            if OFFSETS_TOPIC in names:
+                shard.close()
+            elif shard.loaded:
                 shard.forget_topics(names)
+        if OFFSETS_TOPIC in names:
+            self._shards = None  # the next client that looks for its coordinator creates it anew
 
 
 def _check_loaded(shard: GroupShard) -> None:

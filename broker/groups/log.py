@@ -12,6 +12,8 @@ from protocol.errors import ErrorCode
 from s3stream.errors import StorageError
 from wal.interface import Durable, WalError
 
+OFFSETS_TOPIC = "__consumer_offsets"
+
 
 class KeyValue(NamedTuple):
     """A record of an internal topic; a value of None deletes the key."""

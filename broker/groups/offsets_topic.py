@@ -2,14 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from broker.groups.log import KeyValue
+from broker.groups.log import OFFSETS_TOPIC, KeyValue
 from broker.partition import Partition
 from broker.settings import GroupSettings
 from broker.topics import TopicManager
 from protocol.records import Record, build_batch, decode_records, parse_batch
 from wal.interface import Durable
 
-OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_TOPIC_CONFIGS = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
 """What Kafka creates the topic with."""
 REPLAY_BYTES_MAX = 4 * 1024 * 1024

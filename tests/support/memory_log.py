@@ -18,7 +18,7 @@ class MemoryLog:
         self.held: list[Durable] = []
         self.durable_batches = 0
         for batch in batches:
-            self.append(batch)
+            _ = self.append(batch)
 
     def append(self, records: Sequence[KeyValue]) -> Durable:
         """Append one batch."""

@@ -67,8 +67,7 @@ async def test_without_the_topic_there_is_no_coordinator_until_somebody_asks() -
         assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert list(groups.groups()) == []
         await groups.ensure()
-        assert topic.exists
-        assert groups.ready
+        assert groups.coordinates("g")
         assert code(groups) is ErrorCode.NONE, "a new topic has nothing to load"
     assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -163,3 +162,15 @@ async def test_deleted_topics_are_forgotten() -> None:
         offsets = groups.shard("g").offsets("g")
         assert offsets is not None
         assert not offsets.topics
+
+
+async def test_without_its_topic_the_coordinator_starts_over() -> None:
+    topic = MemoryTopic([MemoryLog([committed(1)])])
+    async with running(topic) as groups:
+        await settled(groups)
+        topic.logs = [MemoryLog()]
+        groups.forget_topics(["__consumer_offsets"])
+        assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await groups.ensure()
+        assert code(groups) is ErrorCode.NONE
+        assert list(groups.groups()) == []

@@ -94,7 +94,7 @@ def test_other_kinds_of_records_are_kept_as_they_are() -> None:
 def test_subscribed_topics_are_read_from_every_version_and_not_guessed() -> None:
     subscription = ConsumerProtocolSubscription(topics=["a", "b"])
     for version in range(4):
-        assert subscribed_topics(encode_versioned(subscription, version)) == {"a", "b"}
-    assert subscribed_topics(b"\x00\x09" + encode_versioned(subscription, 3)[2:] + b"more") == {"a", "b"}
+        assert subscribed_topics(encode_versioned(subscription, version)) == frozenset({"a", "b"})
+    assert subscribed_topics(b"\x00\x09" + encode_versioned(subscription, 3)[2:] + b"more") == frozenset({"a", "b"})
     assert subscribed_topics(b"") is None
     assert subscribed_topics(b"\x00\x00\x00\x00\x00\x09") is None

@@ -168,7 +168,7 @@ async def test_commits_of_strangers_are_refused(client: Client) -> None:
     assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
     await client.enter()
     with pytest.raises(KafkaError) as refused:
-        client.commit(T0)
+        await client.commit(T0)
     assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -292,7 +292,7 @@ async def test_a_commit_on_its_way_does_not_expire(client: Client) -> None:
 
 async def test_a_rewritten_log_holds_the_same_state(client: Client) -> None:
     foreign = KeyValue(b"\x00\x03\x00\x01g", b"x")
-    client.log.append([foreign, KeyValue(b"\x00\x03\x00\x01h", b"x"), KeyValue(b"\x00\x03\x00\x01h", None)])
+    _ = client.log.append([foreign, KeyValue(b"\x00\x03\x00\x01h", b"x"), KeyValue(b"\x00\x03\x00\x01h", None)])
     client = await client.crash()
     await client.enter()
     for offset in range(20):
@@ -334,6 +334,6 @@ async def test_an_answer_to_a_lost_connection_is_dropped(client: Client) -> None
 
 async def test_a_damaged_log_is_an_error(client: Client) -> None:
     record = offset_record("g", T0, CommittedOffset(1, 1, "", 1))
-    client.log.append([KeyValue(record.key, b"\x00\x03\x00")])
+    _ = client.log.append([KeyValue(record.key, b"\x00\x03\x00")])
     with pytest.raises(Exception, match="OffsetCommitValue"):
         await client.crash()
