@@ -21,7 +21,7 @@ KEY = 24
 
 @message
 class AddPartitionsToTxnTopic:
-    """Add partitions to txn topic."""
+    """An element of `AddPartitionsToTxnTransaction.topics` and `AddPartitionsToTxnRequest.v3_and_below_topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -29,7 +29,7 @@ class AddPartitionsToTxnTopic:
 
 @message
 class AddPartitionsToTxnTransaction:
-    """Add partitions to txn transaction."""
+    """An element of `AddPartitionsToTxnRequest.transactions`."""
 
     transactional_id: str = wire.string("4+")
     producer_id: int = wire.int64("4+")
@@ -51,7 +51,7 @@ class AddPartitionsToTxnRequest:
 
 @message
 class AddPartitionsToTxnPartitionResult:
-    """Add partitions to txn partition result."""
+    """An element of `AddPartitionsToTxnTopicResult.results_by_partition`."""
 
     partition_index: int = wire.int32("0+")
     partition_error_code: int = wire.int16("0+")
@@ -59,7 +59,7 @@ class AddPartitionsToTxnPartitionResult:
 
 @message
 class AddPartitionsToTxnTopicResult:
-    """Add partitions to txn topic result."""
+    """An element of `AddPartitionsToTxnResult.topic_results` and one other field."""
 
     name: str = wire.string("0+")
     results_by_partition: Sequence[AddPartitionsToTxnPartitionResult] = wire.array(
@@ -69,7 +69,7 @@ class AddPartitionsToTxnTopicResult:
 
 @message
 class AddPartitionsToTxnResult:
-    """Add partitions to txn result."""
+    """An element of `AddPartitionsToTxnResponse.results_by_transaction`."""
 
     transactional_id: str = wire.string("4+")
     topic_results: Sequence[AddPartitionsToTxnTopicResult] = wire.array(AddPartitionsToTxnTopicResult, "4+")

@@ -15,7 +15,7 @@ KEY = 80
 
 @message
 class Listener:
-    """Listener."""
+    """An element of `AddRaftVoterRequest.listeners`."""
 
     name: str = wire.string("0+")
     host: str = wire.string("0+")

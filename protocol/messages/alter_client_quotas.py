@@ -15,7 +15,7 @@ KEY = 49
 
 @message
 class EntityData:
-    """Entity data."""
+    """An element of `EntryData.entity`."""
 
     entity_type: str = wire.string("0+")
     entity_name: str | None = wire.string("0+", nullable="0+")
@@ -23,7 +23,7 @@ class EntityData:
 
 @message
 class OpData:
-    """Op data."""
+    """An element of `EntryData.ops`."""
 
     key: str = wire.string("0+")
     value: float = wire.float64("0+")
@@ -32,7 +32,7 @@ class OpData:
 
 @message
 class EntryData:
-    """Entry data."""
+    """An element of `AlterClientQuotasRequest.entries`."""
 
     entity: Sequence[EntityData] = wire.array(EntityData, "0+")
     ops: Sequence[OpData] = wire.array(OpData, "0+")
@@ -48,7 +48,7 @@ class AlterClientQuotasRequest:
 
 @message
 class EntryDataResponse:
-    """Entry data response."""
+    """An element of `AlterClientQuotasResponse.entries`."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

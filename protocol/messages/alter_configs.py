@@ -16,7 +16,7 @@ KEY = 33
 
 @message
 class AlterableConfig:
-    """Alterable config."""
+    """An element of `AlterConfigsResource.configs`."""
 
     name: str = wire.string("0+")
     value: str | None = wire.string("0+", nullable="0+")
@@ -24,7 +24,7 @@ class AlterableConfig:
 
 @message
 class AlterConfigsResource:
-    """Alter configs resource."""
+    """An element of `AlterConfigsRequest.resources`."""
 
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")
@@ -41,7 +41,7 @@ class AlterConfigsRequest:
 
 @message
 class AlterConfigsResourceResponse:
-    """Alter configs resource response."""
+    """An element of `AlterConfigsResponse.responses`."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

@@ -15,7 +15,7 @@ KEY = 45
 
 @message
 class ReassignablePartition:
-    """Reassignable partition."""
+    """An element of `ReassignableTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     replicas: Sequence[int] | None = wire.array(wire.Kind.INT32, "0+", nullable="0+", default=None)
@@ -23,7 +23,7 @@ class ReassignablePartition:
 
 @message
 class ReassignableTopic:
-    """Reassignable topic."""
+    """An element of `AlterPartitionReassignmentsRequest.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[ReassignablePartition] = wire.array(ReassignablePartition, "0+")
@@ -40,7 +40,7 @@ class AlterPartitionReassignmentsRequest:
 
 @message
 class ReassignablePartitionResponse:
-    """Reassignable partition response."""
+    """An element of `ReassignableTopicResponse.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -49,7 +49,7 @@ class ReassignablePartitionResponse:
 
 @message
 class ReassignableTopicResponse:
-    """Reassignable topic response."""
+    """An element of `AlterPartitionReassignmentsResponse.responses`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[ReassignablePartitionResponse] = wire.array(ReassignablePartitionResponse, "0+")

@@ -15,7 +15,7 @@ KEY = 34
 
 @message
 class AlterReplicaLogDirTopic:
-    """Alter replica log dir topic."""
+    """An element of `AlterReplicaLogDir.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -23,7 +23,7 @@ class AlterReplicaLogDirTopic:
 
 @message
 class AlterReplicaLogDir:
-    """Alter replica log dir."""
+    """An element of `AlterReplicaLogDirsRequest.dirs`."""
 
     path: str = wire.string("0+")
     topics: Sequence[AlterReplicaLogDirTopic] = wire.array(AlterReplicaLogDirTopic, "0+")
@@ -38,7 +38,7 @@ class AlterReplicaLogDirsRequest:
 
 @message
 class AlterReplicaLogDirPartitionResult:
-    """Alter replica log dir partition result."""
+    """An element of `AlterReplicaLogDirTopicResult.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -46,7 +46,7 @@ class AlterReplicaLogDirPartitionResult:
 
 @message
 class AlterReplicaLogDirTopicResult:
-    """Alter replica log dir topic result."""
+    """An element of `AlterReplicaLogDirsResponse.results`."""
 
     topic_name: str = wire.string("0+")
     partitions: Sequence[AlterReplicaLogDirPartitionResult] = wire.array(AlterReplicaLogDirPartitionResult, "0+")

@@ -14,7 +14,7 @@ KEY = 51
 
 @message
 class ScramCredentialDeletion:
-    """Scram credential deletion."""
+    """An element of `AlterUserScramCredentialsRequest.deletions`."""
 
     name: str = wire.string("0+")
     mechanism: int = wire.int8("0+")
@@ -22,7 +22,7 @@ class ScramCredentialDeletion:
 
 @message
 class ScramCredentialUpsertion:
-    """Scram credential upsertion."""
+    """An element of `AlterUserScramCredentialsRequest.upsertions`."""
 
     name: str = wire.string("0+")
     mechanism: int = wire.int8("0+")
@@ -41,7 +41,7 @@ class AlterUserScramCredentialsRequest:
 
 @message
 class AlterUserScramCredentialsResult:
-    """Alter user scram credentials result."""
+    """An element of `AlterUserScramCredentialsResponse.results`."""
 
     user: str = wire.string("0+")
     error_code: int = wire.int16("0+")

@@ -28,7 +28,7 @@ class ApiVersionsRequest:
 
 @message
 class ApiVersion:
-    """Api version."""
+    """An element of `ApiVersionsResponse.api_keys`."""
 
     api_key: int = wire.int16("0+")
     min_version: int = wire.int16("0+")
@@ -37,7 +37,7 @@ class ApiVersion:
 
 @message
 class SupportedFeatureKey:
-    """Supported feature key."""
+    """An element of `ApiVersionsResponse.supported_features`."""
 
     name: str = wire.string("3+")
     min_version: int = wire.int16("3+")
@@ -46,7 +46,7 @@ class SupportedFeatureKey:
 
 @message
 class FinalizedFeatureKey:
-    """Finalized feature key."""
+    """An element of `ApiVersionsResponse.finalized_features`."""
 
     name: str = wire.string("3+")
     max_version_level: int = wire.int16("3+")

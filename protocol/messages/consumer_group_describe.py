@@ -23,7 +23,7 @@ class ConsumerGroupDescribeRequest:
 
 @message
 class TopicPartitions:
-    """Topic partitions."""
+    """An element of `Assignment.topic_partitions`."""
 
     topic_id: bytes = wire.uuid("0+")
     topic_name: str = wire.string("0+")
@@ -32,14 +32,14 @@ class TopicPartitions:
 
 @message
 class Assignment:
-    """Assignment."""
+    """The value of `Member.assignment` and `target_assignment`."""
 
     topic_partitions: Sequence[TopicPartitions] = wire.array(TopicPartitions, "0+")
 
 
 @message
 class Member:
-    """Member."""
+    """An element of `DescribedGroup.members`."""
 
     member_id: str = wire.string("0+")
     instance_id: str | None = wire.string("0+", nullable="0+", default=None)
@@ -56,7 +56,7 @@ class Member:
 
 @message
 class DescribedGroup:
-    """Described group."""
+    """An element of `ConsumerGroupDescribeResponse.groups`."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+", default=None)

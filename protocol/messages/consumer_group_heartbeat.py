@@ -15,7 +15,7 @@ KEY = 68
 
 @message
 class TopicPartitions:
-    """Topic partitions."""
+    """An element of `ConsumerGroupHeartbeatRequest.topic_partitions` and `Assignment.topic_partitions`."""
 
     topic_id: bytes = wire.uuid("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -39,7 +39,7 @@ class ConsumerGroupHeartbeatRequest:
 
 @message
 class Assignment:
-    """Assignment."""
+    """The value of `ConsumerGroupHeartbeatResponse.assignment`."""
 
     topic_partitions: Sequence[TopicPartitions] = wire.array(TopicPartitions, "0+")
 

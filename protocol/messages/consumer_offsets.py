@@ -18,7 +18,7 @@ from protocol.wire import message
 
 @message(versions="0-1", flexible=None)
 class OffsetCommitKey:
-    """Offset commit key."""
+    """Which group committed an offset, and for which partition."""
 
     group: str = wire.string("0-1")
     topic: str = wire.string("0-1")
@@ -27,7 +27,7 @@ class OffsetCommitKey:
 
 @message(versions="0-4", flexible="4+")
 class OffsetCommitValue:
-    """Offset commit value."""
+    """A committed offset."""
 
     offset: int = wire.int64("0+")
     leader_epoch: int = wire.int32("3+", default=-1, ignorable=True)
@@ -38,14 +38,14 @@ class OffsetCommitValue:
 
 @message(versions="2", flexible=None)
 class GroupMetadataKey:
-    """Group metadata key."""
+    """Which classic group a `GroupMetadataValue` is of."""
 
     group: str = wire.string("2")
 
 
 @message
 class MemberMetadata:
-    """Member metadata."""
+    """An element of `GroupMetadataValue.members`."""
 
     member_id: str = wire.string("0+")
     group_instance_id: str | None = wire.string("3+", nullable="3+", default=None, ignorable=True)
@@ -59,7 +59,7 @@ class MemberMetadata:
 
 @message(versions="0-4", flexible="4+")
 class GroupMetadataValue:
-    """Group metadata value."""
+    """A classic group at the end of a rebalance: its generation, its leader and its members."""
 
     protocol_type: str = wire.string("0+")
     generation: int = wire.int32("0+")
@@ -71,28 +71,28 @@ class GroupMetadataValue:
 
 @message(versions="3", flexible=None)
 class ConsumerGroupMetadataKey:
-    """Consumer group metadata key."""
+    """Which consumer group a `ConsumerGroupMetadataValue` is of."""
 
     group_id: str = wire.string("3")
 
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupMetadataValue:
-    """Consumer group metadata value."""
+    """The epoch of a consumer group."""
 
     epoch: int = wire.int32("0+")
 
 
 @message(versions="4", flexible=None)
 class ConsumerGroupPartitionMetadataKey:
-    """Consumer group partition metadata key."""
+    """Which consumer group a `ConsumerGroupPartitionMetadataValue` is of."""
 
     group_id: str = wire.string("4")
 
 
 @message
 class PartitionMetadata:
-    """Partition metadata."""
+    """An element of `TopicMetadata.partition_metadata`."""
 
     partition: int = wire.int32("0+")
     racks: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
@@ -100,7 +100,7 @@ class PartitionMetadata:
 
 @message
 class TopicMetadata:
-    """Topic metadata."""
+    """An element of `ConsumerGroupPartitionMetadataValue.topics`."""
 
     topic_id: bytes = wire.uuid("0+")
     topic_name: str = wire.string("0+")
@@ -110,14 +110,14 @@ class TopicMetadata:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupPartitionMetadataValue:
-    """Consumer group partition metadata value."""
+    """The topics a consumer group is subscribed to, as its last assignment saw them."""
 
     topics: Sequence[TopicMetadata] = wire.array(TopicMetadata, "0+")
 
 
 @message(versions="5", flexible=None)
 class ConsumerGroupMemberMetadataKey:
-    """Consumer group member metadata key."""
+    """Which member a `ConsumerGroupMemberMetadataValue` is of."""
 
     group_id: str = wire.string("5")
     member_id: str = wire.string("5")
@@ -125,7 +125,7 @@ class ConsumerGroupMemberMetadataKey:
 
 @message
 class ClassicProtocol:
-    """Classic protocol."""
+    """An element of `ClassicMemberMetadata.supported_protocols`."""
 
     name: str = wire.string("0+")
     metadata: bytes = wire.bytes_("0+")
@@ -133,7 +133,7 @@ class ClassicProtocol:
 
 @message
 class ClassicMemberMetadata:
-    """Classic member metadata."""
+    """The value of `ConsumerGroupMemberMetadataValue.classic_member_metadata`."""
 
     session_timeout_ms: int = wire.int32("0+")
     supported_protocols: Sequence[ClassicProtocol] = wire.array(ClassicProtocol, "0+")
@@ -141,7 +141,7 @@ class ClassicMemberMetadata:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue:
-    """Consumer group member metadata value."""
+    """A member of a consumer group and what it subscribes to."""
 
     instance_id: str | None = wire.string("0+", nullable="0+")
     rack_id: str | None = wire.string("0+", nullable="0+")
@@ -158,21 +158,21 @@ class ConsumerGroupMemberMetadataValue:
 
 @message(versions="6", flexible=None)
 class ConsumerGroupTargetAssignmentMetadataKey:
-    """Consumer group target assignment metadata key."""
+    """Which group a `ConsumerGroupTargetAssignmentMetadataValue` is of."""
 
     group_id: str = wire.string("6")
 
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMetadataValue:
-    """Consumer group target assignment metadata value."""
+    """The group epoch the target assignment was computed for."""
 
     assignment_epoch: int = wire.int32("0+")
 
 
 @message(versions="7", flexible=None)
 class ConsumerGroupTargetAssignmentMemberKey:
-    """Consumer group target assignment member key."""
+    """Which member a `ConsumerGroupTargetAssignmentMemberValue` is of."""
 
     group_id: str = wire.string("7")
     member_id: str = wire.string("7")
@@ -180,7 +180,7 @@ class ConsumerGroupTargetAssignmentMemberKey:
 
 @message
 class TopicPartition:
-    """Topic partition."""
+    """An element of `ConsumerGroupTargetAssignmentMemberValue.topic_partitions`."""
 
     topic_id: bytes = wire.uuid("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -188,14 +188,14 @@ class TopicPartition:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue:
-    """Consumer group target assignment member value."""
+    """The partitions a member shall end up with."""
 
     topic_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "0+")
 
 
 @message(versions="8", flexible=None)
 class ConsumerGroupCurrentMemberAssignmentKey:
-    """Consumer group current member assignment key."""
+    """Which member a `ConsumerGroupCurrentMemberAssignmentValue` is of."""
 
     group_id: str = wire.string("8")
     member_id: str = wire.string("8")
@@ -203,7 +203,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @message
 class TopicPartitions:
-    """Topic partitions."""
+    """An element of `ConsumerGroupCurrentMemberAssignmentValue.assigned_partitions` and one other field."""
 
     topic_id: bytes = wire.uuid("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -211,7 +211,7 @@ class TopicPartitions:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """Consumer group current member assignment value."""
+    """The partitions a member has, those it must give up, and the epoch it is at."""
 
     member_epoch: int = wire.int32("0+")
     previous_member_epoch: int = wire.int32("0+")
@@ -222,7 +222,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 @message(versions="16", flexible=None)
 class ConsumerGroupRegularExpressionKey:
-    """Consumer group regular expression key."""
+    """Which group and pattern a `ConsumerGroupRegularExpressionValue` is of."""
 
     group_id: str = wire.string("16")
     regular_expression: str = wire.string("16")
@@ -230,7 +230,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupRegularExpressionValue:
-    """Consumer group regular expression value."""
+    """The topics that matched a pattern, and when."""
 
     topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     version: int = wire.int64("0+")

@@ -15,7 +15,7 @@ from protocol.wire import message
 
 @message
 class TopicPartition:
-    """Topic partition."""
+    """An element of `ConsumerProtocolSubscription.owned_partitions`."""
 
     topic: str = wire.string("1+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "1+")
@@ -23,7 +23,7 @@ class TopicPartition:
 
 @message(versions="0-3", flexible=None)
 class ConsumerProtocolSubscription:
-    """Consumer protocol subscription."""
+    """What a member subscribes to, and in cooperative groups what it owns."""
 
     topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     user_data: bytes | None = wire.bytes_("0+", nullable="0+", default=None)
@@ -34,7 +34,7 @@ class ConsumerProtocolSubscription:
 
 @message
 class TopicPartitionResponse:
-    """Topic partition response."""
+    """An element of `ConsumerProtocolAssignment.assigned_partitions`."""
 
     topic: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -42,7 +42,7 @@ class TopicPartitionResponse:
 
 @message(versions="0-3", flexible=None)
 class ConsumerProtocolAssignment:
-    """Consumer protocol assignment."""
+    """The partitions the leader gave a member."""
 
     assigned_partitions: Sequence[TopicPartitionResponse] = wire.array(TopicPartitionResponse, "0+")
     user_data: bytes | None = wire.bytes_("0+", nullable="0+", default=None)

@@ -16,7 +16,7 @@ KEY = 30
 
 @message
 class AclCreation:
-    """Acl creation."""
+    """An element of `CreateAclsRequest.creations`."""
 
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")
@@ -36,7 +36,7 @@ class CreateAclsRequest:
 
 @message
 class AclCreationResult:
-    """Acl creation result."""
+    """An element of `CreateAclsResponse.results`."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

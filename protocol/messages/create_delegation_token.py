@@ -17,7 +17,7 @@ KEY = 38
 
 @message
 class CreatableRenewers:
-    """Creatable renewers."""
+    """An element of `CreateDelegationTokenRequest.renewers`."""
 
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")

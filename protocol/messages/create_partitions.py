@@ -17,14 +17,14 @@ KEY = 37
 
 @message
 class CreatePartitionsAssignment:
-    """Create partitions assignment."""
+    """An element of `CreatePartitionsTopic.assignments`."""
 
     broker_ids: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message
 class CreatePartitionsTopic:
-    """Create partitions topic."""
+    """An element of `CreatePartitionsRequest.topics`."""
 
     name: str = wire.string("0+")
     count: int = wire.int32("0+")
@@ -44,7 +44,7 @@ class CreatePartitionsRequest:
 
 @message
 class CreatePartitionsTopicResult:
-    """Create partitions topic result."""
+    """An element of `CreatePartitionsResponse.results`."""
 
     name: str = wire.string("0+")
     error_code: int = wire.int16("0+")

@@ -20,7 +20,7 @@ KEY = 19
 
 @message
 class CreatableReplicaAssignment:
-    """Creatable replica assignment."""
+    """An element of `CreatableTopic.assignments`."""
 
     partition_index: int = wire.int32("0+")
     broker_ids: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -28,7 +28,7 @@ class CreatableReplicaAssignment:
 
 @message
 class CreatableTopicConfig:
-    """Creatable topic config."""
+    """An element of `CreatableTopic.configs`."""
 
     name: str = wire.string("0+")
     value: str | None = wire.string("0+", nullable="0+")
@@ -36,7 +36,7 @@ class CreatableTopicConfig:
 
 @message
 class CreatableTopic:
-    """Creatable topic."""
+    """An element of `CreateTopicsRequest.topics`."""
 
     name: str = wire.string("0+")
     num_partitions: int = wire.int32("0+")
@@ -56,7 +56,7 @@ class CreateTopicsRequest:
 
 @message
 class CreatableTopicConfigs:
-    """Creatable topic configs."""
+    """An element of `CreatableTopicResult.configs`."""
 
     name: str = wire.string("5+")
     value: str | None = wire.string("5+", nullable="5+")
@@ -67,7 +67,7 @@ class CreatableTopicConfigs:
 
 @message
 class CreatableTopicResult:
-    """Creatable topic result."""
+    """An element of `CreateTopicsResponse.topics`."""
 
     name: str = wire.string("0+")
     topic_id: bytes = wire.uuid("7+", ignorable=True)

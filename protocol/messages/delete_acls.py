@@ -16,7 +16,7 @@ KEY = 31
 
 @message
 class DeleteAclsFilter:
-    """Delete acls filter."""
+    """An element of `DeleteAclsRequest.filters`."""
 
     resource_type_filter: int = wire.int8("0+")
     resource_name_filter: str | None = wire.string("0+", nullable="0+")
@@ -36,7 +36,7 @@ class DeleteAclsRequest:
 
 @message
 class DeleteAclsMatchingAcl:
-    """Delete acls matching acl."""
+    """An element of `DeleteAclsFilterResult.matching_acls`."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
@@ -51,7 +51,7 @@ class DeleteAclsMatchingAcl:
 
 @message
 class DeleteAclsFilterResult:
-    """Delete acls filter result."""
+    """An element of `DeleteAclsResponse.filter_results`."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

@@ -23,7 +23,7 @@ class DeleteGroupsRequest:
 
 @message
 class DeletableGroupResult:
-    """Deletable group result."""
+    """An element of `DeleteGroupsResponse.results`."""
 
     group_id: str = wire.string("0+")
     error_code: int = wire.int16("0+")

@@ -16,7 +16,7 @@ KEY = 21
 
 @message
 class DeleteRecordsPartition:
-    """Delete records partition."""
+    """An element of `DeleteRecordsTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     offset: int = wire.int64("0+")
@@ -24,7 +24,7 @@ class DeleteRecordsPartition:
 
 @message
 class DeleteRecordsTopic:
-    """Delete records topic."""
+    """An element of `DeleteRecordsRequest.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[DeleteRecordsPartition] = wire.array(DeleteRecordsPartition, "0+")
@@ -40,7 +40,7 @@ class DeleteRecordsRequest:
 
 @message
 class DeleteRecordsPartitionResult:
-    """Delete records partition result."""
+    """An element of `DeleteRecordsTopicResult.partitions`."""
 
     partition_index: int = wire.int32("0+")
     low_watermark: int = wire.int64("0+")
@@ -49,7 +49,7 @@ class DeleteRecordsPartitionResult:
 
 @message
 class DeleteRecordsTopicResult:
-    """Delete records topic result."""
+    """An element of `DeleteRecordsResponse.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[DeleteRecordsPartitionResult] = wire.array(DeleteRecordsPartitionResult, "0+")

@@ -19,7 +19,7 @@ KEY = 20
 
 @message
 class DeleteTopicState:
-    """Delete topic state."""
+    """An element of `DeleteTopicsRequest.topics`."""
 
     name: str | None = wire.string("6+", nullable="6+", default=None)
     topic_id: bytes = wire.uuid("6+")
@@ -36,7 +36,7 @@ class DeleteTopicsRequest:
 
 @message
 class DeletableTopicResult:
-    """Deletable topic result."""
+    """An element of `DeleteTopicsResponse.responses`."""
 
     name: str | None = wire.string("0+", nullable="6+")
     topic_id: bytes = wire.uuid("6+", ignorable=True)

@@ -29,7 +29,7 @@ class DescribeAclsRequest:
 
 @message
 class AclDescription:
-    """Acl description."""
+    """An element of `DescribeAclsResource.acls`."""
 
     principal: str = wire.string("0+")
     host: str = wire.string("0+")
@@ -39,7 +39,7 @@ class AclDescription:
 
 @message
 class DescribeAclsResource:
-    """Describe acls resource."""
+    """An element of `DescribeAclsResponse.resources`."""
 
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")

@@ -15,7 +15,7 @@ KEY = 48
 
 @message
 class ComponentData:
-    """Component data."""
+    """An element of `DescribeClientQuotasRequest.components`."""
 
     entity_type: str = wire.string("0+")
     match_type: int = wire.int8("0+")
@@ -32,7 +32,7 @@ class DescribeClientQuotasRequest:
 
 @message
 class EntityData:
-    """Entity data."""
+    """An element of `EntryData.entity`."""
 
     entity_type: str = wire.string("0+")
     entity_name: str | None = wire.string("0+", nullable="0+")
@@ -40,7 +40,7 @@ class EntityData:
 
 @message
 class ValueData:
-    """Value data."""
+    """An element of `EntryData.values`."""
 
     key: str = wire.string("0+")
     value: float = wire.float64("0+")
@@ -48,7 +48,7 @@ class ValueData:
 
 @message
 class EntryData:
-    """Entry data."""
+    """An element of `DescribeClientQuotasResponse.entries`."""
 
     entity: Sequence[EntityData] = wire.array(EntityData, "0+")
     values: Sequence[ValueData] = wire.array(ValueData, "0+")

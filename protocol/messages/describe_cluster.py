@@ -25,7 +25,7 @@ class DescribeClusterRequest:
 
 @message
 class DescribeClusterBroker:
-    """Describe cluster broker."""
+    """An element of `DescribeClusterResponse.brokers`."""
 
     broker_id: int = wire.int32("0+")
     host: str = wire.string("0+")

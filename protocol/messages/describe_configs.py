@@ -17,7 +17,7 @@ KEY = 32
 
 @message
 class DescribeConfigsResource:
-    """Describe configs resource."""
+    """An element of `DescribeConfigsRequest.resources`."""
 
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")
@@ -35,7 +35,7 @@ class DescribeConfigsRequest:
 
 @message
 class DescribeConfigsSynonym:
-    """Describe configs synonym."""
+    """An element of `DescribeConfigsResourceResult.synonyms`."""
 
     name: str = wire.string("1+")
     value: str | None = wire.string("1+", nullable="0+")
@@ -44,7 +44,7 @@ class DescribeConfigsSynonym:
 
 @message
 class DescribeConfigsResourceResult:
-    """Describe configs resource result."""
+    """An element of `DescribeConfigsResult.configs`."""
 
     name: str = wire.string("0+")
     value: str | None = wire.string("0+", nullable="0+")
@@ -58,7 +58,7 @@ class DescribeConfigsResourceResult:
 
 @message
 class DescribeConfigsResult:
-    """Describe configs result."""
+    """An element of `DescribeConfigsResponse.results`."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

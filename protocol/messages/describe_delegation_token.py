@@ -16,7 +16,7 @@ KEY = 41
 
 @message
 class DescribeDelegationTokenOwner:
-    """Describe delegation token owner."""
+    """An element of `DescribeDelegationTokenRequest.owners`."""
 
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")
@@ -33,7 +33,7 @@ class DescribeDelegationTokenRequest:
 
 @message
 class DescribedDelegationTokenRenewer:
-    """Described delegation token renewer."""
+    """An element of `DescribedDelegationToken.renewers`."""
 
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")
@@ -41,7 +41,7 @@ class DescribedDelegationTokenRenewer:
 
 @message
 class DescribedDelegationToken:
-    """Described delegation token."""
+    """An element of `DescribeDelegationTokenResponse.tokens`."""
 
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")

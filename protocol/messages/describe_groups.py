@@ -28,7 +28,7 @@ class DescribeGroupsRequest:
 
 @message
 class DescribedGroupMember:
-    """Described group member."""
+    """An element of `DescribedGroup.members`."""
 
     member_id: str = wire.string("0+")
     group_instance_id: str | None = wire.string("4+", nullable="4+", default=None, ignorable=True)
@@ -40,7 +40,7 @@ class DescribedGroupMember:
 
 @message
 class DescribedGroup:
-    """Described group."""
+    """An element of `DescribeGroupsResponse.groups`."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("6+", nullable="6+", default=None)

@@ -18,7 +18,7 @@ KEY = 35
 
 @message
 class DescribableLogDirTopic:
-    """Describable log dir topic."""
+    """An element of `DescribeLogDirsRequest.topics`."""
 
     topic: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -33,7 +33,7 @@ class DescribeLogDirsRequest:
 
 @message
 class DescribeLogDirsPartition:
-    """Describe log dirs partition."""
+    """An element of `DescribeLogDirsTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     partition_size: int = wire.int64("0+")
@@ -43,7 +43,7 @@ class DescribeLogDirsPartition:
 
 @message
 class DescribeLogDirsTopic:
-    """Describe log dirs topic."""
+    """An element of `DescribeLogDirsResult.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[DescribeLogDirsPartition] = wire.array(DescribeLogDirsPartition, "0+")
@@ -51,7 +51,7 @@ class DescribeLogDirsTopic:
 
 @message
 class DescribeLogDirsResult:
-    """Describe log dirs result."""
+    """An element of `DescribeLogDirsResponse.results`."""
 
     error_code: int = wire.int16("0+")
     log_dir: str = wire.string("0+")

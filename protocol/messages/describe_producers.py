@@ -14,7 +14,7 @@ KEY = 61
 
 @message
 class TopicRequest:
-    """Topic request."""
+    """An element of `DescribeProducersRequest.topics`."""
 
     name: str = wire.string("0+")
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -29,7 +29,7 @@ class DescribeProducersRequest:
 
 @message
 class ProducerState:
-    """Producer state."""
+    """An element of `PartitionResponse.active_producers`."""
 
     producer_id: int = wire.int64("0+")
     producer_epoch: int = wire.int32("0+")
@@ -41,7 +41,7 @@ class ProducerState:
 
 @message
 class PartitionResponse:
-    """Partition response."""
+    """An element of `TopicResponse.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -51,7 +51,7 @@ class PartitionResponse:
 
 @message
 class TopicResponse:
-    """Topic response."""
+    """An element of `DescribeProducersResponse.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[PartitionResponse] = wire.array(PartitionResponse, "0+")

@@ -19,14 +19,14 @@ KEY = 55
 
 @message
 class PartitionData:
-    """Partition data."""
+    """An element of `TopicData.partitions`."""
 
     partition_index: int = wire.int32("0+")
 
 
 @message
 class TopicData:
-    """Topic data."""
+    """An element of `DescribeQuorumRequest.topics`."""
 
     topic_name: str = wire.string("0+")
     partitions: Sequence[PartitionData] = wire.array(PartitionData, "0+")
@@ -41,7 +41,7 @@ class DescribeQuorumRequest:
 
 @message
 class ReplicaState:
-    """Replica state."""
+    """An element of `PartitionData.current_voters` and `observers`."""
 
     replica_id: int = wire.int32("0+")
     replica_directory_id: bytes = wire.uuid("2+")
@@ -52,7 +52,7 @@ class ReplicaState:
 
 @message
 class PartitionDataResponse:
-    """Partition data response."""
+    """An element of `TopicData.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -66,7 +66,7 @@ class PartitionDataResponse:
 
 @message
 class TopicDataResponse:
-    """Topic data response."""
+    """An element of `DescribeQuorumResponse.topics`."""
 
     topic_name: str = wire.string("0+")
     partitions: Sequence[PartitionDataResponse] = wire.array(PartitionDataResponse, "0+")
@@ -74,7 +74,7 @@ class TopicDataResponse:
 
 @message
 class Listener:
-    """Listener."""
+    """An element of `Node.listeners`."""
 
     name: str = wire.string("2+")
     host: str = wire.string("2+")
@@ -83,7 +83,7 @@ class Listener:
 
 @message
 class Node:
-    """Node."""
+    """An element of `DescribeQuorumResponse.nodes`."""
 
     node_id: int = wire.int32("2+")
     listeners: Sequence[Listener] = wire.array(Listener, "2+")

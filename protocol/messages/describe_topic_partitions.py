@@ -14,14 +14,14 @@ KEY = 75
 
 @message
 class TopicRequest:
-    """Topic request."""
+    """An element of `DescribeTopicPartitionsRequest.topics`."""
 
     name: str = wire.string("0+")
 
 
 @message
 class Cursor:
-    """Cursor."""
+    """The value of `DescribeTopicPartitionsRequest.cursor` and `DescribeTopicPartitionsResponse.next_cursor`."""
 
     topic_name: str = wire.string("0+")
     partition_index: int = wire.int32("0+")
@@ -38,7 +38,7 @@ class DescribeTopicPartitionsRequest:
 
 @message
 class DescribeTopicPartitionsResponsePartition:
-    """Describe topic partitions response partition."""
+    """An element of `DescribeTopicPartitionsResponseTopic.partitions`."""
 
     error_code: int = wire.int16("0+")
     partition_index: int = wire.int32("0+")
@@ -53,7 +53,7 @@ class DescribeTopicPartitionsResponsePartition:
 
 @message
 class DescribeTopicPartitionsResponseTopic:
-    """Describe topic partitions response topic."""
+    """An element of `DescribeTopicPartitionsResponse.topics`."""
 
     error_code: int = wire.int16("0+")
     name: str | None = wire.string("0+", nullable="0+")

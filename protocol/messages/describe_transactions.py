@@ -21,7 +21,7 @@ class DescribeTransactionsRequest:
 
 @message
 class TopicData:
-    """Topic data."""
+    """An element of `TransactionState.topics`."""
 
     topic: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -29,7 +29,7 @@ class TopicData:
 
 @message
 class TransactionState:
-    """Transaction state."""
+    """An element of `DescribeTransactionsResponse.transaction_states`."""
 
     error_code: int = wire.int16("0+")
     transactional_id: str = wire.string("0+")

@@ -14,7 +14,7 @@ KEY = 50
 
 @message
 class UserName:
-    """User name."""
+    """An element of `DescribeUserScramCredentialsRequest.users`."""
 
     name: str = wire.string("0+")
 
@@ -28,7 +28,7 @@ class DescribeUserScramCredentialsRequest:
 
 @message
 class CredentialInfo:
-    """Credential info."""
+    """An element of `DescribeUserScramCredentialsResult.credential_infos`."""
 
     mechanism: int = wire.int8("0+")
     iterations: int = wire.int32("0+")
@@ -36,7 +36,7 @@ class CredentialInfo:
 
 @message
 class DescribeUserScramCredentialsResult:
-    """Describe user scram credentials result."""
+    """An element of `DescribeUserScramCredentialsResponse.results`."""
 
     user: str = wire.string("0+")
     error_code: int = wire.int16("0+")

@@ -16,7 +16,7 @@ KEY = 43
 
 @message
 class TopicPartitions:
-    """Topic partitions."""
+    """An element of `ElectLeadersRequest.topic_partitions`."""
 
     topic: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -33,7 +33,7 @@ class ElectLeadersRequest:
 
 @message
 class PartitionResult:
-    """Partition result."""
+    """An element of `ReplicaElectionResult.partition_result`."""
 
     partition_id: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -42,7 +42,7 @@ class PartitionResult:
 
 @message
 class ReplicaElectionResult:
-    """Replica election result."""
+    """An element of `ElectLeadersResponse.replica_election_results`."""
 
     topic: str = wire.string("0+")
     partition_result: Sequence[PartitionResult] = wire.array(PartitionResult, "0+")

@@ -31,7 +31,7 @@ KEY = 1
 
 @message
 class ReplicaState:
-    """Replica state."""
+    """The value of `FetchRequest.replica_state`."""
 
     replica_id: int = wire.int32("15+", default=-1)
     replica_epoch: int = wire.int64("15+", default=-1)
@@ -39,7 +39,7 @@ class ReplicaState:
 
 @message
 class FetchPartition:
-    """Fetch partition."""
+    """An element of `FetchTopic.partitions`."""
 
     partition: int = wire.int32("0+")
     current_leader_epoch: int = wire.int32("9+", default=-1, ignorable=True)
@@ -53,7 +53,7 @@ class FetchPartition:
 
 @message
 class FetchTopic:
-    """Fetch topic."""
+    """An element of `FetchRequest.topics`."""
 
     topic: str = wire.string("0-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
@@ -62,7 +62,7 @@ class FetchTopic:
 
 @message
 class ForgottenTopic:
-    """Forgotten topic."""
+    """An element of `FetchRequest.forgotten_topics_data`."""
 
     topic: str = wire.string("7-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
@@ -89,7 +89,7 @@ class FetchRequest:
 
 @message
 class EpochEndOffset:
-    """Epoch end offset."""
+    """The value of `PartitionData.diverging_epoch`."""
 
     epoch: int = wire.int32("12+", default=-1)
     end_offset: int = wire.int64("12+", default=-1)
@@ -97,7 +97,7 @@ class EpochEndOffset:
 
 @message
 class LeaderIdAndEpoch:
-    """Leader id and epoch."""
+    """The value of `PartitionData.current_leader`."""
 
     leader_id: int = wire.int32("12+", default=-1)
     leader_epoch: int = wire.int32("12+", default=-1)
@@ -105,7 +105,7 @@ class LeaderIdAndEpoch:
 
 @message
 class SnapshotId:
-    """Snapshot id."""
+    """The value of `PartitionData.snapshot_id`."""
 
     end_offset: int = wire.int64("0+", default=-1)
     epoch: int = wire.int32("0+", default=-1)
@@ -113,7 +113,7 @@ class SnapshotId:
 
 @message
 class AbortedTransaction:
-    """Aborted transaction."""
+    """An element of `PartitionData.aborted_transactions`."""
 
     producer_id: int = wire.int64("4+")
     first_offset: int = wire.int64("4+")
@@ -121,7 +121,7 @@ class AbortedTransaction:
 
 @message
 class PartitionData:
-    """Partition data."""
+    """An element of `FetchableTopicResponse.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -140,7 +140,7 @@ class PartitionData:
 
 @message
 class FetchableTopicResponse:
-    """Fetchable topic response."""
+    """An element of `FetchResponse.responses`."""
 
     topic: str = wire.string("0-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
@@ -149,7 +149,7 @@ class FetchableTopicResponse:
 
 @message
 class NodeEndpoint:
-    """Node endpoint."""
+    """An element of `FetchResponse.node_endpoints`."""
 
     node_id: int = wire.int32("16+")
     host: str = wire.string("16+")

@@ -30,7 +30,7 @@ class FindCoordinatorRequest:
 
 @message
 class Coordinator:
-    """Coordinator."""
+    """An element of `FindCoordinatorResponse.coordinators`."""
 
     key: str = wire.string("4+")
     node_id: int = wire.int32("4+")

@@ -23,7 +23,7 @@ KEY = 11
 
 @message
 class JoinGroupRequestProtocol:
-    """Join group request protocol."""
+    """An element of `JoinGroupRequest.protocols`."""
 
     name: str = wire.string("0+")
     metadata: bytes = wire.bytes_("0+")
@@ -45,7 +45,7 @@ class JoinGroupRequest:
 
 @message
 class JoinGroupResponseMember:
-    """Join group response member."""
+    """An element of `JoinGroupResponse.members`."""
 
     member_id: str = wire.string("0+")
     group_instance_id: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)

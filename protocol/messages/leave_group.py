@@ -19,7 +19,7 @@ KEY = 13
 
 @message
 class MemberIdentity:
-    """Member identity."""
+    """An element of `LeaveGroupRequest.members`."""
 
     member_id: str = wire.string("3+")
     group_instance_id: str | None = wire.string("3+", nullable="3+", default=None)
@@ -37,7 +37,7 @@ class LeaveGroupRequest:
 
 @message
 class MemberResponse:
-    """Member response."""
+    """An element of `LeaveGroupResponse.members`."""
 
     member_id: str = wire.string("3+")
     group_instance_id: str | None = wire.string("3+", nullable="3+")

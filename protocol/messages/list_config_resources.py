@@ -22,7 +22,7 @@ class ListConfigResourcesRequest:
 
 @message
 class ConfigResource:
-    """Config resource."""
+    """An element of `ListConfigResourcesResponse.config_resources`."""
 
     resource_name: str = wire.string("0+")
     resource_type: int = wire.int8("1+", default=16, ignorable=True)

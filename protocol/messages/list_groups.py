@@ -27,7 +27,7 @@ class ListGroupsRequest:
 
 @message
 class ListedGroup:
-    """Listed group."""
+    """An element of `ListGroupsResponse.groups`."""
 
     group_id: str = wire.string("0+")
     protocol_type: str = wire.string("0+")

@@ -24,7 +24,7 @@ KEY = 2
 
 @message
 class ListOffsetsPartition:
-    """List offsets partition."""
+    """An element of `ListOffsetsTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     current_leader_epoch: int = wire.int32("4+", default=-1, ignorable=True)
@@ -33,7 +33,7 @@ class ListOffsetsPartition:
 
 @message
 class ListOffsetsTopic:
-    """List offsets topic."""
+    """An element of `ListOffsetsRequest.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[ListOffsetsPartition] = wire.array(ListOffsetsPartition, "0+")
@@ -51,7 +51,7 @@ class ListOffsetsRequest:
 
 @message
 class ListOffsetsPartitionResponse:
-    """List offsets partition response."""
+    """An element of `ListOffsetsTopicResponse.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -62,7 +62,7 @@ class ListOffsetsPartitionResponse:
 
 @message
 class ListOffsetsTopicResponse:
-    """List offsets topic response."""
+    """An element of `ListOffsetsResponse.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[ListOffsetsPartitionResponse] = wire.array(ListOffsetsPartitionResponse, "0+")

@@ -14,7 +14,7 @@ KEY = 46
 
 @message
 class ListPartitionReassignmentsTopics:
-    """List partition reassignments topics."""
+    """An element of `ListPartitionReassignmentsRequest.topics`."""
 
     name: str = wire.string("0+")
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -32,7 +32,7 @@ class ListPartitionReassignmentsRequest:
 
 @message
 class OngoingPartitionReassignment:
-    """Ongoing partition reassignment."""
+    """An element of `OngoingTopicReassignment.partitions`."""
 
     partition_index: int = wire.int32("0+")
     replicas: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -42,7 +42,7 @@ class OngoingPartitionReassignment:
 
 @message
 class OngoingTopicReassignment:
-    """Ongoing topic reassignment."""
+    """An element of `ListPartitionReassignmentsResponse.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[OngoingPartitionReassignment] = wire.array(OngoingPartitionReassignment, "0+")

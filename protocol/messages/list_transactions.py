@@ -26,7 +26,7 @@ class ListTransactionsRequest:
 
 @message
 class TransactionState:
-    """Transaction state."""
+    """An element of `ListTransactionsResponse.transaction_states`."""
 
     transactional_id: str = wire.string("0+")
     producer_id: int = wire.int64("0+")

@@ -28,7 +28,7 @@ KEY = 3
 
 @message
 class MetadataRequestTopic:
-    """Metadata request topic."""
+    """An element of `MetadataRequest.topics`."""
 
     topic_id: bytes = wire.uuid("10+", ignorable=True)
     name: str | None = wire.string("0+", nullable="10+")
@@ -46,7 +46,7 @@ class MetadataRequest:
 
 @message
 class MetadataResponseBroker:
-    """Metadata response broker."""
+    """An element of `MetadataResponse.brokers`."""
 
     node_id: int = wire.int32("0+")
     host: str = wire.string("0+")
@@ -56,7 +56,7 @@ class MetadataResponseBroker:
 
 @message
 class MetadataResponsePartition:
-    """Metadata response partition."""
+    """An element of `MetadataResponseTopic.partitions`."""
 
     error_code: int = wire.int16("0+")
     partition_index: int = wire.int32("0+")
@@ -69,7 +69,7 @@ class MetadataResponsePartition:
 
 @message
 class MetadataResponseTopic:
-    """Metadata response topic."""
+    """An element of `MetadataResponse.topics`."""
 
     error_code: int = wire.int16("0+")
     name: str | None = wire.string("0+", nullable="12+")

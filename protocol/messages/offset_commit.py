@@ -22,7 +22,7 @@ KEY = 8
 
 @message
 class OffsetCommitRequestPartition:
-    """Offset commit request partition."""
+    """An element of `OffsetCommitRequestTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     committed_offset: int = wire.int64("0+")
@@ -32,7 +32,7 @@ class OffsetCommitRequestPartition:
 
 @message
 class OffsetCommitRequestTopic:
-    """Offset commit request topic."""
+    """An element of `OffsetCommitRequest.topics`."""
 
     name: str = wire.string("0-9", ignorable=True)
     topic_id: bytes = wire.uuid("10+", ignorable=True)
@@ -53,7 +53,7 @@ class OffsetCommitRequest:
 
 @message
 class OffsetCommitResponsePartition:
-    """Offset commit response partition."""
+    """An element of `OffsetCommitResponseTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -61,7 +61,7 @@ class OffsetCommitResponsePartition:
 
 @message
 class OffsetCommitResponseTopic:
-    """Offset commit response topic."""
+    """An element of `OffsetCommitResponse.topics`."""
 
     name: str = wire.string("0-9", ignorable=True)
     topic_id: bytes = wire.uuid("10+", ignorable=True)

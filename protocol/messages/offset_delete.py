@@ -14,14 +14,14 @@ KEY = 47
 
 @message
 class OffsetDeleteRequestPartition:
-    """Offset delete request partition."""
+    """An element of `OffsetDeleteRequestTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
 
 
 @message
 class OffsetDeleteRequestTopic:
-    """Offset delete request topic."""
+    """An element of `OffsetDeleteRequest.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[OffsetDeleteRequestPartition] = wire.array(OffsetDeleteRequestPartition, "0+")
@@ -37,7 +37,7 @@ class OffsetDeleteRequest:
 
 @message
 class OffsetDeleteResponsePartition:
-    """Offset delete response partition."""
+    """An element of `OffsetDeleteResponseTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -45,7 +45,7 @@ class OffsetDeleteResponsePartition:
 
 @message
 class OffsetDeleteResponseTopic:
-    """Offset delete response topic."""
+    """An element of `OffsetDeleteResponse.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[OffsetDeleteResponsePartition] = wire.array(OffsetDeleteResponsePartition, "0+")

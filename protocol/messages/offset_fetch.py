@@ -25,7 +25,7 @@ KEY = 9
 
 @message
 class OffsetFetchRequestTopic:
-    """Offset fetch request topic."""
+    """An element of `OffsetFetchRequest.topics`."""
 
     name: str = wire.string("0-7")
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0-7")
@@ -33,7 +33,7 @@ class OffsetFetchRequestTopic:
 
 @message
 class OffsetFetchRequestTopics:
-    """Offset fetch request topics."""
+    """An element of `OffsetFetchRequestGroup.topics`."""
 
     name: str = wire.string("8-9", ignorable=True)
     topic_id: bytes = wire.uuid("10+", ignorable=True)
@@ -42,7 +42,7 @@ class OffsetFetchRequestTopics:
 
 @message
 class OffsetFetchRequestGroup:
-    """Offset fetch request group."""
+    """An element of `OffsetFetchRequest.groups`."""
 
     group_id: str = wire.string("8+")
     member_id: str | None = wire.string("9+", nullable="9+", default=None, ignorable=True)
@@ -62,7 +62,7 @@ class OffsetFetchRequest:
 
 @message
 class OffsetFetchResponsePartition:
-    """Offset fetch response partition."""
+    """An element of `OffsetFetchResponseTopic.partitions`."""
 
     partition_index: int = wire.int32("0-7")
     committed_offset: int = wire.int64("0-7")
@@ -73,7 +73,7 @@ class OffsetFetchResponsePartition:
 
 @message
 class OffsetFetchResponseTopic:
-    """Offset fetch response topic."""
+    """An element of `OffsetFetchResponse.topics`."""
 
     name: str = wire.string("0-7")
     partitions: Sequence[OffsetFetchResponsePartition] = wire.array(OffsetFetchResponsePartition, "0-7")
@@ -81,7 +81,7 @@ class OffsetFetchResponseTopic:
 
 @message
 class OffsetFetchResponsePartitions:
-    """Offset fetch response partitions."""
+    """An element of `OffsetFetchResponseTopics.partitions`."""
 
     partition_index: int = wire.int32("8+")
     committed_offset: int = wire.int64("8+")
@@ -92,7 +92,7 @@ class OffsetFetchResponsePartitions:
 
 @message
 class OffsetFetchResponseTopics:
-    """Offset fetch response topics."""
+    """An element of `OffsetFetchResponseGroup.topics`."""
 
     name: str = wire.string("8-9", ignorable=True)
     topic_id: bytes = wire.uuid("10+", ignorable=True)
@@ -101,7 +101,7 @@ class OffsetFetchResponseTopics:
 
 @message
 class OffsetFetchResponseGroup:
-    """Offset fetch response group."""
+    """An element of `OffsetFetchResponse.groups`."""
 
     group_id: str = wire.string("8+")
     topics: Sequence[OffsetFetchResponseTopics] = wire.array(OffsetFetchResponseTopics, "8+")

@@ -16,7 +16,7 @@ KEY = 23
 
 @message
 class OffsetForLeaderPartition:
-    """Offset for leader partition."""
+    """An element of `OffsetForLeaderTopic.partitions`."""
 
     partition: int = wire.int32("0+")
     current_leader_epoch: int = wire.int32("2+", default=-1, ignorable=True)
@@ -25,7 +25,7 @@ class OffsetForLeaderPartition:
 
 @message
 class OffsetForLeaderTopic:
-    """Offset for leader topic."""
+    """An element of `OffsetForLeaderEpochRequest.topics`."""
 
     topic: str = wire.string("0+")
     partitions: Sequence[OffsetForLeaderPartition] = wire.array(OffsetForLeaderPartition, "0+")
@@ -41,7 +41,7 @@ class OffsetForLeaderEpochRequest:
 
 @message
 class EpochEndOffset:
-    """Epoch end offset."""
+    """An element of `OffsetForLeaderTopicResult.partitions`."""
 
     error_code: int = wire.int16("0+")
     partition: int = wire.int32("0+")
@@ -51,7 +51,7 @@ class EpochEndOffset:
 
 @message
 class OffsetForLeaderTopicResult:
-    """Offset for leader topic result."""
+    """An element of `OffsetForLeaderEpochResponse.topics`."""
 
     topic: str = wire.string("0+")
     partitions: Sequence[EpochEndOffset] = wire.array(EpochEndOffset, "0+")

@@ -24,7 +24,7 @@ KEY = 0
 
 @message
 class PartitionProduceData:
-    """Partition produce data."""
+    """An element of `TopicProduceData.partition_data`."""
 
     index: int = wire.int32("0+")
     records: Buffer | None = wire.records("0+", nullable="0+")
@@ -32,7 +32,7 @@ class PartitionProduceData:
 
 @message
 class TopicProduceData:
-    """Topic produce data."""
+    """An element of `ProduceRequest.topic_data`."""
 
     name: str = wire.string("0-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
@@ -51,7 +51,7 @@ class ProduceRequest:
 
 @message
 class BatchIndexAndErrorMessage:
-    """Batch index and error message."""
+    """An element of `PartitionProduceResponse.record_errors`."""
 
     batch_index: int = wire.int32("8+")
     batch_index_error_message: str | None = wire.string("8+", nullable="8+", default=None)
@@ -59,7 +59,7 @@ class BatchIndexAndErrorMessage:
 
 @message
 class LeaderIdAndEpoch:
-    """Leader id and epoch."""
+    """The value of `PartitionProduceResponse.current_leader`."""
 
     leader_id: int = wire.int32("10+", default=-1)
     leader_epoch: int = wire.int32("10+", default=-1)
@@ -67,7 +67,7 @@ class LeaderIdAndEpoch:
 
 @message
 class PartitionProduceResponse:
-    """Partition produce response."""
+    """An element of `TopicProduceResponse.partition_responses`."""
 
     index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -81,7 +81,7 @@ class PartitionProduceResponse:
 
 @message
 class TopicProduceResponse:
-    """Topic produce response."""
+    """An element of `ProduceResponse.responses`."""
 
     name: str = wire.string("0-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
@@ -90,7 +90,7 @@ class TopicProduceResponse:
 
 @message
 class NodeEndpoint:
-    """Node endpoint."""
+    """An element of `ProduceResponse.node_endpoints`."""
 
     node_id: int = wire.int32("10+")
     host: str = wire.string("10+")

@@ -19,7 +19,7 @@ KEY = 14
 
 @message
 class SyncGroupRequestAssignment:
-    """Sync group request assignment."""
+    """An element of `SyncGroupRequest.assignments`."""
 
     member_id: str = wire.string("0+")
     assignment: bytes = wire.bytes_("0+")

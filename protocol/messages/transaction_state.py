@@ -13,14 +13,14 @@ from protocol.wire import message
 
 @message(versions="0", flexible=None)
 class TransactionLogKey:
-    """Transaction log key."""
+    """Which transactional id a `TransactionLogValue` is of."""
 
     transactional_id: str = wire.string("0")
 
 
 @message
 class PartitionsSchema:
-    """Partitions schema."""
+    """An element of `TransactionLogValue.transaction_partitions`."""
 
     topic: str = wire.string("0+")
     partition_ids: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -28,7 +28,7 @@ class PartitionsSchema:
 
 @message(versions="0-1", flexible="1+")
 class TransactionLogValue:
-    """Transaction log value."""
+    """The state of a transactional id: its producer, and the transaction under way."""
 
     producer_id: int = wire.int64("0+")
     previous_producer_id: int = wire.int64("1+", tag=0, default=-1)

@@ -19,7 +19,7 @@ KEY = 28
 
 @message
 class TxnOffsetCommitRequestPartition:
-    """Txn offset commit request partition."""
+    """An element of `TxnOffsetCommitRequestTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     committed_offset: int = wire.int64("0+")
@@ -29,7 +29,7 @@ class TxnOffsetCommitRequestPartition:
 
 @message
 class TxnOffsetCommitRequestTopic:
-    """Txn offset commit request topic."""
+    """An element of `TxnOffsetCommitRequest.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[TxnOffsetCommitRequestPartition] = wire.array(TxnOffsetCommitRequestPartition, "0+")
@@ -51,7 +51,7 @@ class TxnOffsetCommitRequest:
 
 @message
 class TxnOffsetCommitResponsePartition:
-    """Txn offset commit response partition."""
+    """An element of `TxnOffsetCommitResponseTopic.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -59,7 +59,7 @@ class TxnOffsetCommitResponsePartition:
 
 @message
 class TxnOffsetCommitResponseTopic:
-    """Txn offset commit response topic."""
+    """An element of `TxnOffsetCommitResponse.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[TxnOffsetCommitResponsePartition] = wire.array(TxnOffsetCommitResponsePartition, "0+")

@@ -16,7 +16,7 @@ KEY = 57
 
 @message
 class FeatureUpdateKey:
-    """Feature update key."""
+    """An element of `UpdateFeaturesRequest.feature_updates`."""
 
     feature: str = wire.string("0+")
     max_version_level: int = wire.int16("0+")
@@ -35,7 +35,7 @@ class UpdateFeaturesRequest:
 
 @message
 class UpdatableFeatureResult:
-    """Updatable feature result."""
+    """An element of `UpdateFeaturesResponse.results`."""
 
     feature: str = wire.string("0+")
     error_code: int = wire.int16("0+")

@@ -15,7 +15,7 @@ KEY = 27
 
 @message
 class WritableTxnMarkerTopic:
-    """Writable txn marker topic."""
+    """An element of `WritableTxnMarker.topics`."""
 
     name: str = wire.string("0+")
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -23,7 +23,7 @@ class WritableTxnMarkerTopic:
 
 @message
 class WritableTxnMarker:
-    """Writable txn marker."""
+    """An element of `WriteTxnMarkersRequest.markers`."""
 
     producer_id: int = wire.int64("0+")
     producer_epoch: int = wire.int16("0+")
@@ -42,7 +42,7 @@ class WriteTxnMarkersRequest:
 
 @message
 class WritableTxnMarkerPartitionResult:
-    """Writable txn marker partition result."""
+    """An element of `WritableTxnMarkerTopicResult.partitions`."""
 
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
@@ -50,7 +50,7 @@ class WritableTxnMarkerPartitionResult:
 
 @message
 class WritableTxnMarkerTopicResult:
-    """Writable txn marker topic result."""
+    """An element of `WritableTxnMarkerResult.topics`."""
 
     name: str = wire.string("0+")
     partitions: Sequence[WritableTxnMarkerPartitionResult] = wire.array(WritableTxnMarkerPartitionResult, "0+")
@@ -58,7 +58,7 @@ class WritableTxnMarkerTopicResult:
 
 @message
 class WritableTxnMarkerResult:
-    """Writable txn marker result."""
+    """An element of `WriteTxnMarkersResponse.markers`."""
 
     producer_id: int = wire.int64("0+")
     topics: Sequence[WritableTxnMarkerTopicResult] = wire.array(WritableTxnMarkerTopicResult, "0+")

@@ -10,7 +10,7 @@ from protocol.registry import APIS
 from protocol.varint import read_uvarint, read_varlong, uvarint, varlong
 from protocol.wire import Versions
 
-# Key, name and versions as Apache Kafka 4.3 advertises them, apart from share and streams groups.
+# Key, name and versions as Apache Kafka 4.3 has them.
 TABLE = """
 0 Produce 0-13; 1 Fetch 4-18; 2 ListOffsets 1-11; 3 Metadata 0-13; 8 OffsetCommit 2-10; 9 OffsetFetch 1-10;
 10 FindCoordinator 0-6; 11 JoinGroup 0-9; 12 Heartbeat 0-4; 13 LeaveGroup 0-5; 14 SyncGroup 0-5; 15 DescribeGroups 0-6;
@@ -26,7 +26,11 @@ TABLE = """
 60 DescribeCluster 0-2; 61 DescribeProducers 0-0; 64 UnregisterBroker 0-0; 65 DescribeTransactions 0-0;
 66 ListTransactions 0-2; 68 ConsumerGroupHeartbeat 0-1; 69 ConsumerGroupDescribe 0-1;
 71 GetTelemetrySubscriptions 0-0; 72 PushTelemetry 0-0; 74 ListConfigResources 0-1; 75 DescribeTopicPartitions 0-0;
-80 AddRaftVoter 0-1; 81 RemoveRaftVoter 0-0
+76 ShareGroupHeartbeat 1-1; 77 ShareGroupDescribe 1-1; 78 ShareFetch 1-2; 79 ShareAcknowledge 1-2; 80 AddRaftVoter 0-1;
+81 RemoveRaftVoter 0-0; 83 InitializeShareGroupState 0-0; 84 ReadShareGroupState 0-0; 85 WriteShareGroupState 0-1;
+86 DeleteShareGroupState 0-0; 87 ReadShareGroupStateSummary 0-1; 88 StreamsGroupHeartbeat 0-0;
+89 StreamsGroupDescribe 0-0; 90 DescribeShareGroupOffsets 0-1; 91 AlterShareGroupOffsets 0-0;
+92 DeleteShareGroupOffsets 0-0
 """
 
 

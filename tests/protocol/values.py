@@ -100,7 +100,7 @@ def _structures(message_type: type, version: int, peer: type | None) -> st.Searc
     hints = {} if peer is None else get_type_hints(peer)
     assert len(ours) == len(theirs), (message_type, version)
     values = {
-        field.name: _values(field, version, other, None if other is None else _peer_struct(hints[other.name]))
+        field.name: _values(field, version, other, None if other is None else hints[other.name])
         for field, other in zip(ours, theirs, strict=True)
     }
     return st.builds(message_type, **values)
@@ -114,16 +114,17 @@ def _peer_struct(hint: Any) -> type | None:
     return hint if dataclasses.is_dataclass(hint) and isinstance(hint, type) else None
 
 
-def _values(field: Field, version: int, other: Any, peer: type | None) -> st.SearchStrategy[Any]:
+def _values(field: Field, version: int, other: Any, hint: Any) -> st.SearchStrategy[Any]:
     values: st.SearchStrategy[Any]
     if isinstance(field.element, Kind):
         narrowed = None if other is None else NARROWED.get(other.metadata.get("kafka_type"))
         values = PRIMITIVES[field.element] if narrowed is None else narrowed
     else:
-        values = _structures(field.element, version, peer)
+        values = _structures(field.element, version, _peer_struct(hint))
     if field.is_array:
         values = st.lists(values, max_size=3).map(tuple)
-    if version in field.nullable:
+    # Apache Kafka lets the records of ShareFetch be null, kio does not.
+    if version in field.nullable and (other is None or type(None) in get_args(hint)):
         values = st.one_of(st.none(), values)
     return values
 

@@ -1,0 +1,68 @@
+"""AlterShareGroupOffsets: set the start offsets of a share group (KIP-932).
+
+Versions:
+    v0  the first. flexible
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 91
+
+
+@message
+class AlterShareGroupOffsetsRequestPartition:
+    """An element of `AlterShareGroupOffsetsRequestTopic.partitions`."""
+
+    partition_index: int = wire.int32("0+")
+    start_offset: int = wire.int64("0+")
+
+
+@message
+class AlterShareGroupOffsetsRequestTopic:
+    """An element of `AlterShareGroupOffsetsRequest.topics`."""
+
+    topic_name: str = wire.string("0+")
+    partitions: Sequence[AlterShareGroupOffsetsRequestPartition] = wire.array(
+        AlterShareGroupOffsetsRequestPartition, "0+"
+    )
+
+
+@message(versions="0", flexible="0+")
+class AlterShareGroupOffsetsRequest:
+    """What a client asks of AlterShareGroupOffsets."""
+
+    group_id: str = wire.string("0+")
+    topics: Sequence[AlterShareGroupOffsetsRequestTopic] = wire.array(AlterShareGroupOffsetsRequestTopic, "0+")
+
+
+@message
+class AlterShareGroupOffsetsResponsePartition:
+    """An element of `AlterShareGroupOffsetsResponseTopic.partitions`."""
+
+    partition_index: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+
+
+@message
+class AlterShareGroupOffsetsResponseTopic:
+    """An element of `AlterShareGroupOffsetsResponse.responses`."""
+
+    topic_name: str = wire.string("0+")
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[AlterShareGroupOffsetsResponsePartition] = wire.array(
+        AlterShareGroupOffsetsResponsePartition, "0+"
+    )
+
+
+@message(versions="0", flexible="0+")
+class AlterShareGroupOffsetsResponse:
+    """A node's answer to AlterShareGroupOffsets."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+    responses: Sequence[AlterShareGroupOffsetsResponseTopic] = wire.array(AlterShareGroupOffsetsResponseTopic, "0+")

@@ -1,0 +1,47 @@
+"""DeleteShareGroupOffsets: forget the offsets of topics in a share group (KIP-932).
+
+Versions:
+    v0  the first. flexible
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 92
+
+
+@message
+class DeleteShareGroupOffsetsRequestTopic:
+    """An element of `DeleteShareGroupOffsetsRequest.topics`."""
+
+    topic_name: str = wire.string("0+")
+
+
+@message(versions="0", flexible="0+")
+class DeleteShareGroupOffsetsRequest:
+    """What a client asks of DeleteShareGroupOffsets."""
+
+    group_id: str = wire.string("0+")
+    topics: Sequence[DeleteShareGroupOffsetsRequestTopic] = wire.array(DeleteShareGroupOffsetsRequestTopic, "0+")
+
+
+@message
+class DeleteShareGroupOffsetsResponseTopic:
+    """An element of `DeleteShareGroupOffsetsResponse.responses`."""
+
+    topic_name: str = wire.string("0+")
+    topic_id: bytes = wire.uuid("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+
+
+@message(versions="0", flexible="0+")
+class DeleteShareGroupOffsetsResponse:
+    """A node's answer to DeleteShareGroupOffsets."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+    responses: Sequence[DeleteShareGroupOffsetsResponseTopic] = wire.array(DeleteShareGroupOffsetsResponseTopic, "0+")

@@ -1,0 +1,79 @@
+"""DescribeShareGroupOffsets: the start offsets of share groups (KIP-932).
+
+Versions:
+    v0  the first. flexible
+    v1  response adds groups.topics.partitions.lag
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 90
+
+
+@message
+class DescribeShareGroupOffsetsRequestTopic:
+    """An element of `DescribeShareGroupOffsetsRequestGroup.topics`."""
+
+    topic_name: str = wire.string("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message
+class DescribeShareGroupOffsetsRequestGroup:
+    """An element of `DescribeShareGroupOffsetsRequest.groups`."""
+
+    group_id: str = wire.string("0+")
+    topics: Sequence[DescribeShareGroupOffsetsRequestTopic] | None = wire.array(
+        DescribeShareGroupOffsetsRequestTopic, "0+", nullable="0+"
+    )
+
+
+@message(versions="0-1", flexible="0+")
+class DescribeShareGroupOffsetsRequest:
+    """What a client asks of DescribeShareGroupOffsets."""
+
+    groups: Sequence[DescribeShareGroupOffsetsRequestGroup] = wire.array(DescribeShareGroupOffsetsRequestGroup, "0+")
+
+
+@message
+class DescribeShareGroupOffsetsResponsePartition:
+    """An element of `DescribeShareGroupOffsetsResponseTopic.partitions`."""
+
+    partition_index: int = wire.int32("0+")
+    start_offset: int = wire.int64("0+")
+    leader_epoch: int = wire.int32("0+")
+    lag: int = wire.int64("1+", default=-1, ignorable=True)
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+
+
+@message
+class DescribeShareGroupOffsetsResponseTopic:
+    """An element of `DescribeShareGroupOffsetsResponseGroup.topics`."""
+
+    topic_name: str = wire.string("0+")
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[DescribeShareGroupOffsetsResponsePartition] = wire.array(
+        DescribeShareGroupOffsetsResponsePartition, "0+"
+    )
+
+
+@message
+class DescribeShareGroupOffsetsResponseGroup:
+    """An element of `DescribeShareGroupOffsetsResponse.groups`."""
+
+    group_id: str = wire.string("0+")
+    topics: Sequence[DescribeShareGroupOffsetsResponseTopic] = wire.array(DescribeShareGroupOffsetsResponseTopic, "0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+
+
+@message(versions="0-1", flexible="0+")
+class DescribeShareGroupOffsetsResponse:
+    """A node's answer to DescribeShareGroupOffsets."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    groups: Sequence[DescribeShareGroupOffsetsResponseGroup] = wire.array(DescribeShareGroupOffsetsResponseGroup, "0+")

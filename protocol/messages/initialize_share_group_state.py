@@ -1,0 +1,61 @@
+"""InitializeShareGroupState: begin the persisted state of a share partition (KIP-932).
+
+Versions:
+    v0  the first. flexible
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 83
+
+
+@message
+class PartitionData:
+    """An element of `InitializeStateData.partitions`."""
+
+    partition: int = wire.int32("0+")
+    state_epoch: int = wire.int32("0+")
+    start_offset: int = wire.int64("0+")
+
+
+@message
+class InitializeStateData:
+    """An element of `InitializeShareGroupStateRequest.topics`."""
+
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[PartitionData] = wire.array(PartitionData, "0+")
+
+
+@message(versions="0", flexible="0+")
+class InitializeShareGroupStateRequest:
+    """What a client asks of InitializeShareGroupState."""
+
+    group_id: str = wire.string("0+")
+    topics: Sequence[InitializeStateData] = wire.array(InitializeStateData, "0+")
+
+
+@message
+class PartitionResult:
+    """An element of `InitializeStateResult.partitions`."""
+
+    partition: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+
+
+@message
+class InitializeStateResult:
+    """An element of `InitializeShareGroupStateResponse.results`."""
+
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[PartitionResult] = wire.array(PartitionResult, "0+")
+
+
+@message(versions="0", flexible="0+")
+class InitializeShareGroupStateResponse:
+    """A node's answer to InitializeShareGroupState."""
+
+    results: Sequence[InitializeStateResult] = wire.array(InitializeStateResult, "0+")

@@ -1,0 +1,65 @@
+"""ReadShareGroupStateSummary: where a share partition stands (KIP-932).
+
+Versions:
+    v0  the first. flexible
+    v1  response adds results.partitions.delivery_complete_count
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 87
+
+
+@message
+class PartitionData:
+    """An element of `ReadStateSummaryData.partitions`."""
+
+    partition: int = wire.int32("0+")
+    leader_epoch: int = wire.int32("0+")
+
+
+@message
+class ReadStateSummaryData:
+    """An element of `ReadShareGroupStateSummaryRequest.topics`."""
+
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[PartitionData] = wire.array(PartitionData, "0+")
+
+
+@message(versions="0-1", flexible="0+")
+class ReadShareGroupStateSummaryRequest:
+    """What a client asks of ReadShareGroupStateSummary."""
+
+    group_id: str = wire.string("0+")
+    topics: Sequence[ReadStateSummaryData] = wire.array(ReadStateSummaryData, "0+")
+
+
+@message
+class PartitionResult:
+    """An element of `ReadStateSummaryResult.partitions`."""
+
+    partition: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+    state_epoch: int = wire.int32("0+")
+    leader_epoch: int = wire.int32("0+")
+    start_offset: int = wire.int64("0+")
+    delivery_complete_count: int = wire.int32("1+", default=-1, ignorable=True)
+
+
+@message
+class ReadStateSummaryResult:
+    """An element of `ReadShareGroupStateSummaryResponse.results`."""
+
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[PartitionResult] = wire.array(PartitionResult, "0+")
+
+
+@message(versions="0-1", flexible="0+")
+class ReadShareGroupStateSummaryResponse:
+    """A node's answer to ReadShareGroupStateSummary."""
+
+    results: Sequence[ReadStateSummaryResult] = wire.array(ReadStateSummaryResult, "0+")

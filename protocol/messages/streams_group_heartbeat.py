@@ -1,0 +1,155 @@
+"""StreamsGroupHeartbeat: join, stay in and leave a streams group (KIP-1071).
+
+Versions:
+    v0  the first. flexible
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 88
+
+
+@message
+class KeyValue:
+    """An element of `TopicInfo.topic_configs` and `StreamsGroupHeartbeatRequest.client_tags`."""
+
+    key: str = wire.string("0+")
+    value: str = wire.string("0+")
+
+
+@message
+class TopicInfo:
+    """An element of `Subtopology.state_changelog_topics` and `repartition_source_topics`."""
+
+    name: str = wire.string("0+")
+    partitions: int = wire.int32("0+")
+    replication_factor: int = wire.int16("0+")
+    topic_configs: Sequence[KeyValue] = wire.array(KeyValue, "0+")
+
+
+@message
+class CopartitionGroup:
+    """An element of `Subtopology.copartition_groups`."""
+
+    source_topics: Sequence[int] = wire.array(wire.Kind.INT16, "0+")
+    source_topic_regex: Sequence[int] = wire.array(wire.Kind.INT16, "0+")
+    repartition_source_topics: Sequence[int] = wire.array(wire.Kind.INT16, "0+")
+
+
+@message
+class Subtopology:
+    """An element of `Topology.subtopologies`."""
+
+    subtopology_id: str = wire.string("0+")
+    source_topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
+    source_topic_regex: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
+    state_changelog_topics: Sequence[TopicInfo] = wire.array(TopicInfo, "0+")
+    repartition_sink_topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
+    repartition_source_topics: Sequence[TopicInfo] = wire.array(TopicInfo, "0+")
+    copartition_groups: Sequence[CopartitionGroup] = wire.array(CopartitionGroup, "0+")
+
+
+@message
+class Topology:
+    """The value of `StreamsGroupHeartbeatRequest.topology`."""
+
+    epoch: int = wire.int32("0+")
+    subtopologies: Sequence[Subtopology] = wire.array(Subtopology, "0+")
+
+
+@message
+class TaskIds:
+    """An element of `StreamsGroupHeartbeatRequest.active_tasks` and 5 other fields."""
+
+    subtopology_id: str = wire.string("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message
+class Endpoint:
+    """The value of `StreamsGroupHeartbeatRequest.user_endpoint` and `EndpointToPartitions.user_endpoint`."""
+
+    host: str = wire.string("0+")
+    port: int = wire.uint16("0+")
+
+
+@message
+class TaskOffset:
+    """An element of `StreamsGroupHeartbeatRequest.task_offsets` and `task_end_offsets`."""
+
+    subtopology_id: str = wire.string("0+")
+    partition: int = wire.int32("0+")
+    offset: int = wire.int64("0+")
+
+
+@message(versions="0", flexible="0+")
+class StreamsGroupHeartbeatRequest:
+    """What a client asks of StreamsGroupHeartbeat."""
+
+    group_id: str = wire.string("0+")
+    member_id: str = wire.string("0+")
+    member_epoch: int = wire.int32("0+")
+    endpoint_information_epoch: int = wire.int32("0+")
+    instance_id: str | None = wire.string("0+", nullable="0+", default=None)
+    rack_id: str | None = wire.string("0+", nullable="0+", default=None)
+    rebalance_timeout_ms: int = wire.int32("0+")
+    topology: Topology | None = wire.struct(Topology, "0+", nullable="0+", default=None)
+    active_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
+    standby_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
+    warmup_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
+    process_id: str | None = wire.string("0+", nullable="0+", default=None)
+    user_endpoint: Endpoint | None = wire.struct(Endpoint, "0+", nullable="0+", default=None)
+    client_tags: Sequence[KeyValue] | None = wire.array(KeyValue, "0+", nullable="0+")
+    task_offsets: Sequence[TaskOffset] | None = wire.array(TaskOffset, "0+", nullable="0+")
+    task_end_offsets: Sequence[TaskOffset] | None = wire.array(TaskOffset, "0+", nullable="0+")
+    shutdown_application: bool = wire.boolean("0+")
+
+
+@message
+class Status:
+    """An element of `StreamsGroupHeartbeatResponse.status`."""
+
+    status_code: int = wire.int8("0+")
+    status_detail: str = wire.string("0+")
+
+
+@message
+class TopicPartition:
+    """An element of `EndpointToPartitions.active_partitions` and `standby_partitions`."""
+
+    topic: str = wire.string("0+")
+    partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+
+
+@message
+class EndpointToPartitions:
+    """An element of `StreamsGroupHeartbeatResponse.partitions_by_user_endpoint`."""
+
+    user_endpoint: Endpoint = wire.struct(Endpoint, "0+")
+    active_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "0+")
+    standby_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "0+")
+
+
+@message(versions="0", flexible="0+")
+class StreamsGroupHeartbeatResponse:
+    """A node's answer to StreamsGroupHeartbeat."""
+
+    throttle_time_ms: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+    member_id: str = wire.string("0+")
+    member_epoch: int = wire.int32("0+")
+    heartbeat_interval_ms: int = wire.int32("0+")
+    acceptable_recovery_lag: int = wire.int32("0+")
+    task_offset_interval_ms: int = wire.int32("0+")
+    status: Sequence[Status] | None = wire.array(Status, "0+", nullable="0+")
+    active_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
+    standby_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
+    warmup_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
+    endpoint_information_epoch: int = wire.int32("0+")
+    partitions_by_user_endpoint: Sequence[EndpointToPartitions] | None = wire.array(
+        EndpointToPartitions, "0+", nullable="0+"
+    )

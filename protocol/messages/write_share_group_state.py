@@ -1,0 +1,75 @@
+"""WriteShareGroupState: persist the state of a share partition (KIP-932).
+
+Versions:
+    v0  the first. flexible
+    v1  request adds topics.partitions.delivery_complete_count
+"""
+
+from collections.abc import Sequence
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 85
+
+
+@message
+class StateBatch:
+    """An element of `PartitionData.state_batches`."""
+
+    first_offset: int = wire.int64("0+")
+    last_offset: int = wire.int64("0+")
+    delivery_state: int = wire.int8("0+")
+    delivery_count: int = wire.int16("0+")
+
+
+@message
+class PartitionData:
+    """An element of `WriteStateData.partitions`."""
+
+    partition: int = wire.int32("0+")
+    state_epoch: int = wire.int32("0+")
+    leader_epoch: int = wire.int32("0+")
+    start_offset: int = wire.int64("0+")
+    delivery_complete_count: int = wire.int32("1+", default=-1, ignorable=True)
+    state_batches: Sequence[StateBatch] = wire.array(StateBatch, "0+")
+
+
+@message
+class WriteStateData:
+    """An element of `WriteShareGroupStateRequest.topics`."""
+
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[PartitionData] = wire.array(PartitionData, "0+")
+
+
+@message(versions="0-1", flexible="0+")
+class WriteShareGroupStateRequest:
+    """What a client asks of WriteShareGroupState."""
+
+    group_id: str = wire.string("0+")
+    topics: Sequence[WriteStateData] = wire.array(WriteStateData, "0+")
+
+
+@message
+class PartitionResult:
+    """An element of `WriteStateResult.partitions`."""
+
+    partition: int = wire.int32("0+")
+    error_code: int = wire.int16("0+")
+    error_message: str | None = wire.string("0+", nullable="0+", default=None)
+
+
+@message
+class WriteStateResult:
+    """An element of `WriteShareGroupStateResponse.results`."""
+
+    topic_id: bytes = wire.uuid("0+")
+    partitions: Sequence[PartitionResult] = wire.array(PartitionResult, "0+")
+
+
+@message(versions="0-1", flexible="0+")
+class WriteShareGroupStateResponse:
+    """A node's answer to WriteShareGroupState."""
+
+    results: Sequence[WriteStateResult] = wire.array(WriteStateResult, "0+")
