@@ -111,6 +111,7 @@ async def status(running: "RunningNode") -> dict[str, Any]:
         "storage": dict(_numbers(storage.stats)),
         "compaction": {
             "running": running.compaction.is_running,
+            "progress": None if running.compaction.progress is None else running.compaction.progress._asdict(),
             "last": None if running.compaction.last is None else running.compaction.last.as_json(),
         },
         "requests": {APIS[key].name: count for key, count in sorted(running.dispatcher.requests.items())},

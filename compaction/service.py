@@ -108,6 +108,8 @@ class CompactionService:
         self._wanted = asyncio.Event()
         self.last: CompactionSummary | None = None
         """Summary of the last run that ended."""
+        self.progress: Progress | None = None
+        """How far the run under way is."""
 
     @property
     def stats(self) -> CompactionStats:
@@ -186,8 +188,16 @@ class CompactionService:
             calls_before = self._calls()
             errors: list[str] = []
             node.stats.runs += 1
-            await self._compact_sets(full=full, report=report, errors=errors)
-            await self._compact_streams(full=full, report=report, errors=errors)
+
+            def note(progress: Progress) -> None:
+                self.progress = progress
+                report(progress)
+
+            try:
+                await self._compact_sets(full=full, report=note, errors=errors)
+                await self._compact_streams(full=full, report=note, errors=errors)
+            finally:
+                self.progress = None
             counts = await node.catalog.count_objects()
             done = {key: value - stats_before[key] for key, value in asdict(node.stats).items()}
             moved = done["bytes_read"] + done["bytes_copied"]

@@ -1,0 +1,293 @@
+"""`anabranch compact`: compact now, in the node that runs, or in the storage of one that is stopped.
+
+A running node is asked over its admin port. A stopped one is taken over: its data directory is locked, and its id is
+registered anew, so that a process that still believes to be it is fenced.
+"""
+
+import asyncio
+import http.client
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from broker.settings import Settings
+from broker.settings_sources import SettingsError, load
+
+POLL_S: Final = 0.2
+TIMEOUT_S: Final = 10.0
+
+Report = Callable[[str, int, int], None]
+"""Stage, bytes done, bytes in all."""
+
+
+@click.command()
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's settings file (TOML).")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="The node's data directory.")
+@click.option("--admin", metavar="HOST:PORT", help="Admin port of a running node  [default: as in the settings]")
+@click.option("--plan", "plan_only", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def compact(
+    config_file: Path | None,
+    data_dir: Path | None,
+    admin: str | None,
+    plan_only: bool,  # noqa: FBT001 - click passes by name
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Compact a node's objects now.
+
+    Small objects are joined to fewer, larger ones; data past retention is dropped. Asks the node that runs; where none
+    answers, works on the stopped node's storage.
+    """
+    console = Console()
+    try:
+        settings = load({"node.data_dir": data_dir}, config_file=config_file)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    answer = _on_node(settings, admin, console, plan_only=plan_only)
+    if answer is None:
+        answer = _on_stopped(settings, console, plan_only=plan_only)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    elif plan_only:
+        print_plan(answer, console)
+    else:
+        print_summary(answer, console)
+
+
+# a running node
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPort:
+    """A node's admin port."""
+
+    host: str
+    port: int
+
+    def call(self, method: str, path: str, timeout_s: float | None = TIMEOUT_S) -> Any:
+        """One request; raises OSError when nobody answers, ClickException when the node says no."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            body = response.read().decode()
+        except http.client.HTTPException as error:
+            raise click.ClickException(f"{self.host}:{self.port} is no admin port: {error!r}") from None
+        finally:
+            connection.close()
+        if response.status != http.HTTPStatus.OK:
+            raise click.ClickException(f"{self.host}:{self.port} {path}: {response.status} {body.strip()}")
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise click.ClickException(f"{self.host}:{self.port} is no admin port: no JSON at {path}") from None
+
+
+def _on_node(settings: Settings, admin: str | None, console: Console, *, plan_only: bool) -> Any:
+    """What the node answers; None when none runs where the settings say."""
+    port = _admin_port(settings, admin)
+    if port is None:
+        return None
+    try:
+        port.call("GET", "/status")
+    except OSError as error:
+        if admin is not None:
+            raise click.ClickException(f"cannot reach {admin}: {error.strerror or error}") from None
+        return None
+    try:
+        if plan_only:
+            return port.call("GET", "/compact/plan", None)
+        return _follow(port, console)
+    except OSError as error:
+        raise click.ClickException(f"{port.host}:{port.port} went away: {error.strerror or error}") from None
+
+
+def _admin_port(settings: Settings, admin: str | None) -> AdminPort | None:
+    if admin is None:
+        return AdminPort(settings.admin.host, settings.admin.port) if settings.admin.port else None
+    host, _, port = admin.rpartition(":")
+    if not host or not port.isdigit():
+        raise click.BadParameter(f"expected HOST:PORT, found {admin!r}", param_hint="--admin")
+    return AdminPort(host, int(port))
+
+
+def _follow(port: AdminPort, console: Console) -> Any:
+    """Ask for a run, and show how far it is until the answer comes."""
+    answers: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answers.append(port.call("POST", "/compact", None))
+        except (OSError, click.ClickException) as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)  # noqa: TID251 - a blocking call beside a progress bar
+    with progress_bar(console) as report:
+        asking.start()
+        while asking.is_alive():
+            asking.join(POLL_S)
+            found = port.call("GET", "/status")["compaction"].get("progress") if asking.is_alive() else None
+            if found:
+                report(found["stage"], found["done_bytes"], found["total_bytes"])
+    (answer,) = answers
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+# a stopped node
+
+
+def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
+    if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
+        raise click.ClickException(
+            f"no node answers at {settings.admin.host}:{settings.admin.port}, and there is no catalog in the data "
+            f"directory {settings.node.data_dir}: name the node's with --admin, --data-dir or --config"
+        )
+    from broker.datadir import DataDirError
+    from s3stream.errors import StorageError
+
+    try:
+        return asyncio.run(_compact_stopped(settings, console, plan_only=plan_only))
+    except (DataDirError, StorageError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
+    from broker.app import now_ms
+    from broker.datadir import DataDirLock
+    from broker.stores import make_stores
+    from compaction.node import CompactionNode
+    from compaction.node import Progress as Step
+    from compaction.service import CompactionService
+    from compaction.settings import CompactionSettings
+    from s3stream.catalog import open_catalog
+
+    async with AsyncExitStack() as stack:
+        stack.callback(DataDirLock(settings.node.data_dir).release)
+        catalog = open_catalog(settings.catalog_url)
+        stack.push_async_callback(catalog.close)
+        await catalog.open(cluster=settings.node.cluster)
+        rng = random.Random()  # noqa: S311 - spreads retries and tells writers apart, hides nothing
+        stores = make_stores(settings, rng)
+        for store in stores.values():
+            stack.push_async_callback(store.close)
+            await store.open()
+        epoch = -1
+        if not plan_only:
+            _refuse_living(
+                settings, {node.node_id: node.lease_until_ms for node in await catalog.list_nodes()}, now_ms()
+            )
+            info = await catalog.register_node(
+                settings.node.node_id, settings.listener.host, settings.listener.port, now_ms=now_ms(), lease_ms=0
+            )
+            epoch = info.epoch
+        node = CompactionNode(
+            catalog=catalog,
+            stores=stores,
+            settings=CompactionSettings(
+                split_bytes=settings.storage.split_bytes, delete_delay_ms=settings.storage.delete_delay_ms
+            ),
+            cluster=settings.node.cluster,
+            node_id=settings.node.node_id,
+            node_epoch=epoch,
+            now_ms=now_ms,
+            new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
+        )
+        service = CompactionService(node)
+        if plan_only:
+            return (await service.plan()).as_json(node)
+        with progress_bar(console) as report:
+
+            def show(step: Step) -> None:
+                report(step.stage, step.done_bytes, step.total_bytes)
+
+            return (await service.run_once(show)).as_json()
+
+
+def _refuse_living(settings: Settings, leases: Mapping[int, int], now: int) -> None:
+    """With a catalog elsewhere the data directory's lock proves nothing: the node may run on another machine."""
+    lease_until_ms = leases.get(settings.node.node_id, 0)
+    if settings.catalog.url and lease_until_ms > now:
+        seconds = (lease_until_ms - now + 999) // 1000
+        raise click.ClickException(
+            f"node {settings.node.node_id} was alive a moment ago: ask it with --admin, or stop it and wait {seconds} s"
+        )
+
+
+# output
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Report]:
+    """A progress bar on a terminal; nothing elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("planning", total=None)
+
+        def report(stage: str, done: int, total: int) -> None:
+            bar.update(task, description=stage, completed=done, total=total or None)
+
+        yield report
+
+
+def print_summary(summary: Mapping[str, Any], console: Console) -> None:
+    """What a run did."""
+    table = Table(box=None, show_header=False)
+    calls = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in summary["calls"].items() if count)
+    for name, value in (
+        ("stream set objects", f"{summary['sso_before']:,} -> {summary['sso_after']:,}"),
+        ("stream objects", f"{summary['so_before']:,} -> {summary['so_after']:,}"),
+        ("read", decimal(summary["bytes_read"])),
+        ("written", decimal(summary["bytes_written"])),
+        ("copied by the store", decimal(summary["bytes_copied"])),
+        ("write amplification", f"{summary['write_amplification']:.2f}"),
+        ("store calls", calls or "none"),
+        ("iterations, commits", f"{summary['iterations']:,}, {summary['commits']:,}"),
+        ("seconds", f"{summary['seconds']:.2f}"),
+    ):
+        table.add_row(f"[bold]{name}[/bold]", value)
+    console.print(table)
+    for error in summary["errors"]:
+        console.print(f"[red]left undone[/red]: {error}", highlight=False)
+
+
+def print_plan(plan: Mapping[str, Any], console: Console) -> None:
+    """What a run would do."""
+    if not plan["stream_sets"] and not plan["stream_objects"]:
+        console.print("nothing to do")
+        return
+    for sets in plan["stream_sets"]:
+        console.print(
+            f"store {sets['store']}: {len(sets['inputs'])} stream set objects with {sets['streams']:,} streams in "
+            f"{sets['blocks']:,} live blocks ({decimal(sets['live_bytes'])}; {decimal(sets['dead_bytes'])} expired) "
+            f"become {sets['stream_set_objects']} stream set object and {sets['stream_objects']:,} stream objects",
+            highlight=False,
+        )
+        table = Table("iteration", "bytes", "reads", "outputs", box=None, header_style="bold")
+        for number, each in enumerate(sets["iterations"], 1):
+            table.add_row(str(number), decimal(each["size_bytes"]), str(each["reads"]), str(each["outputs"]))
+        console.print(table)
+    if plan["stream_objects"]:
+        table = Table("stream", "first", "end", "objects", "bytes", box=None, header_style="bold")
+        table.title, table.title_justify = "Stream objects to join", "left"
+        for group in plan["stream_objects"]:
+            table.add_row(
+                str(group["stream_id"]),
+                f"{group['start_offset']:,}",
+                f"{group['end_offset']:,}",
+                str(len(group["objects"])),
+                decimal(group["size_bytes"]),
+            )
+        console.print(table)

@@ -1,0 +1,103 @@
+"""`anabranch compact` on a node that runs and on one that is stopped."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from click.testing import CliRunner, Result
+
+from broker.cli.compact import compact
+from s3stream.catalog import open_catalog
+from tests.support.node import NodeProcess
+
+UPLOADS = 4
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(compact, list(arguments), env={"COLUMNS": "160"})
+
+
+async def fill(node: NodeProcess) -> None:
+    """Records in several uploads: the age limit of the node is short."""
+    producer = AIOKafkaProducer(bootstrap_servers=node.bootstrap)
+    await producer.start()
+    try:
+        for upload in range(UPLOADS):
+            for partition in range(3):
+                await producer.send_and_wait("t", b"%d" % upload, partition=partition)
+            await uploaded(node, upload + 1)
+    finally:
+        await producer.stop()
+
+
+async def uploaded(node: NodeProcess, count: int) -> None:
+    """Wait until there are so many stream set objects."""
+    from broker.cli.compact import AdminPort
+
+    host, _, port = node.admin.rpartition(":")
+    async with asyncio.timeout(20):
+        while True:
+            status = await asyncio.to_thread(AdminPort(host, int(port)).call, "GET", "/status")
+            if status["objects"].get("SSO committed", {"count": 0})["count"] >= count:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def objects(data_dir: Path) -> dict[str, tuple[int, int]]:
+    catalog = open_catalog(f"sqlite:///{data_dir / 'catalog.db'}")
+    await catalog.open(cluster="anabranch")
+    try:
+        return dict(await catalog.count_objects())
+    finally:
+        await catalog.close()
+
+
+def started(tmp_path: Path) -> NodeProcess:
+    return NodeProcess(tmp_path, storage_upload_age_ms=50, topic_num_partitions=3, compaction_period_ms=10_000_000)
+
+
+def test_a_running_node_then_a_stopped_one(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with started(tmp_path) as node:
+        asyncio.run(fill(node))
+        planned = run("--admin", node.admin, "--plan")
+        assert planned.exit_code == 0, planned.output
+        assert "become 1 stream set object and 0 stream objects" in planned.output
+        done = run("--admin", node.admin, "--json")
+        assert done.exit_code == 0, done.output
+        summary = json.loads(done.output)
+        assert summary["sso_before"] >= UPLOADS
+        assert summary["sso_after"] == 1
+        assert "nothing to do" in run("--admin", node.admin, "--plan").output
+        in_use = run("--data-dir", str(data_dir))
+        assert in_use.exit_code == 1
+        assert f"in use by another process (pid {node.pid})" in in_use.output
+        asyncio.run(fill(node))
+        assert node.terminate() == 0
+    before = asyncio.run(objects(data_dir))
+    planned = run("--data-dir", str(data_dir), "--plan")
+    assert planned.exit_code == 0, planned.output
+    assert "stream set objects with 3 streams" in planned.output
+    assert asyncio.run(objects(data_dir)) == before
+    done = run("--data-dir", str(data_dir))
+    assert done.exit_code == 0, done.output
+    assert f"{before['SSO committed'][0]} -> 1" in done.output
+    assert asyncio.run(objects(data_dir))["SSO committed"][0] == 1
+    with started(tmp_path) as node:
+        asyncio.run(fill(node))
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    absent = run("--data-dir", str(tmp_path))
+    assert absent.exit_code == 1
+    assert f"no catalog in the data directory {tmp_path}" in " ".join(absent.output.split())
+    refused = run("--admin", "127.0.0.1:1")
+    assert refused.exit_code == 1
+    assert "cannot reach 127.0.0.1:1" in refused.output
+
+
+@pytest.mark.parametrize("admin", ["nowhere", ":1", "h:x"])
+def test_bad_addresses_are_refused(admin: str) -> None:
+    assert f"expected HOST:PORT, found '{admin}'" in run("--admin", admin).output
