@@ -247,9 +247,10 @@ class GroupSettings(Area):
         default=4096, ge=0, description="Largest metadata of a commit (Kafka: offset.metadata.max.bytes)."
     )
     offsets_partitions: int = Field(
-        default=1,
+        default=50,
         ge=1,
-        description="Partitions of `__consumer_offsets` when it is created (Kafka: offsets.topic.num.partitions).",
+        description="Partitions of `__consumer_offsets` when it is created (Kafka: offsets.topic.num.partitions). A group "
+        "belongs to the partition its id hashes to, so this cannot change later; idle partitions cost next to nothing.",
     )
 
 
