@@ -249,8 +249,8 @@ class GroupSettings(Area):
     offsets_partitions: int = Field(
         default=50,
         ge=1,
-        description="Partitions of `__consumer_offsets` when it is created (Kafka: offsets.topic.num.partitions). A group "
-        "belongs to the partition its id hashes to, so this cannot change later; idle partitions cost next to nothing.",
+        description="Partitions of `__consumer_offsets` when it is created (Kafka: offsets.topic.num.partitions). "
+        "A group belongs to the partition its id hashes to, so it cannot change later; idle ones cost next to nothing.",
     )
 
 
