@@ -41,7 +41,7 @@ def plan_groups(
     newest = len(objects)
     while newest > 0:
         oldest = _window(objects, newest, settings, full=full)
-        if newest - oldest >= least:
+        if newest - oldest >= least and (full or _is_balanced(objects[oldest:newest])):
             groups.append(objects[oldest:newest])
             newest = oldest
         else:
@@ -68,6 +68,12 @@ def _window(objects: Sequence[RangeLocation], newest: int, settings: CompactionS
         total += size
         oldest -= 1
     return oldest
+
+
+def _is_balanced(objects: Sequence[RangeLocation]) -> bool:
+    """No object outweighs the others together: it would be rewritten for little."""
+    sizes = [each.object.size_bytes for each in objects]
+    return 2 * max(sizes) <= sum(sizes)
 
 
 def _dead_share(location: RangeLocation, stream_start: int) -> float:

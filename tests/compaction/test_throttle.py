@@ -1,0 +1,48 @@
+"""The rate of background runs, and their manners."""
+
+import asyncio
+
+from compaction.settings import CompactionSettings
+from compaction.throttle import Throttle, run_rate, yield_to_uploads
+
+SETTINGS = CompactionSettings(
+    period_ms=1_000_000, bytes_per_second_min=1_000, pressure_pause_ms=100, pressure_pause_ms_max=1_000
+)
+
+
+def test_the_rate_follows_from_the_backlog() -> None:
+    assert run_rate(0, SETTINGS) == 1_000
+    assert run_rate(800_000, SETTINGS) == 1_000
+    assert run_rate(8_000_000, SETTINGS) == 10_000
+
+
+async def test_spending_waits_for_the_rate() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    throttle = Throttle(1_000, sleep)
+    await throttle.spend(500)
+    await throttle.spend(400)
+    assert waits == []
+    await throttle.spend(2_100)
+    assert len(waits) == 1
+    assert 1.9 < waits[0] <= 2.0
+    unlimited = Throttle(0, sleep)
+    await unlimited.spend(1 << 40)
+    assert len(waits) == 1
+
+
+async def test_a_run_waits_for_uploads_but_not_for_ever() -> None:
+    waits: list[float] = []
+    pressure = [True, True, False]
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    assert await yield_to_uploads(lambda: pressure.pop(0), SETTINGS, sleep) == 2
+    assert waits == [0.1, 0.1]
+    assert await yield_to_uploads(lambda: True, SETTINGS, sleep) == 10
+    assert await yield_to_uploads(lambda: False, SETTINGS, sleep) == 0
