@@ -5,6 +5,7 @@ A benchmark's `main` calls `parse`, adds results to a `Report`, and ends with `r
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from statistics import median, quantiles
 from rich.console import Console
 from rich.table import Table
 
-CONSOLE = Console()
+CONSOLE = Console() if sys.stdout.isatty() else Console(width=120)
 
 
 @dataclass(frozen=True)
