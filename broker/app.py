@@ -139,9 +139,10 @@ class RunningNode:
             new_topic_id=lambda: uuid.uuid4().bytes,
         )
         await topics.load()
-        await stack.enter_async_context(running._group)
-        stack.callback(running._cancel_tasks)
+        await running._group.__aenter__()
+        stack.push_async_callback(running._leave_group)
         running._compose(catalog, info, storage, topics, advertised)
+        stack.push_async_callback(running._drop_clients)
         await running._serve(bound)
         running._announce(time.perf_counter() - began)
         return running
@@ -334,6 +335,18 @@ class RunningNode:
         task = self._group.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _drop_clients(self) -> None:
+        """Close every socket at once; after a clean stop there is none."""
+        if self.admin is not None:
+            await self.admin.close()
+        await self.node.server.stop_accepting()
+        self.node.server.drop_all()
+
+    async def _leave_group(self) -> None:
+        """End all tasks. The group is not told of the caller's error: it would wrap it in a group of one."""
+        self._cancel_tasks()
+        await self._group.__aexit__(None, None, None)
 
     def _cancel_tasks(self) -> None:
         for task in list(self._tasks):

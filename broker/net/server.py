@@ -107,11 +107,15 @@ class Server:
                     self._all_closed.clear()
                     await self._all_closed.wait()
         except TimeoutError:
-            left = list(self.connections)
-            for connection in left:
-                connection.abort()
-            return len(left)
+            return self.drop_all()
         return 0
+
+    def drop_all(self) -> int:
+        """Close all connections at once; returns how many there were."""
+        left = list(self.connections)
+        for connection in left:
+            connection.abort()
+        return len(left)
 
     # what connections ask
 

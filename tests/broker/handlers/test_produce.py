@@ -1,0 +1,265 @@
+"""Produce against a real node, batch by batch: what is taken, what is refused and how, what a retry gets."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from broker.app import RunningNode
+from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, parse_batch, patch, seal
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.init_producer_id import InitProducerIdRequest
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from protocol.records import Record, build_batch, decode_records, iterate_batches
+from tests.support.node import running_node
+from tests.support.raw_client import RawClient, batch_of, produce_request, raw_client
+
+NOW_MS = 1_700_000_000_000
+
+
+class Crash(Exception):
+    """Ends a node without a clean stop."""
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+    async with running_node(tmp_path, topic_max_message_bytes=10_000) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(node: RunningNode) -> AsyncIterator[RawClient]:
+    async with raw_client(node.bootstrap) as connected:
+        await connected.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        yield connected
+
+
+async def produce_one(
+    client: RawClient, data: bytes | bytearray | None, *, version: int = 9, topic: str = "t", acks: int = -1
+) -> PartitionProduceResponse:
+    response = await client.produce(topic, [data], version=version, acks=acks)
+    answer: PartitionProduceResponse = response.responses[0].partition_responses[0]
+    return answer
+
+
+async def fetch_records(client: RawClient, topic: str = "t") -> bytes:
+    partition = FetchPartition(partition=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(max_bytes=1 << 20, topics=[FetchTopic(topic=topic, partitions=[partition])])
+    response = await client.call(request, 11)
+    return bytes(response.responses[0].partitions[0].records)
+
+
+async def create(client: RawClient, name: str, **configs: str) -> None:
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=1,
+        replication_factor=1,
+        configs=[CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()],
+    )
+    response = await client.call(CreateTopicsRequest(topics=[topic]), 7)
+    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
+
+
+def changed(batch: bytearray, position: int, data: bytes, *, sealed: bool = True) -> bytearray:
+    batch[position : position + len(data)] = data
+    if sealed:
+        seal(batch)
+    return batch
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+async def test_batches_come_back_as_sent_but_for_offset_and_epoch(client: RawClient, compression: Compression) -> None:
+    sent = batch_of(b"a", b"b", compression=compression)
+    assert (await produce_one(client, sent)).base_offset == 0
+    assert (await produce_one(client, sent)).base_offset == 2
+    found = list(iterate_batches(await fetch_records(client)))
+    assert [header.base_offset for header, _ in found] == [0, 2]
+    for _, data in found:
+        same = bytearray(data)
+        patch(same, 0, parse_batch(sent).partition_leader_epoch)
+        assert same == sent
+
+
+REFUSED: dict[str, tuple[Callable[[], bytes | bytearray | None], ErrorCode]] = {
+    "null": (lambda: None, ErrorCode.INVALID_RECORD),
+    "empty": (lambda: b"", ErrorCode.INVALID_RECORD),
+    "cut in the header": (lambda: batch_of(b"a")[:40], ErrorCode.INVALID_RECORD),
+    "cut in the records": (lambda: batch_of(b"a")[:-1], ErrorCode.INVALID_RECORD),
+    "two batches": (lambda: batch_of(b"a") + batch_of(b"b"), ErrorCode.INVALID_RECORD),
+    "a length below the header's": (
+        lambda: changed(batch_of(b"a"), 8, (10).to_bytes(4, "big"), sealed=False),
+        ErrorCode.CORRUPT_MESSAGE,
+    ),
+    "a negative length": (
+        lambda: changed(batch_of(b"a"), 8, b"\xff\xff\xff\xff", sealed=False),
+        ErrorCode.CORRUPT_MESSAGE,
+    ),
+    "a flipped bit": (lambda: changed(batch_of(b"abc"), 65, b"\x55", sealed=False), ErrorCode.CORRUPT_MESSAGE),
+    "magic 0": (lambda: changed(batch_of(b"a"), 16, b"\0", sealed=False), ErrorCode.INVALID_RECORD),
+    "magic 1": (lambda: changed(batch_of(b"a"), 16, b"\x01", sealed=False), ErrorCode.INVALID_RECORD),
+    "a base offset": (lambda: batch_of(b"a", base_offset=5), ErrorCode.INVALID_RECORD),
+    "too large": (lambda: batch_of(b"x" * 10_000), ErrorCode.MESSAGE_TOO_LARGE),
+    "no records": (lambda: changed(batch_of(b"a"), 57, bytes(4)), ErrorCode.INVALID_RECORD),
+    "more records than offsets": (
+        lambda: changed(batch_of(b"a"), 57, (2).to_bytes(4, "big")),
+        ErrorCode.INVALID_RECORD,
+    ),
+    "a control batch": (lambda: batch_of(b"a", attributes=CONTROL_MASK), ErrorCode.INVALID_RECORD),
+    "a transaction": (
+        lambda: batch_of(b"a", attributes=TRANSACTIONAL_MASK, producer_id=1, producer_epoch=0, base_sequence=0),
+        ErrorCode.INVALID_TXN_STATE,
+    ),
+    "a producer without sequence": (
+        lambda: batch_of(b"a", producer_id=1, producer_epoch=0),
+        ErrorCode.INVALID_RECORD,
+    ),
+    "a timestamp in the future": (lambda: batch_of(b"a", timestamp_ms=NOW_MS * 10), ErrorCode.INVALID_TIMESTAMP),
+    "a broker's timestamp": (lambda: batch_of(b"a", attributes=8), ErrorCode.INVALID_TIMESTAMP),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_a_refused_batch_says_why_and_leaves_nothing(client: RawClient, what: str) -> None:
+    make, code = REFUSED[what]
+    answer = await produce_one(client, make())
+    assert ErrorCode(answer.error_code) == code
+    assert answer.base_offset == -1
+    assert answer.error_message
+    assert (await produce_one(client, batch_of(b"good"))).base_offset == 0
+
+
+async def test_zstd_needs_version_7(client: RawClient) -> None:
+    batch = batch_of(b"a", compression=Compression.ZSTD)
+    assert (await produce_one(client, batch, version=6)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert (await produce_one(client, batch, version=7)).error_code == ErrorCode.NONE
+
+
+async def test_one_bad_partition_does_not_touch_the_others(client: RawClient) -> None:
+    request = ProduceRequest(
+        acks=-1,
+        topic_data=[
+            TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=bytes(batch_of(b"a")))]),
+            TopicProduceData(
+                name="t",
+                partition_data=[
+                    PartitionProduceData(index=7, records=bytes(batch_of(b"a"))),
+                    PartitionProduceData(index=0, records=bytes(batch_of(b"a"))),
+                ],
+            ),
+            TopicProduceData(name="none", partition_data=[PartitionProduceData(index=0, records=b"")]),
+        ],
+    )
+    response = await client.call(request, 9)
+    codes = [[each.error_code for each in topic.partition_responses] for topic in response.responses]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes == [[0], [unknown, 0], [unknown]]
+
+
+async def test_topics_by_id_from_version_13(node: RunningNode, client: RawClient) -> None:
+    topic = node.node.topics.get("t")
+    assert topic is not None
+    for topic_id, code in ((topic.topic_id, ErrorCode.NONE), (bytes(15) + b"\x01", ErrorCode.UNKNOWN_TOPIC_ID)):
+        data = PartitionProduceData(index=0, records=bytes(batch_of(b"a")))
+        request = ProduceRequest(acks=1, topic_data=[TopicProduceData(topic_id=topic_id, partition_data=[data])])
+        response = await client.call(request, 13)
+        assert response.responses[0].partition_responses[0].error_code == code
+
+
+async def test_acks_0_gets_no_answer_and_an_error_closes(client: RawClient) -> None:
+    client.send(produce_request("t", [batch_of(b"a")], acks=0), 9)
+    assert (await produce_one(client, batch_of(b"b"))).base_offset == 1, "the next answer is the next request's"
+    client.send(produce_request("t", [b"broken"], acks=0), 9)
+    assert await client.closed()
+
+
+async def test_other_acks_are_refused(client: RawClient) -> None:
+    assert (await produce_one(client, batch_of(b"a"), acks=2)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+async def test_a_retry_gets_the_offsets_of_the_first_try(client: RawClient) -> None:
+    producer = await client.call(InitProducerIdRequest(transactional_id=None), 4)
+    fields = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    batches = [batch_of(b"%d" % at, b"x", base_sequence=2 * at, **fields) for at in range(7)]
+    for at, batch in enumerate(batches):
+        assert (await produce_one(client, batch)).base_offset == 2 * at
+    for at in range(2, 7):
+        assert (await produce_one(client, batches[at])).base_offset == 2 * at, "the last five are remembered"
+    assert (await produce_one(client, batches[1])).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    gap = batch_of(b"gap", base_sequence=16, **fields)
+    assert (await produce_one(client, gap)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await produce_one(client, batch_of(b"go on", base_sequence=14, **fields))).base_offset == 14
+    fields["producer_epoch"] += 1
+    late = batch_of(b"late", base_sequence=3, **fields)
+    assert (await produce_one(client, late)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await produce_one(client, batch_of(b"new epoch", base_sequence=0, **fields))).base_offset == 15
+    fields["producer_epoch"] -= 1
+    old = batch_of(b"old", base_sequence=16, **fields)
+    assert (await produce_one(client, old)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_sequences_are_remembered_over_a_restart(tmp_path: Path, crash: bool) -> None:
+    first = batch_of(b"a", producer_id=5, producer_epoch=1, base_sequence=0)
+    second = batch_of(b"b", producer_id=5, producer_epoch=1, base_sequence=1)
+
+    with contextlib.suppress(Crash):
+        async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+            await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+            assert (await produce_one(client, first)).base_offset == 0
+            await node.node.storage.flush()
+            assert (await produce_one(client, second)).base_offset == 1
+            if crash:
+                raise Crash
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        assert node.node.storage.stats.recovered_records == (1 if crash else 0)
+        assert (await produce_one(client, second)).base_offset == 1
+        assert (await produce_one(client, first)).base_offset == 0
+        third = batch_of(b"c", producer_id=5, producer_epoch=1, base_sequence=2)
+        assert (await produce_one(client, third)).base_offset == 2
+
+
+async def test_log_append_time_is_written_into_the_batch(node: RunningNode, client: RawClient) -> None:
+    await create(client, "stamped", message_timestamp_type="LogAppendTime")
+    answer = await produce_one(client, batch_of(b"a", b"b", timestamp_ms=12), topic="stamped")
+    assert answer.log_append_time_ms > NOW_MS
+    (found,) = iterate_batches(await fetch_records(client, "stamped"))
+    assert [record.timestamp_ms for record in decode_records(found[1])] == [answer.log_append_time_ms] * 2
+    partition = node.node.topics.partition("stamped", 0)
+    assert partition.max_timestamp.timestamp_ms == answer.log_append_time_ms
+
+
+async def test_a_compacted_topic_wants_keys(client: RawClient) -> None:
+    await create(client, "compacted", cleanup_policy="compact")
+    answer = await produce_one(client, batch_of(b"a"), topic="compacted")
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    keyed = build_batch([Record(key=b"k", value=None, timestamp_ms=NOW_MS)])
+    assert (await produce_one(client, keyed, topic="compacted")).base_offset == 0
+
+
+async def test_full_storage_makes_clients_wait_and_loses_nothing(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path, wal_capacity_bytes=8 << 20, storage_log_cache_bytes=4 << 20) as node,
+        raw_client(node.bootstrap) as client,
+    ):
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        batch = batch_of(b"x" * 500_000)
+        for _ in range(60):
+            client.send(produce_request("t", [batch]), 9)
+        offsets = []
+        for _ in range(60):
+            _, response = await client.receive(ProduceRequest, 9)
+            answer = response.responses[0].partition_responses[0]
+            assert answer.error_code == ErrorCode.NONE, answer.error_message
+            offsets.append(answer.base_offset)
+        assert offsets == list(range(60))
+        assert node.node.storage.stats.uploads > 1
