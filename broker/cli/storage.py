@@ -133,8 +133,11 @@ async def _list_objects(opened: Storage, state: str | None, limit: int, console:
         more = len(page) == PAGE
         after = page[-1].object_id if page else after
     located = await opened.catalog.object_ranges([info.object_id for info in shown[:limit]])
-    table = Table("id", "kind", "state", "store", "size", "ranges", "streams", "node", "committed", "key", box=None)
-    table.header_style = "bold"
+    table = Table(box=None, header_style="bold")
+    for name in ("id", "kind", "state", "store", "size", "ranges", "committed", "streams"):
+        table.add_column(
+            name, no_wrap=name != "streams", justify="right" if name in {"id", "size", "ranges"} else "left"
+        )
     for info in shown[:limit]:
         ranges = located.get(info.object_id, ())
         streams = {location.range.stream_id for location in ranges}
@@ -145,10 +148,8 @@ async def _list_objects(opened: Storage, state: str | None, limit: int, console:
             info.store,
             decimal(info.size_bytes),
             str(len(ranges)),
-            opened.topic(next(iter(streams))) if len(streams) == 1 else str(len(streams)),
-            str(info.node_id),
             moment(info.committed_ms),
-            opened.key(info.object_id),
+            opened.topic(next(iter(streams))) if len(streams) == 1 else str(len(streams)),
         )
     console.print(table)
     if len(shown) > limit:
