@@ -114,7 +114,7 @@ class ColdReader:
         cluster: str,
         spawn: Callable[[Coroutine[object, object, None]], None],
     ) -> None:
-        """`spawn` starts a task that outlives whoever asked."""
+        """`spawn` starts a task that outlives whoever asked, or raises StorageError."""
         self.cache: ByteLru[BlockKey, CachedBlock] = ByteLru(settings.block_cache_bytes)
         self.io = IoScheduler(settings=settings, stats=stats, spawn=spawn)
         self._catalog = catalog
@@ -126,6 +126,8 @@ class ColdReader:
         self._indexes: ByteLru[int, ObjectIndex] = ByteLru(settings.index_cache_bytes)
         self._locations: OrderedDict[int, list[RangeLocation]] = OrderedDict()
         self._loading: dict[Hashable, asyncio.Future[object]] = {}
+        self._answers: dict[BlockKey, asyncio.Future[memoryview]] = {}
+        """The reads behind the blocks in `_loading`."""
         self._readers: OrderedDict[tuple[int, int], _Ahead] = OrderedDict()
         total = settings.read_ahead_total_bytes
         self._ahead_bytes_max = settings.block_cache_bytes // 4 if total is None else total
@@ -165,6 +167,14 @@ class ColdReader:
                     raise
                 self._stats.stale_locations += 1
         raise AssertionError("the last attempt returns or raises")
+
+    def close(self, error: StorageError) -> None:
+        """Answer whoever waits for a load that was cancelled before it began."""
+        for future in self._loading.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+        self.io.close(error)
 
     async def loads_done(self) -> None:
         """Return when no load is under way."""
@@ -343,9 +353,11 @@ class ColdReader:
             if loading is None:
                 self._stats.block_cache_misses += 1
                 answer = self.io.submit(store, key, entry.position, entry.end_position, priority)
+                self._answers[block_key] = answer
                 loading = self._start(block_key, partial(self._decode, info, entry, answer))
             else:
                 self._stats.reads_joined += 1
+                self.io.urge(self._answers[block_key], priority)
             waiting.append(loading)
         blocks = []
         for item in waiting:
@@ -355,10 +367,14 @@ class ColdReader:
         return blocks
 
     async def _decode(self, info: ObjectInfo, entry: IndexEntry, answer: "asyncio.Future[memoryview]") -> CachedBlock:
-        # A copy, because a merged GET brings many blocks in one buffer, and each leaves the cache at its own time.
-        data = bytes(await answer)
+        block_key = BlockKey(info.object_id, entry.position)
+        try:
+            # A copy, because a merged GET brings many blocks in one buffer, and each leaves the cache at its own time.
+            data = bytes(await answer)
+        finally:
+            del self._answers[block_key]
         block = CachedBlock(decode_block(data, entry, where=f"{info.store}:{self._key(info)}"), len(data))
-        self.cache.put(BlockKey(info.object_id, entry.position), block)
+        self.cache.put(block_key, block)
         self._stats.block_cache_evicted_bytes = self.cache.evicted_bytes
         return block
 
@@ -371,8 +387,8 @@ class ColdReader:
 
     def _start(self, key: Hashable, load: Callable[[], Coroutine[object, object, object]]) -> "asyncio.Future[object]":
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._loading[key] = future
         self._spawn(self._run_load(key, future, load))
+        self._loading[key] = future
         return future
 
     async def _run_load(
@@ -432,9 +448,9 @@ class ColdReader:
         if self._ahead_bytes + window <= self._ahead_bytes_max:
             ahead.busy = True
             ahead.mark = start
-            ahead.window_bytes = window * 2
-            self._ahead_bytes += window
+            ahead.window_bytes = min(window * 2, settings.read_ahead_bytes_max)
             self._spawn(self._read_ahead(request.stream_id, start, window, request.committed_end, ahead))
+            self._ahead_bytes += window
 
     async def _read_ahead(self, stream_id: int, start: int, window: int, committed_end: int, ahead: _Ahead) -> None:
         """Load about `window` bytes from `start` into the block cache. A failure is left to the read that needs it."""

@@ -508,6 +508,7 @@ class S3Stream:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._reader.close(StorageStopped("the engine is closed"))
         self._settle(self._cache.current, StorageStopped("the engine is closed"))
 
     def _fail(self, error: StorageError) -> None:
@@ -526,6 +527,10 @@ class S3Stream:
                 waiter.set_result(None)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Start a task of the engine's own. Raises StorageStopped when the engine is closed."""
+        if self._closed:
+            work.close()
+            raise StorageStopped("the engine is closed")
         task = self._group.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

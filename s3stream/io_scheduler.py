@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from s3stream.errors import StoreError
+from s3stream.errors import StorageError, StoreError
 from s3stream.io_plan import Piece, Priority, Span, choose, plan_pieces, slots_by_priority
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
@@ -34,7 +34,7 @@ class IoScheduler:
         stats: StorageStats,
         spawn: Callable[[Coroutine[object, object, None]], None],
     ) -> None:
-        """`spawn` starts a task that outlives whoever asked for the read."""
+        """`spawn` starts a task that outlives whoever asked for the read, or raises StorageError."""
         self._settings = settings
         self._stats = stats
         self._spawn = spawn
@@ -48,17 +48,34 @@ class IoScheduler:
         self, store: ObjectStore, key: str, start: int, end: int, priority: Priority
     ) -> "asyncio.Future[memoryview]":
         """Queue a read of bytes [start, end); the answer, or StoreError, comes as a future."""
-        loop = asyncio.get_running_loop()
-        wanted = _Wanted(store, key, Span(start, end), priority, loop.create_future())
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        wanted = _Wanted(store, key, Span(start, end), priority, answer)
         self._queue.append(wanted)
-        if not self._scheduled:
-            self._scheduled = True
-            loop.call_soon(self._dispatch)
-        return wanted.answer
+        self._schedule()
+        return answer
+
+    def urge(self, answer: "asyncio.Future[memoryview]", priority: Priority) -> None:
+        """Somebody waits now for a read that was queued as less urgent."""
+        for wanted in self._queue:
+            if wanted.answer is answer and priority < wanted.priority:
+                wanted.priority = priority
+                self._schedule()
 
     async def read(self, store: ObjectStore, key: str, start: int, end: int, priority: Priority) -> memoryview:
         """Bytes [start, end) of an object. Raises StoreError."""
         return await asyncio.shield(self.submit(store, key, start, end, priority))
+
+    def close(self, error: StorageError) -> None:
+        """Answer whoever still waits in the queue."""
+        queue, self._queue = self._queue, []
+        for wanted in queue:
+            _answer_error(wanted, error)
+
+    def _schedule(self) -> None:
+        """Dispatch at the end of this turn, when all that is wanted in it is queued."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._scheduled = False
@@ -70,9 +87,11 @@ class IoScheduler:
                 return
             self._turn += 1
             first = next(wanted for wanted in self._queue if wanted.priority is priority)
-            self._start(first, free)
+            idle = min(free, self._limits[priority] - self._running[priority])
+            # Two windows of a read-ahead go side by side: the first must not take every slot.
+            self._start(first, (idle + 1) // 2 if priority is Priority.READ_AHEAD else idle)
 
-    def _start(self, first: _Wanted, free: int) -> None:
+    def _start(self, first: _Wanted, idle: int) -> None:
         """Start the GET that brings `first`, together with what else it covers."""
         same = [wanted for wanted in self._queue if wanted.key == first.key and wanted.store is first.store]
         alone = len(same) == len(self._queue)
@@ -82,18 +101,24 @@ class IoScheduler:
             gap_bytes_max=settings.read_gap_bytes_max,
             read_bytes_max=settings.read_bytes_max,
             split_bytes_min=settings.read_split_bytes_min,
-            idle=free if alone else 1,
+            idle=idle if alone else 1,
         )
         at = next(index for index, wanted in enumerate(same) if wanted is first)
         piece = next(piece for piece in pieces if at in piece.members)
         members = [same[index] for index in piece.members]
         for wanted in members:
             self._queue.remove(wanted)
+        try:
+            self._spawn(self._get(first, piece, members))
+        except StorageError as error:
+            for wanted in members:
+                _answer_error(wanted, error)
+            return
         self._running[first.priority] += 1
         self._stats.gets_merged += len(members) - 1
-        self._spawn(self._get(first, piece, members))
 
     async def _get(self, first: _Wanted, piece: Piece, members: list[_Wanted]) -> None:
+        priority = first.priority
         try:
             data = await self._fetch(first, piece)
         except StoreError as error:
@@ -110,7 +135,7 @@ class IoScheduler:
                 if not wanted.answer.done():
                     wanted.answer.set_result(data[wanted.span.start - piece.start : wanted.span.end - piece.start])
         finally:
-            self._running[first.priority] -= 1
+            self._running[priority] -= 1
             self._dispatch()
 
     async def _fetch(self, first: _Wanted, piece: Piece) -> memoryview:
@@ -123,7 +148,7 @@ class IoScheduler:
             raise StoreError(f"{where}: no answer within {deadline_ms} ms") from error
 
 
-def _answer_error(wanted: _Wanted, error: StoreError) -> None:
+def _answer_error(wanted: _Wanted, error: StorageError) -> None:
     if not wanted.answer.done():
         wanted.answer.set_exception(error)
         wanted.answer.exception()  # whoever asked may be gone

@@ -96,6 +96,17 @@ async def test_catch_up_leaves_slots_for_the_tail() -> None:
         await asyncio.gather(tail, *history)
 
 
+async def test_a_read_somebody_waits_for_now_overtakes() -> None:
+    async with bench(replace(SETTINGS, reads_in_flight=1)) as made:
+        first = made.ask("a", 0, 1)
+        await turns()
+        rest = [made.ask(key, 0, 1, Priority.READ_AHEAD) for key in "bcd"]
+        made.io.urge(rest[2], Priority.CATCH_UP)
+        made.gate.set()
+        await asyncio.gather(first, *rest)
+        assert made.started == ["a", "d", "b", "c"]
+
+
 async def test_the_least_urgent_is_not_starved() -> None:
     async with bench(replace(SETTINGS, reads_in_flight=1)) as made:
         first = made.ask("a", 0, 1)
