@@ -101,7 +101,8 @@ class _EncoderWriter:
         if field.default is None:
             return f"{value} is not None"
         if not field.default and (field.is_array or field.element in {Kind.STRING, Kind.BYTES}):
-            return value
+            may_be_null = field.nullable.last >= 0
+            return f"({value} is None or {value})" if may_be_null else value
         default = literal(self.source, field.default)
         if isinstance(field.element, Kind):
             return f"{value} != {default}"

@@ -8,6 +8,7 @@ record it is: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer gro
     v2  group_metadata_value adds current_state_timestamp
     v3  offset_commit_value adds leader_epoch
     v3  group_metadata_value adds members.group_instance_id
+    v4  offset_commit_value adds topic_id (tagged)
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ class OffsetCommitValue:
     metadata: str = wire.string("0+")
     commit_timestamp: int = wire.int64("0+")
     expire_timestamp: int = wire.int64("1", default=-1, ignorable=True)
+    topic_id: bytes = wire.uuid("4+", tag=0, ignorable=True)
 
 
 @message(versions="2", flexible=None)
@@ -81,6 +83,7 @@ class ConsumerGroupMetadataValue:
     """The epoch of a consumer group."""
 
     epoch: int = wire.int32("0+")
+    metadata_hash: int = wire.int64("0+", tag=0)
 
 
 @message(versions="4", flexible=None)
@@ -152,7 +155,7 @@ class ConsumerGroupMemberMetadataValue:
     rebalance_timeout_ms: int = wire.int32("0+", default=-1)
     server_assignor: str | None = wire.string("0+", nullable="0+")
     classic_member_metadata: ClassicMemberMetadata | None = wire.struct(
-        ClassicMemberMetadata, "0+", nullable="0+", tag=0, default=None
+        ClassicMemberMetadata, "0+", nullable="0+", tag=0
     )
 
 
@@ -168,6 +171,7 @@ class ConsumerGroupTargetAssignmentMetadataValue:
     """The group epoch the target assignment was computed for."""
 
     assignment_epoch: int = wire.int32("0+")
+    assignment_timestamp: int = wire.int64("0+", tag=0)
 
 
 @message(versions="7", flexible=None)
@@ -207,6 +211,7 @@ class TopicPartitions:
 
     topic_id: bytes = wire.uuid("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+    assignment_epochs: Sequence[int] | None = wire.array(wire.Kind.INT32, "0+", nullable="0+", tag=0)
 
 
 @message(versions="0", flexible="0+")

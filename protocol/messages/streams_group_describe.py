@@ -54,7 +54,7 @@ class Topology:
     """The value of `DescribedGroup.topology`."""
 
     epoch: int = wire.int32("0+")
-    subtopologies: Sequence[Subtopology] | None = wire.array(Subtopology, "0+", nullable="0+")
+    subtopologies: Sequence[Subtopology] | None = wire.array(Subtopology, "0+", nullable="0+", default=None)
 
 
 @message

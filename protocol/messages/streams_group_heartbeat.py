@@ -95,16 +95,16 @@ class StreamsGroupHeartbeatRequest:
     endpoint_information_epoch: int = wire.int32("0+")
     instance_id: str | None = wire.string("0+", nullable="0+", default=None)
     rack_id: str | None = wire.string("0+", nullable="0+", default=None)
-    rebalance_timeout_ms: int = wire.int32("0+")
+    rebalance_timeout_ms: int = wire.int32("0+", default=-1)
     topology: Topology | None = wire.struct(Topology, "0+", nullable="0+", default=None)
-    active_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
-    standby_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
-    warmup_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
+    active_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+", default=None)
+    standby_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+", default=None)
+    warmup_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+", default=None)
     process_id: str | None = wire.string("0+", nullable="0+", default=None)
     user_endpoint: Endpoint | None = wire.struct(Endpoint, "0+", nullable="0+", default=None)
-    client_tags: Sequence[KeyValue] | None = wire.array(KeyValue, "0+", nullable="0+")
-    task_offsets: Sequence[TaskOffset] | None = wire.array(TaskOffset, "0+", nullable="0+")
-    task_end_offsets: Sequence[TaskOffset] | None = wire.array(TaskOffset, "0+", nullable="0+")
+    client_tags: Sequence[KeyValue] | None = wire.array(KeyValue, "0+", nullable="0+", default=None)
+    task_offsets: Sequence[TaskOffset] | None = wire.array(TaskOffset, "0+", nullable="0+", default=None)
+    task_end_offsets: Sequence[TaskOffset] | None = wire.array(TaskOffset, "0+", nullable="0+", default=None)
     shutdown_application: bool = wire.boolean("0+")
 
 
@@ -146,10 +146,10 @@ class StreamsGroupHeartbeatResponse:
     acceptable_recovery_lag: int = wire.int32("0+")
     task_offset_interval_ms: int = wire.int32("0+")
     status: Sequence[Status] | None = wire.array(Status, "0+", nullable="0+")
-    active_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
-    standby_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
-    warmup_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+")
+    active_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+", default=None)
+    standby_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+", default=None)
+    warmup_tasks: Sequence[TaskIds] | None = wire.array(TaskIds, "0+", nullable="0+", default=None)
     endpoint_information_epoch: int = wire.int32("0+")
     partitions_by_user_endpoint: Sequence[EndpointToPartitions] | None = wire.array(
-        EndpointToPartitions, "0+", nullable="0+"
+        EndpointToPartitions, "0+", nullable="0+", default=None
     )

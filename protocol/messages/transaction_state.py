@@ -2,7 +2,7 @@
 
 Each key and value begins with an int16 version (`codec.encode_versioned`). A null value deletes.
     v1  transaction_log_value adds previous_producer_id (tagged), next_producer_id (tagged), client_transaction_version
-        (tagged)
+        (tagged), next_producer_epoch (tagged)
 """
 
 from collections.abc import Sequence
@@ -40,3 +40,4 @@ class TransactionLogValue:
     transaction_last_update_timestamp_ms: int = wire.int64("0+")
     transaction_start_timestamp_ms: int = wire.int64("0+")
     client_transaction_version: int = wire.int16("1+", tag=2)
+    next_producer_epoch: int = wire.int16("1+", tag=3, default=-1)
