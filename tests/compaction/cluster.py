@@ -62,7 +62,7 @@ class Cluster:
         base = self.ends[stream]
         self.ends[stream] = base + count
         payload = random.Random(hash((stream, base)) if seed is None else seed).randbytes(size)
-        return StreamBatch(stream, base, base + count, count, self.clock.now, payload)
+        return StreamBatch(stream, base, base + count, min(count, 10), self.clock.now, payload)
 
     async def upload(
         self, *objects: tuple[ObjectKind, Sequence[StreamBatch]], block_bytes: int = 64 * 1024

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,9 +17,12 @@ from s3stream.catalog.interface import Catalog
 from s3stream.errors import NodeFenced, StoreError
 from s3stream.model import ObjectKind, ObjectState, object_key
 from s3stream.object.reader import read_index
+from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
 from s3stream.store.memory import MemoryStore, let_through
+from s3stream.store.s3 import S3Settings, S3Store
 from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster
+from tests.support.s3 import s3_server
 
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
 KIB, MIB = 1024, 1024 * 1024
@@ -166,9 +169,18 @@ async def test_large_stream_objects_are_copied_by_the_store(some: Cluster) -> No
     assert await some.contents() == before
 
 
-async def test_on_local_files(tmp_path: Path) -> None:
-    store = LocalStore("l", tmp_path / "objects")
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db", store) as made:
+@pytest.fixture(params=["local", "s3"])
+def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    if request.param == "local":
+        yield LocalStore("local", tmp_path / "objects")
+        return
+    with s3_server(tmp_path) as server:
+        access = S3Settings(server.bucket, server.endpoint, server.region, server.access_key, server.secret_key)
+        yield S3Store("s3", access, rng=random.Random(1))
+
+
+async def test_on_durable_stores(durable: ObjectStore, tmp_path: Path) -> None:
+    async with cluster(f"sqlite:///{tmp_path}/catalog.db", durable) as made:
         ids = await made.start(3)
         for _ in range(4):
             await made.upload(
