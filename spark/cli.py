@@ -1,11 +1,14 @@
 """Command line of the Spark jobs: `anabranch spark`, `python -m spark`, or `spark/__main__.py` under spark-submit."""
 
+import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.ingest import IngestError, IngestSettings, Period, source_options, start_ingest
@@ -13,7 +16,7 @@ from spark.jars import SparkVersionError
 from spark.java import JavaNotFoundError, SparkNotFoundError
 from spark.session import build_session
 
-POLL_S = 1
+POLL_S = 0.2
 
 
 class PairType(click.ParamType[tuple[str, str]]):
@@ -85,9 +88,16 @@ def ingest(
     except (StreamingQueryException, PySparkException) as error:
         raise click.ClickException(f"the job failed: {str(error).strip().splitlines()[0]}") from error
     except KeyboardInterrupt:
+        quiet(spark)
         click.echo("stopped; the same command goes on from here", err=True)
     finally:
         spark.stop()
+
+
+def quiet(spark: SparkSession) -> None:
+    """Spark and its bridge are about to complain about being stopped in the middle."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    spark.sparkContext.setLogLevel("OFF")
 
 
 def read_text(text: str | None) -> str | None:
@@ -103,9 +113,11 @@ def read_text(text: str | None) -> str | None:
 def follow(query: StreamingQuery) -> Iterator[str]:
     """Wait for the end of a query; one line per micro-batch that had rows. Raises what the query failed with."""
     rows, seen = 0, -1
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(POLL_S))
+    active = True
+    while active:
+        # Not awaitTermination: an interrupt should find Python asleep rather than in a call to the JVM.
+        time.sleep(POLL_S)
+        active = query.isActive
         for progress in query.recentProgress:
             if progress["batchId"] <= seen or not progress["numInputRows"]:
                 continue
@@ -113,4 +125,5 @@ def follow(query: StreamingQuery) -> Iterator[str]:
             rows += progress["numInputRows"]
             seconds = progress["batchDuration"] / 1000
             yield f"batch {seen}: {progress['numInputRows']:,} rows in {seconds:.1f} s"
+    query.awaitTermination()
     yield f"{rows:,} rows in the table from this run"

@@ -4,6 +4,8 @@ Under `spark-submit` the JVM runs already and has the settings and jars it was g
 """
 
 import os
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,7 +39,12 @@ def build_session(name: str, *, master: str | None = None, settings: Mapping[str
         given = _local_settings(settings or {})
     for key, value in given.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    interrupt_handler = signal.getsignal(signal.SIGINT)
+    session = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        # Spark's own handler calls the JVM from within whatever call to it was interrupted, and both go astray.
+        signal.signal(signal.SIGINT, interrupt_handler)
+    return session
 
 
 def _local_settings(settings: Mapping[str, str]) -> dict[str, str]:

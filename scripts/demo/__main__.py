@@ -5,7 +5,9 @@ The data stays for a look around; the next run begins anew.
 """
 
 import argparse
+import logging
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from scripts.demo.clients import DemoError, Sent, create_topic, read_back, send
 from scripts.demo.flights import Tally, read_flights
 from scripts.demo.node import NodeProcess
-from scripts.demo.report import Check, check_table, delay_table, moments_table, size
+from scripts.demo.report import Check, check_table, delay_table, moments_table, request_line, size, storage_figures
 from spark.jars import SparkVersionError
 from spark.java import JavaNotFoundError, SparkNotFoundError
 
@@ -30,7 +32,6 @@ TOPIC = "flights"
 PARTITIONS = 6
 ROWS = 336_776
 """What the data set is known to hold."""
-CALLS = ("put", "multipart", "part", "get", "head", "list", "delete")
 WIDTH = 110
 """Columns where the output is no terminal."""
 MARKER = ".anabranch-demo"
@@ -123,7 +124,10 @@ class Demo:
     def ask_spark(self) -> "TableResult":
         """Run the ingest job and the query. Raises what a missing Java or Spark raises."""
         # Only here: everything else of the demo runs without Spark.
+        from pyspark.errors import PySparkException
+
         from scripts.demo.table import examine, ingest, start_session
+        from spark.cli import quiet
 
         started = time.monotonic()
         with self.console.status("starting Spark"):
@@ -134,6 +138,11 @@ class Demo:
             ready = time.monotonic()
             with self.console.status("Spark looks at the table"):
                 result = examine(spark, self.folder)
+        except PySparkException as error:
+            raise DemoError(f"Spark: {error}") from error
+        except KeyboardInterrupt:
+            quiet(spark)
+            raise
         finally:
             spark.stop()
         self.say(
@@ -151,6 +160,7 @@ class Demo:
 
     def restart(self) -> None:
         """An orderly stop, and a start on the same data."""
+        self.say(f"Kafka requests served: {request_line(self.status['requests'])}")
         stopped, started = self.node.stop(), self.node.start()
         self.say(f"node stopped on SIGTERM in {stopped:.1f} s (the rest uploaded), started again in {started:.1f} s")
         self.look("after restart")
@@ -175,26 +185,32 @@ class Demo:
         self.look("after reading back")
         self.check("consumer: served from objects, not from memory", True, self.status["store_calls"]["get"] > 0)
 
+    def verify(self) -> None:
+        """Stop the node for good, and have every object read and compared with the catalog."""
+        self.node.stop()
+        command = [
+            sys.executable,
+            "-m",
+            "broker",
+            "storage",
+            "verify",
+            "--deep",
+            "--data-dir",
+            str(self.folder / "node"),
+        ]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        words = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        self.say(f"anabranch storage verify --deep: {words[-1] if words else 'no output'}")
+        self.check("storage verify: exit code", 0, done.returncode)
+
     def look(self, moment: str) -> None:
         """Note the state of storage, as the node tells it."""
-        status = self.node.admin("GET", "/status")
-        figures = {
-            kind: f"{found['count']:,} ({size(found['bytes'])})" for kind, found in sorted(status["objects"].items())
-        }
-        wal, calls = status["wal"], status["store_calls"]
-        figures["WAL in use"] = size(wal["used_bytes"])
-        figures["log cache"] = size(status["log_cache_bytes"])
-        figures["block cache"] = size(status["block_cache_bytes"])
-        for kind in CALLS:
-            figures[f"{kind} calls since start"] = f"{calls[kind]:,}"
-        figures["bytes written since start"] = size(calls["bytes_written"])
-        figures["bytes read since start"] = size(calls["bytes_read"])
-        self.moments[moment] = figures
-        self.status = status
+        self.status = self.node.admin("GET", "/status")
+        self.moments[moment] = storage_figures(self.status)
 
     def summary(self) -> bool:
         """Print what was counted; whether all of it is exact."""
-        self.console.print(moments_table("Storage", self.moments))
+        self.console.print(moments_table("Storage (calls and bytes: since the node's start)", self.moments))
         self.console.print(check_table(self.checks))
         exact = all(check.holds for check in self.checks)
         seconds = time.monotonic() - self.started
@@ -220,7 +236,7 @@ def where_to_look(demo: Demo) -> str:
     folder = demo.folder
     return (
         f"Where to look next:\n"
-        f"  {folder / 'node' / 'objects'}: the objects\n"
+        f"  .venv/bin/anabranch storage ls --data-dir {folder / 'node'}: the objects\n"
         f"  {folder / 'table'}: Spark's table\n"
         f"  {demo.node.log}: what the node said\n"
         f"  the node again, with this data: .venv/bin/anabranch serve --data-dir {folder / 'node'}\n"
@@ -233,6 +249,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("demo-data"), help="where its data goes (%(default)s)")
     options = parser.parse_args(arguments)
+    # Spark's bridge tells of an interrupt with a stack trace; what the demo has to say, it prints.
+    logging.disable()
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
     with ExitStack() as stack:
         try:
@@ -240,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
             demo = Demo(options.folder, console)
             stack.callback(demo.node.end)
             demo.run()
-            demo.node.stop()
+            demo.verify()
         except DemoError as error:
             console.print(f"[bold red]the demo failed[/bold red]: {error}", highlight=False)
             return 1

@@ -1,8 +1,9 @@
 """What the demo shows: tables of delays, objects, calls and checks."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -12,9 +13,20 @@ from scripts.demo.table import DelayRow
 
 HOURS = range(5, 24)
 """Hours of the day with scheduled departures (there is one flight at 1, and it was cancelled)."""
-DELAY_TITLE = "Mean departure delay in minutes by carrier and scheduled hour (Spark)"
+DELAY_TITLE = "Mean departure delay in minutes, by carrier and scheduled hour"
 LONG = 10**12
 """Numbers from here on are shown by their last digits."""
+KINDS = {"SSO": "stream set objects", "SO": "stream objects"}
+CALLS = {
+    "PUT calls": "put",
+    "multipart calls": "multipart",
+    "part calls": "part",
+    "GET calls": "get",
+    "HEAD calls": "head",
+    "LIST calls": "list",
+    "DELETE calls": "delete",
+}
+"""Calls to the object store, counted by the node since its start."""
 SHADES = ((5, "green"), (15, "yellow"), (30, "dark_orange"), (10**6, "bold red"))
 
 
@@ -81,6 +93,8 @@ def check_table(checks: Sequence[Check]) -> Table:
 
 def shown(value: object) -> str:
     """A value of a check, short."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}" if value < LONG else f"… {value % LONG:,}"
     if isinstance(value, Mapping):
@@ -88,13 +102,40 @@ def shown(value: object) -> str:
     return str(value)
 
 
+def storage_figures(status: Mapping[str, Any]) -> dict[str, str]:
+    """What a node's status tells of its storage, ready to be shown."""
+    objects = Counter({name: found["count"] for name, found in status["objects"].items()})
+    sizes = Counter({name: found["bytes"] for name, found in status["objects"].items()})
+    figures = {}
+    for kind, label in KINDS.items():
+        name = f"{kind} committed"
+        figures[f"{label} ({kind})"] = f"{objects[name]:,}: {size(sizes[name])}" if objects[name] else "0"
+    replaced = [f"{kind} destroyed" for kind in KINDS]
+    count, total = sum(objects[name] for name in replaced), sum(sizes[name] for name in replaced)
+    figures["replaced, kept for readers"] = f"{count:,}: {size(total)}" if count else "0"
+    figures["WAL in use"] = size(status["wal"]["used_bytes"])
+    figures["log cache"] = size(status["log_cache_bytes"])
+    figures["block cache"] = size(status["block_cache_bytes"])
+    figures |= {label: f"{status['store_calls'][kind]:,}" for label, kind in CALLS.items()}
+    figures["bytes written"] = size(status["store_calls"]["bytes_written"])
+    figures["bytes read"] = size(status["store_calls"]["bytes_read"])
+    return figures
+
+
+def request_line(requests: Mapping[str, int]) -> str:
+    """Kafka requests by kind, the most frequent first."""
+    ordered = sorted(requests.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {count:,}" for name, count in ordered)
+
+
 def moments_table(title: str, moments: Mapping[str, Mapping[str, str]]) -> Table:
-    """Figures (rows) at several moments (columns)."""
+    """The same figures (rows) at several moments (columns); those that stay zero are left out."""
     table = Table(title=title, box=SIMPLE, title_justify="left")
     table.add_column("")
     for moment in moments:
         table.add_column(moment, justify="right")
-    figures = list(dict.fromkeys(name for column in moments.values() for name in column))
-    for name in figures:
-        table.add_row(name, *(column.get(name, "·") for column in moments.values()))
+    for name in next(iter(moments.values()), {}):
+        values = [column[name] for column in moments.values()]
+        if any(value != "0" for value in values):
+            table.add_row(name, *values)
     return table

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from scripts.demo.flights import Tally
+from spark.cli import follow
 from spark.flights import FLIGHT_SCHEMA, departure_delays
 from spark.ingest import IngestSettings, Period, start_ingest
 from spark.session import build_session
@@ -53,7 +54,8 @@ def ingest(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
         schema=FLIGHT_SCHEMA,
         period=Period.MONTH,
     )
-    start_ingest(spark, settings).awaitTermination()
+    for _ in follow(start_ingest(spark, settings)):
+        pass
 
 
 def examine(spark: SparkSession, folder: Path) -> TableResult:
