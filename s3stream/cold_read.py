@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 LOCATIONS_PER_LOOKUP = 32
 STALE_RETRIES = 3
 READER_IDLE_S = 30
+AHEAD_FILLS_MAX = 64
+"""Look-ups and indexes that one window may load: where every object holds next to nothing, a window stays short."""
 READ_AHEAD_FIRST_BYTES = 1024 * 1024
 
 
@@ -101,6 +103,18 @@ class _Ahead:
     """When it last read on, in the loop's time."""
 
 
+@dataclass(slots=True)
+class _AheadPlan:
+    """One window: the blocks chosen so far."""
+
+    stream_id: int
+    at: int
+    window_bytes: int
+    committed_end: int
+    size_bytes: int = 0
+    blocks: list[_NeedBlocks] = field(default_factory=list)
+
+
 class ColdReader:
     """Serves reads of committed data."""
 
@@ -145,6 +159,9 @@ class ColdReader:
         priority = Priority.TAIL if newest else Priority.CATCH_UP
         request = _Request(stream_id, offset, bytes_max, end_offset, committed_end, priority)
         batches = request.batches
+        ahead = self._readers.pop((stream_id, offset), None)
+        if ahead is not None and offset < ahead.until:
+            self._extend(request, ahead, offset)
         need = self._walk(request)
         if need is not None:
             # Shared by its whole meaning, so that a client that asks again and again starts no second load.
@@ -152,7 +169,7 @@ class ColdReader:
             found = await self._shared(key, lambda: self._complete(request, need))
             assert isinstance(found, list)
             batches = found
-        self._look_ahead(request, batches[-1].end_offset)
+        self._remember(request, ahead, batches[-1].end_offset)
         return list(batches)
 
     async def find_time(
@@ -341,6 +358,12 @@ class ColdReader:
         self, info: ObjectInfo, entries: Sequence[IndexEntry], priority: Priority
     ) -> list[CachedBlock]:
         """The blocks of the entries; those under way for somebody else are waited for, not read again."""
+        return await self._end_blocks(self._begin_blocks(info, entries, priority))
+
+    def _begin_blocks(
+        self, info: ObjectInfo, entries: Sequence[IndexEntry], priority: Priority
+    ) -> list["asyncio.Future[object] | CachedBlock"]:
+        """Have the blocks loaded that are not in the cache."""
         store, key = self._store(info), self._key(info)
         waiting: list[asyncio.Future[object] | CachedBlock] = []
         for entry in entries:
@@ -359,6 +382,10 @@ class ColdReader:
                 self._stats.reads_joined += 1
                 self.io.urge(self._answers[block_key], priority)
             waiting.append(loading)
+        return waiting
+
+    @staticmethod
+    async def _end_blocks(waiting: Sequence["asyncio.Future[object] | CachedBlock"]) -> list[CachedBlock]:
         blocks = []
         for item in waiting:
             block = item if isinstance(item, CachedBlock) else await asyncio.shield(item)
@@ -422,22 +449,25 @@ class ColdReader:
 
     # read-ahead
 
-    def _look_ahead(self, request: _Request, next_offset: int) -> None:
+    def _remember(self, request: _Request, ahead: _Ahead | None, next_offset: int) -> None:
         """Know the reader by where it will read next; from its second read on, keep up to two windows before it."""
         settings = self._settings
         if settings.read_ahead_bytes_max <= 0:
             return
-        ahead = self._readers.pop((request.stream_id, request.offset), None)
         if ahead is None:
             ahead = _Ahead(mark=next_offset, until=next_offset)
         else:
             ahead.read_s = asyncio.get_running_loop().time()
-            start = max(next_offset, ahead.until)
-            if not ahead.busy and next_offset >= ahead.mark and start < request.committed_end:
-                self._start_ahead(request, ahead, start)
+            self._extend(request, ahead, next_offset)
         self._readers[request.stream_id, next_offset] = ahead
         if len(self._readers) > settings.read_ahead_readers:
             self._readers.popitem(last=False)
+
+    def _extend(self, request: _Request, ahead: _Ahead, offset: int) -> None:
+        """Start the next window when the reader has come to the one before it."""
+        start = max(offset, ahead.until)
+        if not ahead.busy and offset >= ahead.mark and start < request.committed_end:
+            self._start_ahead(request, ahead, start)
 
     def _start_ahead(self, request: _Request, ahead: _Ahead, start: int) -> None:
         """Start the next window, if the bound of all windows allows; readers at work share it equally."""
@@ -446,38 +476,53 @@ class ColdReader:
         fair = max(self._ahead_bytes_max // (2 * active), settings.object_block_bytes)
         window = min(ahead.window_bytes, settings.read_ahead_bytes_max, fair)
         if self._ahead_bytes + window <= self._ahead_bytes_max:
-            ahead.busy = True
-            ahead.mark = start
+            plan = _AheadPlan(request.stream_id, start, window, request.committed_end)
+            lacking = self._plan_ahead(plan)
+            ahead.mark, ahead.until = start, plan.at
+            ahead.busy = lacking is not None
             ahead.window_bytes = min(window * 2, settings.read_ahead_bytes_max)
-            self._spawn(self._read_ahead(request.stream_id, start, window, request.committed_end, ahead))
+            self._spawn(self._read_ahead(plan, lacking, ahead))
             self._ahead_bytes += window
 
-    async def _read_ahead(self, stream_id: int, start: int, window: int, committed_end: int, ahead: _Ahead) -> None:
-        """Load about `window` bytes from `start` into the block cache. A failure is left to the read that needs it."""
+    def _plan_ahead(self, plan: _AheadPlan) -> _NeedLocation | _NeedIndex | None:
+        """Choose blocks as far as memory tells which there are; None when the window is full, else what is lacking."""
+        while plan.at < plan.committed_end and plan.size_bytes < plan.window_bytes:
+            location = self._location(plan.stream_id, plan.at)
+            if location is None:
+                return _NeedLocation(plan.at)
+            index = self._indexes.get(location.object.object_id)
+            if index is None:
+                return _NeedIndex(location.object)
+            end = location.range.end_offset
+            entries = self._choose(index, plan.stream_id, plan.at, end, plan.window_bytes - plan.size_bytes)
+            plan.blocks.append(_NeedBlocks(location.object, entries))
+            plan.size_bytes += sum(entry.size_bytes for entry in entries)
+            plan.at = min(entries[-1].end_offset, end)
+        return None
+
+    async def _read_ahead(self, plan: _AheadPlan, lacking: _NeedLocation | _NeedIndex | None, ahead: _Ahead) -> None:
+        """Load a window into the block cache. A failure is left to the read that needs the data."""
         try:
-            at, size = start, 0
-            plan: list[_NeedBlocks] = []
-            while at < committed_end and size < window:
-                location = self._location(stream_id, at)
-                if location is None:
-                    await self._find_location(stream_id, at, committed_end)
-                    continue
-                index = await self._index(location.object)
-                entries = self._choose(index, stream_id, at, location.range.end_offset, window - size)
-                plan.append(_NeedBlocks(location.object, entries))
-                size += sum(entry.size_bytes for entry in entries)
-                at = min(entries[-1].end_offset, location.range.end_offset)
-            ahead.until = at
+            fills = 0
+            while lacking is not None and fills < AHEAD_FILLS_MAX:
+                fills += 1
+                if isinstance(lacking, _NeedLocation):
+                    await self._find_location(plan.stream_id, lacking.offset, plan.committed_end)
+                else:
+                    await self._index(lacking.object)
+                lacking = self._plan_ahead(plan)
+            ahead.until = max(ahead.until, plan.at)
             ahead.busy = False
             self._stats.read_aheads += 1
-            self._stats.read_ahead_bytes += size
-            for need in plan:
-                await self._load_blocks(need.object, need.entries, Priority.READ_AHEAD)
+            self._stats.read_ahead_bytes += plan.size_bytes
+            loads = [self._begin_blocks(need.object, need.entries, Priority.READ_AHEAD) for need in plan.blocks]
+            for load in loads:
+                await self._end_blocks(load)
         except StorageError as error:
-            log.info("read-ahead failed", stream_id=stream_id, reason=str(error))
+            log.info("read-ahead failed", stream_id=plan.stream_id, reason=str(error))
         finally:
             ahead.busy = False
-            self._ahead_bytes -= window
+            self._ahead_bytes -= plan.window_bytes
 
 
 def _take(request: _Request, blocks: Sequence[CachedBlock], end_offset: int) -> bool:
