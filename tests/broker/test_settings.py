@@ -1,0 +1,94 @@
+"""Where settings come from, what a bad one says, and that the documentation is the models'."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker.cli.serve import serve
+from broker.settings import GIB, Settings
+from broker.settings_sources import (
+    SettingsError,
+    all_settings,
+    documentation,
+    load,
+    unknown_environment,
+)
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_defaults_hold() -> None:
+    settings = load({}, {})
+    assert settings == Settings()
+    assert settings.listener.port == 9092
+    assert settings.wal_path == Path("data/wal")
+    assert settings.objects_path == Path("data/objects")
+    assert settings.catalog_url == f"sqlite:///{Path.cwd()}/data/catalog.db"
+
+
+def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('[listener]\nport = 1\nhost = "0.0.0.0"\n[wal]\ncapacity_bytes = "2GiB"\n[node]\nnode_id = 7\n')
+    environment = {"ANABRANCH_PORT": "2", "ANABRANCH_HOST": "127.0.0.2"}
+    settings = load({"listener.port": "3"}, environment, file)
+    assert (settings.listener.port, settings.listener.host) == (3, "127.0.0.2")
+    assert (settings.wal.capacity_bytes, settings.node.node_id) == (2 * GIB, 7)
+    assert load({}, {"ANABRANCH_CONFIG": str(file)}).listener.port == 1
+
+
+BAD = {
+    "not a number": ({"ANABRANCH_PORT": "x"}, "setting listener.port from environment variable ANABRANCH_PORT: 'x'"),
+    "out of range": ({"ANABRANCH_PORT": "70000"}, "should be less than or equal to 65535"),
+    "not a size": ({"ANABRANCH_WAL_CAPACITY_BYTES": "1 parsec"}, "setting wal.capacity_bytes"),
+    "not a choice": ({"ANABRANCH_OBJECTS_STORE": "tape"}, "should be 'local' or 's3'"),
+    "no bucket": ({"ANABRANCH_OBJECTS_STORE": "s3"}, "setting objects.bucket: empty"),
+    "not a name": ({"ANABRANCH_CLUSTER": "a b"}, "setting node.cluster"),
+    "limits crossed": ({"ANABRANCH_NETWORK_NODE_BYTES_MAX": "2048"}, "is less than request_bytes_max"),
+    "timeouts crossed": ({"ANABRANCH_GROUP_SESSION_TIMEOUT_MIN_MS": "9999999"}, "is more than"),
+    "no such file": ({"ANABRANCH_CONFIG": "/nowhere.toml"}, "settings file /nowhere.toml: No such file"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
+    environment, expected = BAD[what]
+    with pytest.raises(SettingsError) as raised:
+        load({}, environment)
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[wal", "not valid TOML"),
+        ("[wall]\n", "unknown table [wall]; known are node, listener"),
+        ("[wal]\nsize = 1\n", "unknown setting wal.size; [wal] has path, capacity_bytes, durability"),
+        ("wal = 1\n", "unknown table [wal]"),
+    ],
+)
+def test_a_bad_file_is_named_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as raised:
+        load({}, {}, file)
+    assert expected in str(raised.value)
+
+
+def test_names_are_unique_and_slips_are_noticed() -> None:
+    names = [setting.outside_name for setting in all_settings()]
+    assert len(names) == len(set(names))
+    assert unknown_environment({"ANABRANCH_PROT": "1", "ANABRANCH_PORT": "1", "PATH": ""}) == ["ANABRANCH_PROT"]
+
+
+def test_help_lists_every_flag() -> None:
+    shown = CliRunner().invoke(serve, ["--help"], terminal_width=200)
+    assert shown.exit_code == 0
+    for setting in all_settings():
+        assert f"{setting.flag} " in shown.output
+
+
+def test_the_documentation_is_the_models() -> None:
+    written = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert written == documentation(), "run `python -m broker.settings_sources`"
