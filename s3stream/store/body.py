@@ -16,8 +16,8 @@ class Body:
     """What botocore and aiohttp take for a body: it has a length, and is iterated once per attempt."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
-        self._parts = [memoryview(part).cast("B") for part in parts if len(part)]
-        self._size = sum(len(part) for part in self._parts)
+        self._pieces = list(_pieces(parts))
+        self._size = sum(len(piece) for piece in self._pieces)
 
     def __len__(self) -> int:
         return self._size
@@ -26,37 +26,40 @@ class Body:
         return self._size > 0
 
     def __aiter__(self) -> "_Pieces":
-        return _Pieces(self.pieces())
+        return _Pieces(iter(self._pieces))
 
     def read(self) -> bytes:
         """All of it. botocore tells a streamed body from a bad parameter by this method, and does not call it."""
-        return b"".join(self._parts)
+        return b"".join(self._pieces)
 
     def checksum(self) -> str:
         """CRC32C as S3 writes it."""
         crc = 0
-        for part in self._parts:
-            crc = crc32c(part, crc)
+        for piece in self._pieces:
+            crc = crc32c(piece, crc)
         return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
-    def pieces(self) -> Iterator[Buffer]:
-        """The buffers to write, in order."""
-        small: list[Buffer] = []
-        small_bytes = 0
-        for part in self._parts:
-            if len(part) < GATHER_BYTES:
-                small.append(part)
-                small_bytes += len(part)
-                if small_bytes < PIECE_BYTES:
-                    continue
-            if small:
-                yield b"".join(small)
-                small, small_bytes = [], 0
-            if len(part) >= GATHER_BYTES:
-                for at in range(0, len(part), PIECE_BYTES):
-                    yield part[at : at + PIECE_BYTES]
-        if small:
+
+def _pieces(parts: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The buffers to write, in order: pieces of large ones, small ones joined."""
+    small: list[Buffer] = []
+    small_bytes = 0
+    for part in parts:
+        size = len(part)
+        if size < GATHER_BYTES:
+            small.append(part)
+            small_bytes += size
+            if small_bytes < PIECE_BYTES:
+                continue
+        if small_bytes:
             yield b"".join(small)
+            small, small_bytes = [], 0
+        if size >= GATHER_BYTES:
+            view = memoryview(part)
+            for at in range(0, size, PIECE_BYTES):
+                yield view[at : at + PIECE_BYTES]
+    if small_bytes:
+        yield b"".join(small)
 
 
 class _Pieces:
