@@ -158,14 +158,18 @@ def commit_upload(connection: Connection, commit: UploadCommit) -> None:
     plan = plan_upload(commit, found, states, _next_stream_id(connection))
     _commit_objects(connection, commit.objects, plan, commit.now_ms)
     _insert_ranges(connection, plan.ranges)
-    update_streams(
-        connection,
-        {
-            key: {"end_offset": state.end_offset, "peak_timestamp_ms": state.peak_timestamp_ms}
-            for key, state in plan.ends.items()
-        },
-    )
-    update_streams(connection, {key: {"snapshot": snapshot} for key, snapshot in plan.snapshots.items()})
+    update_streams(connection, _stream_changes(plan))
+
+
+def _stream_changes(plan: CommitPlan) -> dict[int, dict[str, Any]]:
+    """The columns that change, by stream."""
+    changes: dict[int, dict[str, Any]] = {
+        key: {"end_offset": state.end_offset, "peak_timestamp_ms": state.peak_timestamp_ms}
+        for key, state in plan.ends.items()
+    }
+    for key, snapshot in plan.snapshots.items():
+        changes.setdefault(key, {})["snapshot"] = snapshot
+    return changes
 
 
 def commit_compaction(connection: Connection, commit: CompactionCommit) -> None:

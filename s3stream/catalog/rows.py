@@ -1,5 +1,6 @@
 """Rows to values, and the look-ups that several commands share."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -87,13 +88,12 @@ def destroy_if_dead(connection: Connection, ids: Collection[int], deadline_ms: i
 
 
 def update_streams(connection: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
-    """Set columns of many streams; every stream of one call changes the same columns."""
-    if not changes:
-        return
-    names = next(iter(changes.values()))
-    statement = update(streams).where(streams.c.stream_id == bindparam("key"))
-    statement = statement.values({name: bindparam(f"new_{name}") for name in names})
-    connection.execute(
-        statement,
-        [{"key": key, **{f"new_{name}": value for name, value in change.items()}} for key, change in changes.items()],
-    )
+    """Set columns of many streams: one statement for all that change the same columns."""
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for key, change in changes.items():
+        alike[tuple(change)].append(key)
+    for names, keys in alike.items():
+        statement = update(streams).where(streams.c.stream_id == bindparam("key"))
+        statement = statement.values({name: bindparam(f"new_{name}") for name in names})
+        rows = [{"key": key, **{f"new_{name}": value for name, value in changes[key].items()}} for key in keys]
+        connection.execute(statement, rows)
