@@ -1,120 +1,33 @@
-"""The device under the log: a raw block device or a file, opened with O_DIRECT, worked by threads of its own.
+"""The device under the log: a raw block device or a file, opened with O_DIRECT, locked, and with a known guarantee.
 
-Requests go to the threads through a queue and come back through an eventfd that the event loop watches, several per
-wake-up: the loop never waits for the disk, and a write costs it two queue operations. Only this module touches a disk.
+Files are made with every byte written, so that writes of the log never allocate. Only the `wal.device*` modules touch a
+disk.
 """
 
 import errno
 import fcntl
 import os
 import stat
-from asyncio import AbstractEventLoop, get_running_loop, to_thread
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from queue import SimpleQueue
 from struct import pack
-from threading import Thread
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from wal.block import aligned_buffer
-from wal.format import PAGE_BYTES, RING_POSITION
-from wal.interface import Durable, WalFailed, WalRefused
+from wal.device_raw import read_all, write_all
+from wal.device_threads import ThreadEngine
+from wal.format import PAGE_BYTES
+from wal.interface import WalRefused
+from wal.requests import IoRequest
 from wal.settings import WalSettings
 
 _LOG = structlog.get_logger(__name__)
 _PREWRITE_BYTES: Final = 4 << 20
-_JOIN_S: Final = 1.0
 _BLKSSZGET: Final = 0x1268
-
-
-class IoKind(Enum):
-    """What a request asks of the device."""
-
-    READ = 1
-    WRITE = 2
-    FLUSH = 3
-
-
-Segment = tuple[int, memoryview]
-"""Position on the device and aligned memory to write from or read into."""
-
-
-class IoRequest:
-    """One request: several segments, in order; `done` is called on the event loop's thread with `error` set or None."""
-
-    __slots__ = ("check_header", "done", "error", "header", "kind", "segments", "submitted_at")
-
-    def __init__(
-        self,
-        kind: IoKind,
-        segments: Sequence[Segment],
-        done: Callable[["IoRequest"], None],
-        *,
-        check_header: bool = False,
-    ) -> None:
-        self.kind = kind
-        self.segments = segments
-        self.done = done
-        self.check_header = check_header
-        """Read both header copies after the write: a former owner sees in `header` that it was fenced."""
-        self.header: bytes | None = None
-        self.error: OSError | None = None
-        self.submitted_at = 0.0
-
-
-class Device(Protocol):
-    """What the log asks of a device. A write that completed without error is as durable as `description` says."""
-
-    @property
-    def name(self) -> str:
-        """Path, for messages."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Usable size."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """Kind of device, flags and the guarantee in force, for people."""
-        ...
-
-    @property
-    def shared(self) -> bool:
-        """Whether another host might have the device attached."""
-        ...
-
-    def submit(self, request: IoRequest) -> None:
-        """Start a request; its `done` runs on a later turn of the loop. Requests may complete in any order."""
-        ...
-
-    async def close(self) -> None:
-        """Release the device; no request may be under way, unless the log failed."""
-        ...
-
-
-async def perform(device: Device, kind: IoKind, segments: Sequence[Segment] = ()) -> None:
-    """Submit one request and wait for it; raises WalFailed."""
-    durable = Durable()
-    error: list[OSError] = []
-
-    def done(request: IoRequest) -> None:
-        if request.error is not None:
-            error.append(request.error)
-        durable.complete()
-
-    device.submit(IoRequest(kind, segments, done))
-    await durable
-    if error:
-        where = f" at position {segments[0][0]}" if segments else ""
-        raise WalFailed(f"{device.name}: {kind.name.lower()}{where} failed: {error[0]}") from error[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +46,12 @@ class Opened:
 
 
 class FileDevice:
-    """A file or block device behind `writers` threads."""
+    """A file or block device, opened."""
 
     def __init__(self, opened: Opened, writers: int) -> None:
         self._opened: Final = opened
-        self._writers: Final = writers
-        self._queue: SimpleQueue[IoRequest | None] = SimpleQueue()
-        self._completed: deque[IoRequest] = deque()
-        self._signalled = False
-        self._event_fd = -1
-        self._threads: list[Thread] = []
-        self._loop: AbstractEventLoop | None = None
+        # One more than the writes in flight, so that a header write never waits behind them.
+        self._engine: Final = ThreadEngine(opened.fd, writers + 1)
 
     @property
     def name(self) -> str:
@@ -160,10 +68,7 @@ class FileDevice:
         """Kind, flags and guarantee."""
         opened = self._opened
         kind = "block device" if opened.block_device else "file"
-        flags = (
-            " ".join(name for name, used in (("O_DIRECT", opened.direct), ("O_DSYNC", opened.synced)) if used)
-            or "buffered"
-        )
+        flags = " ".join(name for name, used in (("O_DIRECT", opened.direct), ("O_DSYNC", opened.synced)) if used)
         return f"{kind}, {flags}: {opened.why}"
 
     @property
@@ -172,91 +77,13 @@ class FileDevice:
         return self._opened.block_device and _sys_folder(os.fstat(self._opened.fd), "loop") is None
 
     def submit(self, request: IoRequest) -> None:
-        """Hand a request to the threads."""
-        if self._loop is None:
-            self._start()
-        self._queue.put(request)
-
-    def _start(self) -> None:
-        self._loop = get_running_loop()
-        self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._loop.add_reader(self._event_fd, self._on_completed)
-        # One more than the writes in flight, so that a header write never waits behind them. Daemons: a thread that
-        # hangs on a dead device must not keep the process.
-        for number in range(self._writers + 1):
-            thread = Thread(target=self._work, name=f"wal-writer-{number}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def _on_completed(self) -> None:
-        os.eventfd_read(self._event_fd)
-        # Cleared before the queue is drained: a request completed from here on signals again.
-        self._signalled = False
-        completed = self._completed
-        while completed:
-            request = completed.popleft()
-            request.done(request)
-
-    def _work(self) -> None:
-        page = aligned_buffer(RING_POSITION)
-        fd = self._opened.fd
-        while (request := self._queue.get()) is not None:
-            try:
-                if request.kind is IoKind.WRITE:
-                    for position, data in request.segments:
-                        write_all(fd, position, data)
-                    if request.check_header:
-                        read_all(fd, 0, page)
-                        request.header = bytes(page)
-                elif request.kind is IoKind.READ:
-                    for position, data in request.segments:
-                        read_all(fd, position, data)
-                else:
-                    os.fdatasync(fd)
-            except OSError as error:
-                request.error = error
-            self._completed.append(request)
-            if not self._signalled:
-                self._signalled = True
-                os.eventfd_write(self._event_fd, 1)
+        """Start a request."""
+        self._engine.submit(request)
 
     async def close(self) -> None:
-        """Stop the threads and close the descriptor; a thread that hangs on the device is left to it."""
-        for _ in self._threads:
-            self._queue.put(None)
-        if self._loop is not None:
-            await to_thread(self._join)
-            self._loop.remove_reader(self._event_fd)
-        if not any(thread.is_alive() for thread in self._threads):
-            if self._event_fd >= 0:
-                os.close(self._event_fd)
+        """Release the device; the descriptor stays open while a request hangs on it."""
+        if await self._engine.close():
             os.close(self._opened.fd)
-
-    def _join(self) -> None:
-        for thread in self._threads:
-            thread.join(timeout=_JOIN_S)
-
-
-def write_all(fd: int, position: int, data: memoryview) -> None:
-    """Write all of `data`; a short write goes on from the page it ended in, as O_DIRECT asks for whole pages."""
-    done = 0
-    while done < len(data):
-        written = os.pwrite(fd, data[done:], position + done)
-        advanced = done + written - (done + written) % PAGE_BYTES if done + written < len(data) else len(data)
-        if advanced <= done:
-            raise OSError(errno.EIO, f"wrote {written} of {len(data) - done} bytes at position {position + done}")
-        done = advanced
-
-
-def read_all(fd: int, position: int, data: memoryview) -> None:
-    """Fill `data`; the end of the device before that is an error."""
-    done = 0
-    while done < len(data):
-        count = os.preadv(fd, [data[done:]], position + done)
-        advanced = done + count - (done + count) % PAGE_BYTES if done + count < len(data) else len(data)
-        if advanced <= done:
-            raise OSError(errno.EIO, f"read {count} of {len(data) - done} bytes at position {position + done}")
-        done = advanced
 
 
 def open_device(

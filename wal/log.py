@@ -21,7 +21,6 @@ import structlog
 
 from wal.block import Block, BufferPool, aligned_buffer
 from wal.budget import Budget, io_count
-from wal.device import Device, IoKind, IoRequest, perform
 from wal.format import (
     PADDING_BYTES_MIN,
     PAGE_BYTES,
@@ -46,6 +45,7 @@ from wal.interface import (
 from wal.owner import HeaderWriter, check_fence, claim
 from wal.reader import read_ring
 from wal.recovery import BlockSpan, Scan, ScanEnd
+from wal.requests import Device, IoKind, IoRequest, perform
 from wal.settings import WalSettings
 from wal.stats import WalStats
 from wal.window import SlidingWindow

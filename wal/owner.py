@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Final
 
 from wal.block import aligned_buffer
-from wal.device import Device, IoKind, IoRequest, perform
 from wal.foreign import PROBE_BYTES, describe
 from wal.format import (
     CLUSTER_BYTES_MAX,
@@ -24,6 +23,7 @@ from wal.format import (
     newest_header,
 )
 from wal.interface import Durable, WalCorrupt, WalError, WalFailed, WalFenced, WalRefused
+from wal.requests import Device, IoKind, IoRequest, perform
 from wal.settings import WalSettings
 
 _FENCED: Final = "this node takes no more writes"

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from wal.block import aligned_buffer
-from wal.device import Device, IoKind, IoRequest
 from wal.format import Header
 from wal.interface import Durable, RecoveredRecord, WalFailed
 from wal.recovery import Scan
+from wal.requests import Device, IoKind, IoRequest
 
 CHUNK_BYTES: Final = 4 << 20
 READ_AHEAD: Final = 3

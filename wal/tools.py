@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from wal.block import aligned_buffer
-from wal.device import Device, IoKind, perform
 from wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown, decode_header
 from wal.interface import WalCorrupt, WalRefused
 from wal.log import DeltaWal
 from wal.owner import read_header, write_header
 from wal.reader import read_ring
 from wal.recovery import Scan, ScanEnd
+from wal.requests import Device, IoKind, perform
 from wal.resize import plan_resize
 from wal.settings import WalSettings
 

@@ -10,8 +10,8 @@ from asyncio import get_running_loop
 from dataclasses import dataclass
 from random import Random
 
-from wal.device import IoKind, IoRequest
 from wal.format import RING_POSITION
+from wal.requests import IoKind, IoRequest
 
 SECTOR_BYTES = 512
 

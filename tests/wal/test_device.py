@@ -9,18 +9,15 @@ import pytest
 from wal.block import aligned_buffer
 from wal.device import (
     FileDevice,
-    IoKind,
-    IoRequest,
     choose_durability,
     open_device,
-    perform,
-    read_all,
-    write_all,
     write_cache,
 )
+from wal.device_raw import read_all, write_all
 from wal.format import PAGE_BYTES, RING_POSITION
 from wal.interface import Durable, WalFailed, WalRefused
 from wal.log import DeltaWal
+from wal.requests import IoKind, IoRequest, perform
 from wal.settings import WalSettings
 
 MIB = 1 << 20

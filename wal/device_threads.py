@@ -1,0 +1,100 @@
+"""Threads that work the device: a write leaves the loop through a queue and comes back through an eventfd.
+
+The loop watches the eventfd and takes several completions per wake-up; it never waits for the disk. Why threads and
+not io_uring or native AIO: docs/adr/0002.
+"""
+
+import os
+from asyncio import AbstractEventLoop, get_running_loop, to_thread
+from collections import deque
+from queue import SimpleQueue
+from threading import Thread
+from typing import Final
+
+from wal.block import aligned_buffer
+from wal.device_raw import read_all, write_all
+from wal.format import RING_POSITION
+from wal.requests import IoKind, IoRequest
+
+_JOIN_S: Final = 1.0
+
+
+class ThreadEngine:
+    """Performs requests on `fd` in `threads` threads, which start with the first request."""
+
+    def __init__(self, fd: int, threads: int) -> None:
+        self._fd: Final = fd
+        self._count: Final = threads
+        self._queue: SimpleQueue[IoRequest | None] = SimpleQueue()
+        self._completed: deque[IoRequest] = deque()
+        self._signalled = False
+        self._event_fd = -1
+        self._threads: list[Thread] = []
+        self._loop: AbstractEventLoop | None = None
+
+    def submit(self, request: IoRequest) -> None:
+        """Hand a request to the threads."""
+        if self._loop is None:
+            self._start()
+        self._queue.put(request)
+
+    def _start(self) -> None:
+        self._loop = get_running_loop()
+        self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._loop.add_reader(self._event_fd, self._on_completed)
+        # Daemons: a thread that hangs on a dead device must not keep the process.
+        for number in range(self._count):
+            thread = Thread(target=self._work, name=f"wal-writer-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _on_completed(self) -> None:
+        os.eventfd_read(self._event_fd)
+        # Cleared before the queue is drained: a request completed from here on signals again.
+        self._signalled = False
+        completed = self._completed
+        while completed:
+            request = completed.popleft()
+            request.done(request)
+
+    def _work(self) -> None:
+        page = aligned_buffer(RING_POSITION)
+        while (request := self._queue.get()) is not None:
+            try:
+                self._perform(request, page)
+            except OSError as error:
+                request.error = error
+            self._completed.append(request)
+            if not self._signalled:
+                self._signalled = True
+                os.eventfd_write(self._event_fd, 1)
+
+    def _perform(self, request: IoRequest, page: memoryview) -> None:
+        if request.kind is IoKind.WRITE:
+            for position, data in request.segments:
+                write_all(self._fd, position, data)
+            if request.check_header:
+                read_all(self._fd, 0, page)
+                request.header = bytes(page)
+        elif request.kind is IoKind.READ:
+            for position, data in request.segments:
+                read_all(self._fd, position, data)
+        else:
+            os.fdatasync(self._fd)
+
+    async def close(self) -> bool:
+        """Stop the threads; return whether all did. One that hangs on the device is left to it."""
+        for _ in self._threads:
+            self._queue.put(None)
+        await to_thread(self._join)
+        if self._loop is not None:
+            self._loop.remove_reader(self._event_fd)
+        if any(thread.is_alive() for thread in self._threads):
+            return False
+        if self._event_fd >= 0:
+            os.close(self._event_fd)
+        return True
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join(timeout=_JOIN_S)

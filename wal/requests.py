@@ -1,0 +1,91 @@
+"""What the log asks of a device: requests that complete by callback, and the protocol that devices share."""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Protocol
+
+from wal.interface import Durable, WalFailed
+
+
+class IoKind(Enum):
+    """What a request asks of the device."""
+
+    READ = 1
+    WRITE = 2
+    FLUSH = 3
+
+
+Segment = tuple[int, memoryview]
+"""Position on the device and aligned memory to write from or read into."""
+
+
+class IoRequest:
+    """One request: several segments, in order; `done` is called on the event loop's thread with `error` set or None."""
+
+    __slots__ = ("check_header", "done", "error", "header", "kind", "segments", "submitted_at")
+
+    def __init__(
+        self,
+        kind: IoKind,
+        segments: Sequence[Segment],
+        done: Callable[["IoRequest"], None],
+        *,
+        check_header: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.segments = segments
+        self.done = done
+        self.check_header = check_header
+        """Read both header copies after the write: a former owner sees in `header` that it was fenced."""
+        self.header: bytes | None = None
+        self.error: OSError | None = None
+        self.submitted_at = 0.0
+
+
+class Device(Protocol):
+    """What the log asks of a device. A write that completed without error is as durable as `description` says."""
+
+    @property
+    def name(self) -> str:
+        """Path, for messages."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Usable size."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """Kind of device, flags and the guarantee in force, for people."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether another host might have the device attached."""
+        ...
+
+    def submit(self, request: IoRequest) -> None:
+        """Start a request; its `done` runs on a later turn of the loop. Requests may complete in any order."""
+        ...
+
+    async def close(self) -> None:
+        """Release the device; no request may be under way, unless the log failed."""
+        ...
+
+
+async def perform(device: Device, kind: IoKind, segments: Sequence[Segment] = ()) -> None:
+    """Submit one request and wait for it; raises WalFailed."""
+    durable = Durable()
+    error: list[OSError] = []
+
+    def done(request: IoRequest) -> None:
+        if request.error is not None:
+            error.append(request.error)
+        durable.complete()
+
+    device.submit(IoRequest(kind, segments, done))
+    await durable
+    if error:
+        where = f" at position {segments[0][0]}" if segments else ""
+        raise WalFailed(f"{device.name}: {kind.name.lower()}{where} failed: {error[0]}") from error[0]
