@@ -20,6 +20,9 @@ from s3stream.errors import StorageError
 from s3stream.model import ObjectKind
 from s3stream.object.format import IndexEntry
 
+SLICE_BLOCKS = 1000
+"""Blocks planned in one go: about a millisecond's work."""
+
 
 class PlanRefused(StorageError):
     """The inputs contradict each other: two hold the same offsets. Names the stream and the objects."""
@@ -94,10 +97,17 @@ class Survey:
 
     def add(self, source: Source) -> None:
         """Take in the entries of one more input."""
+        for _ in self.scan(source):
+            pass
+
+    def scan(self, source: Source) -> Iterator[None]:
+        """The same in slices: yields now and then, so that the caller can let others run."""
         base = len(self.sources) << 32
         self.sources.append(source)
         last_stream, start, blocks = -1, None, None
         for at, entry in enumerate(source.entries):
+            if at % SLICE_BLOCKS == SLICE_BLOCKS - 1:
+                yield
             if entry.stream_id != last_stream:
                 last_stream = entry.stream_id
                 start = self._starts.get(last_stream)
@@ -165,11 +175,22 @@ def runs(found: Survey) -> Iterator[Run]:
 
 def iterations(found: Survey, settings: CompactionSettings, memory_bytes: int, now_ms: int) -> Iterator[Iteration]:
     """The plan, an iteration at a time. `memory_bytes` bounds the blocks of one, unless a single block is longer."""
-    stream_objects = 0
+    return (each for each in plan_in_slices(found, settings, memory_bytes, now_ms) if each is not None)
+
+
+def plan_in_slices(
+    found: Survey, settings: CompactionSettings, memory_bytes: int, now_ms: int
+) -> Iterator[Iteration | None]:
+    """The same, with None now and then while the next iteration is not ready: the caller lets others run."""
+    stream_objects = since_yield = 0
     gathering = _Gathering()
     for run in runs(found):
         kind = ObjectKind.SO if _is_own_object(run, settings, now_ms) else ObjectKind.SSO
-        rest = list(run.pieces)
+        since_yield += len(run.pieces)
+        if since_yield >= SLICE_BLOCKS:
+            since_yield = 0
+            yield None
+        rest = run.pieces
         while rest:
             count, size = _fitting(rest, memory_bytes - gathering.size_bytes)
             if count == 0 and gathering.size_bytes:
@@ -193,30 +214,40 @@ class _Gathering:
     def __init__(self) -> None:
         self.size_bytes = 0
         self._writes: dict[tuple[ObjectKind, int], list[Piece]] = {}
+        self._reads: dict[int, list[list[IndexEntry]]] = {}
 
     def add(self, kind: ObjectKind, number: int, pieces: Sequence[Piece], size_bytes: int) -> None:
-        """Add neighbours to an output."""
+        """Add neighbours to an output; an object's blocks come in the order of their positions."""
         self.size_bytes += size_bytes
         self._writes.setdefault((kind, number), []).extend(pieces)
+        _add_reads(self._reads, pieces)
 
     def take(self) -> Iteration:
         """The iteration, and begin another."""
-        reads = merge_reads(piece for pieces in self._writes.values() for piece in pieces)
         writes = [Write(kind, number, pieces) for (kind, number), pieces in self._writes.items()]
-        iteration = Iteration(reads, writes, self.size_bytes)
-        self._writes, self.size_bytes = {}, 0
+        iteration = Iteration(_reads_of(self._reads), writes, self.size_bytes)
+        self._writes, self._reads, self.size_bytes = {}, {}, 0
         return iteration
 
 
 def merge_reads(pieces: Iterable[Piece]) -> list[Read]:
-    """One read per run of adjacent blocks of an object, by object and position."""
-    groups: list[tuple[int, list[IndexEntry]]] = []
-    for object_id, _, entry in sorted((each.source.object_id, each.entry.position, each.entry) for each in pieces):
-        if groups and groups[-1][0] == object_id and groups[-1][1][-1].end_position == entry.position:
-            groups[-1][1].append(entry)
+    """One read per run of adjacent blocks of an object, which come in the order of positions; by object."""
+    reads: dict[int, list[list[IndexEntry]]] = {}
+    _add_reads(reads, pieces)
+    return _reads_of(reads)
+
+
+def _add_reads(reads: dict[int, list[list[IndexEntry]]], pieces: Iterable[Piece]) -> None:
+    for source, entry in pieces:
+        groups = reads.setdefault(source.object_id, [])
+        if groups and groups[-1][-1].end_position == entry.position:
+            groups[-1].append(entry)
         else:
-            groups.append((object_id, [entry]))
-    return [_read(object_id, entries) for object_id, entries in groups]
+            groups.append([entry])
+
+
+def _reads_of(reads: Mapping[int, Sequence[Sequence[IndexEntry]]]) -> list[Read]:
+    return [_read(object_id, entries) for object_id in sorted(reads) for entries in reads[object_id]]
 
 
 def cut_read(read: Read, bytes_max: int) -> Iterator[Read]:

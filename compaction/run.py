@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compaction.node import BadInput, CompactionNode, Progress, ReportProgress, born_ms, labelled_writer_id
-from compaction.plan import Iteration, Source, Survey, Write, is_worthwhile, iterations, select
+from compaction.plan import (
+    SLICE_BLOCKS,
+    Iteration,
+    Source,
+    Survey,
+    Write,
+    is_worthwhile,
+    iterations,
+    plan_in_slices,
+    select,
+)
 from compaction.proof import Totals, prove_coverage, prove_totals
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, StreamRange
@@ -91,8 +101,8 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     for source in sources:
         # An object may have been destroyed since it was listed.
         if source.object_id in located:
-            survey.add(source)
-            await asyncio.sleep(0)
+            for _ in survey.scan(source):
+                await asyncio.sleep(0)
     if not is_worthwhile(survey, node.settings, now_ms):
         return None
     chosen = {source.object_id for source in survey.sources}
@@ -139,7 +149,10 @@ async def execute_sets(
     done_bytes = 0
     report(Progress("stream sets", 0, plan.survey.live_bytes))
     try:
-        for iteration in iterations(plan.survey, node.settings, memory_for_blocks(node), node.now_ms()):
+        for iteration in plan_in_slices(plan.survey, node.settings, memory_for_blocks(node), node.now_ms()):
+            if iteration is None:
+                await asyncio.sleep(0)
+                continue
             if timed:
                 node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
             blocks = await node.read_blocks(iteration.reads, store, throttle)
@@ -200,7 +213,9 @@ async def _write_stream_objects(
 
 
 async def _write_pieces(writer: ObjectWriter, write: Write, blocks: Blocks) -> None:
-    for piece in write.pieces:
+    for at, piece in enumerate(write.pieces, 1):
+        if at % SLICE_BLOCKS == 0:
+            await asyncio.sleep(0)
         await writer.write_block(piece.entry, blocks[piece.source.object_id, piece.entry.position])
 
 
