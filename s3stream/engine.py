@@ -172,7 +172,7 @@ class S3Stream:
     @property
     def block_cache_bytes(self) -> int:
         """Bytes the block cache holds."""
-        return self._reader.cache.size_bytes
+        return self._reader.loader.cache.size_bytes
 
     @property
     def stopped_streams(self) -> Mapping[int, StorageError]:
@@ -283,7 +283,7 @@ class S3Stream:
         if self._streams.pop(stream_id, None) is stream:
             self._closed_owners[stream_id] = StreamOwner(stream.epoch, stream.store)
             self._cache.forget_empty(stream_id)
-            self._reader.invalidate((stream_id,))
+            self._reader.loader.invalidate((stream_id,))
 
     # uploads
 
@@ -417,7 +417,7 @@ class S3Stream:
         self._cache.drop(stream_id)
         self.stats.dropped_bytes += before - self._cache.size_bytes
         self._untaken.discard(stream_id)
-        self._reader.invalidate((stream_id,))
+        self._reader.loader.invalidate((stream_id,))
 
     def _fenced(self, stream_id: int, error: StreamFenced) -> None:
         log.error("stream fenced", stream_id=stream_id, reason=str(error))
@@ -472,15 +472,15 @@ class S3Stream:
             delete_after_ms=now_ms + self._settings.delete_delay_ms,
         )
         stream.start_offset = max(stream.start_offset, info.start_offset)
-        self._reader.invalidate((stream.stream_id,))
+        self._reader.loader.invalidate((stream.stream_id,))
 
     async def loads_done(self) -> None:
         """Return when no read from objects is under way, those of readers that gave up included."""
-        await self._reader.loads_done()
+        await self._reader.loader.loads_done()
 
     def invalidate(self, stream_ids: Sequence[int]) -> None:
         """Forget where the streams' data lies: compaction has replaced objects. Reads find out by themselves, later."""
-        self._reader.invalidate(stream_ids)
+        self._reader.loader.invalidate(stream_ids)
 
     # stopping
 
@@ -508,7 +508,7 @@ class S3Stream:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        self._reader.close(StorageStopped("the engine is closed"))
+        self._reader.loader.close(StorageStopped("the engine is closed"))
         self._settle(self._cache.current, StorageStopped("the engine is closed"))
 
     def _fail(self, error: StorageError) -> None:

@@ -58,6 +58,8 @@ class StorageSettings:
     """Sequential readers that are remembered."""
     reads_in_flight: int = 16
     """Ranged GETs at the same time, all priorities together."""
+    cold_reads_in_flight: int = 64
+    """Reads of catch-up readers that load from objects at the same time, and as many of tail readers; others wait."""
     read_deadline_ms: int = 60_000
     """A ranged GET that takes longer, retries of the store included, fails."""
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from s3stream.cold_read import LOCATIONS_PER_LOOKUP
 from s3stream.engine import S3Stream
 from s3stream.errors import (
     CorruptObject,
@@ -22,6 +21,7 @@ from s3stream.errors import (
     StreamNotFound,
 )
 from s3stream.model import StreamBatch, object_key
+from s3stream.object_loader import LOCATIONS_PER_LOOKUP
 from s3stream.settings import StorageSettings
 from s3stream.stream import Stream
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same

@@ -1,0 +1,277 @@
+"""Brings locations, indexes and blocks of objects into memory, each once however many want it.
+
+Loads are tasks of the engine: whoever asked may give up, the load runs on into the caches. Objects are immutable, so
+only locations go stale, when compaction replaces an object; `invalidate` forgets them.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from s3stream.block_cache import BlockKey, ByteLru, CachedBlock
+from s3stream.catalog.interface import Catalog
+from s3stream.errors import (
+    CorruptObject,
+    Discontinuity,
+    OffsetOutOfRange,
+    StorageError,
+    StoreError,
+    StreamNotFound,
+)
+from s3stream.io_plan import Priority
+from s3stream.io_scheduler import IoScheduler
+from s3stream.model import ObjectInfo, RangeLocation, object_key
+from s3stream.object.format import IndexEntry
+from s3stream.object.reader import ObjectIndex, decode_block, index_tail_bytes, read_index
+from s3stream.settings import StorageSettings
+from s3stream.stats import StorageStats
+from s3stream.store.interface import ObjectStore
+
+LOCATIONS_PER_LOOKUP = 32
+
+Spawn: TypeAlias = Callable[[Coroutine[object, object, None]], None]
+"""Starts a task that outlives whoever asked, or raises StorageError."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedLocation:
+    """Where an offset of the stream lies is not known."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedIndex:
+    """An object's index is not in memory."""
+
+    object: ObjectInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NeedBlocks:
+    """Blocks of an object are not in memory."""
+
+    object: ObjectInfo
+    entries: Sequence[IndexEntry]
+
+
+Need: TypeAlias = NeedLocation | NeedIndex | NeedBlocks
+
+
+class ObjectLoader:
+    """What is known of committed data, and how to learn more."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        stores: Mapping[str, ObjectStore],
+        settings: StorageSettings,
+        stats: StorageStats,
+        cluster: str,
+        spawn: Spawn,
+    ) -> None:
+        self.cache: ByteLru[BlockKey, CachedBlock] = ByteLru(settings.block_cache_bytes)
+        self.indexes: ByteLru[int, ObjectIndex] = ByteLru(settings.index_cache_bytes)
+        self.io = IoScheduler(settings=settings, stats=stats, spawn=spawn)
+        self._catalog = catalog
+        self._stores = stores
+        self._settings = settings
+        self._stats = stats
+        self._cluster = cluster
+        self._spawn = spawn
+        self._locations: OrderedDict[int, list[RangeLocation]] = OrderedDict()
+        self._loading: dict[Hashable, asyncio.Future[object]] = {}
+        self._answers: dict[BlockKey, asyncio.Future[memoryview]] = {}
+        """The reads behind the blocks in `_loading`."""
+
+    def close(self, error: StorageError) -> None:
+        """Answer whoever waits for a load that was cancelled before it began."""
+        for future in self._loading.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+        self.io.close(error)
+
+    async def loads_done(self) -> None:
+        """Return when no load is under way."""
+        while self._loading:
+            await asyncio.wait(list(self._loading.values()))
+
+    def invalidate(self, stream_ids: Sequence[int]) -> None:
+        """Forget where the streams' data lies."""
+        for stream_id in stream_ids:
+            self._locations.pop(stream_id, None)
+
+    def location(self, stream_id: int, offset: int) -> RangeLocation | None:
+        """Where the offset lies, if that is known."""
+        locations = self._locations.get(stream_id)
+        if not locations:
+            return None
+        self._locations.move_to_end(stream_id)
+        at = bisect_right(locations, offset, key=_range_start) - 1
+        if at < 0 or offset >= locations[at].range.end_offset:
+            return None
+        return locations[at]
+
+    def is_newest(self, stream_id: int, offset: int, committed_end: int) -> bool:
+        """Whether the offset is known to lie in the stream's last range."""
+        location = self.location(stream_id, offset)
+        return location is not None and location.range.end_offset >= committed_end
+
+    async def find_location(self, stream_id: int, offset: int, committed_end: int) -> None:
+        """Ask the catalog; `location` knows then. Raises StreamNotFound, OffsetOutOfRange when the start has moved."""
+        self._stats.location_lookups += 1
+        found = list(await self._catalog.find_ranges(stream_id, offset, committed_end, limit=LOCATIONS_PER_LOOKUP))
+        if not found or not found[0].range.start_offset <= offset < found[0].range.end_offset:
+            info = (await self._catalog.get_streams((stream_id,))).get(stream_id)
+            if info is None:
+                raise StreamNotFound(f"stream {stream_id} is deleted")
+            if offset < info.start_offset:
+                raise OffsetOutOfRange(f"stream {stream_id}: offset {offset} is before the start {info.start_offset}")
+            raise Discontinuity(f"stream {stream_id}: no object holds offset {offset}, before the end {committed_end}")
+        self._locations[stream_id] = found
+        self._locations.move_to_end(stream_id)
+        if len(self._locations) > self._settings.location_cache_streams:
+            self._locations.popitem(last=False)
+
+    async def index(self, info: ObjectInfo) -> ObjectIndex:
+        """The index of an object."""
+        index = self.indexes.get(info.object_id)
+        if index is None:
+            found = await self.shared(("index", info.object_id), lambda: self._read_index(info))
+            assert isinstance(found, ObjectIndex)
+            index = found
+        return index
+
+    async def _read_index(self, info: ObjectInfo) -> ObjectIndex:
+        self._stats.index_reads += 1
+        index = await read_index(
+            self._store(info), self._key(info), index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes
+        )
+        self.indexes.put(info.object_id, index)
+        return index
+
+    async def load_blocks(
+        self, info: ObjectInfo, entries: Sequence[IndexEntry], priority: Priority
+    ) -> list[CachedBlock]:
+        """The blocks of the entries; those under way for somebody else are waited for, not read again."""
+        return await self.end_blocks(self.begin_blocks(info, entries, priority))
+
+    def begin_blocks(
+        self, info: ObjectInfo, entries: Sequence[IndexEntry], priority: Priority
+    ) -> list["asyncio.Future[object] | CachedBlock"]:
+        """Have the blocks loaded that are not in the cache."""
+        store, key = self._store(info), self._key(info)
+        waiting: list[asyncio.Future[object] | CachedBlock] = []
+        for entry in entries:
+            block_key = BlockKey(info.object_id, entry.position)
+            cached = self.cache.get(block_key)
+            if cached is not None:
+                waiting.append(cached)
+                continue
+            loading = self._loading.get(block_key)
+            if loading is None:
+                self._stats.block_cache_misses += 1
+                answer = self.io.submit(store, key, entry.position, entry.end_position, priority)
+                self._answers[block_key] = answer
+                loading = self._start(block_key, partial(self._decode, info, entry, answer))
+            else:
+                self._stats.reads_joined += 1
+                self.io.urge(self._answers[block_key], priority)
+            waiting.append(loading)
+        return waiting
+
+    @staticmethod
+    async def end_blocks(waiting: Sequence["asyncio.Future[object] | CachedBlock"]) -> list[CachedBlock]:
+        """Wait for what `begin_blocks` has begun."""
+        blocks = []
+        for item in waiting:
+            block = item if isinstance(item, CachedBlock) else await asyncio.shield(item)
+            assert isinstance(block, CachedBlock)
+            blocks.append(block)
+        return blocks
+
+    async def _decode(self, info: ObjectInfo, entry: IndexEntry, answer: "asyncio.Future[memoryview]") -> CachedBlock:
+        block_key = BlockKey(info.object_id, entry.position)
+        try:
+            # A copy, because a merged GET brings many blocks in one buffer, and each leaves the cache at its own time.
+            data = bytes(await answer)
+        finally:
+            del self._answers[block_key]
+        block = CachedBlock(decode_block(data, entry, where=f"{info.store}:{self._key(info)}"), len(data))
+        self.cache.put(block_key, block)
+        self._stats.block_cache_evicted_bytes = self.cache.evicted_bytes
+        return block
+
+    async def shared(self, key: Hashable, load: Callable[[], Coroutine[object, object, object]]) -> object:
+        """The result of the load under `key`: of the one under way, or of a new one that outlives this caller."""
+        future = self._loading.get(key)
+        if future is None:
+            future = self._start(key, load)
+        return await asyncio.shield(future)
+
+    def _start(self, key: Hashable, load: Callable[[], Coroutine[object, object, object]]) -> "asyncio.Future[object]":
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._spawn(self._run_load(key, future, load))
+        self._loading[key] = future
+        return future
+
+    async def _run_load(
+        self,
+        key: Hashable,
+        future: "asyncio.Future[object]",
+        load: Callable[[], Coroutine[object, object, object]],
+    ) -> None:
+        try:
+            result = await load()
+        except StorageError as error:
+            future.set_exception(error)
+            future.exception()  # everybody who asked may be gone
+        except BaseException:
+            future.set_exception(StoreError(f"the load of {key} was given up"))
+            future.exception()
+            raise
+        else:
+            future.set_result(result)
+        finally:
+            del self._loading[key]
+
+    def _store(self, info: ObjectInfo) -> ObjectStore:
+        store = self._stores.get(info.store)
+        if store is None:
+            raise StoreError(f"object {info.object_id} lies in the store {info.store!r}, which is not configured")
+        return store
+
+    def _key(self, info: ObjectInfo) -> str:
+        return object_key(self._cluster, info.object_id)
+
+
+def choose_entries(
+    index: ObjectIndex, stream_id: int, offset: int, end_offset: int, bytes_max: int
+) -> list[IndexEntry]:
+    """Entries from the one that holds `offset`, contiguous, as many as `bytes_max` needs, at least one."""
+    chosen: list[IndexEntry] = []
+    size, expected = 0, offset
+    for entry in index.find(stream_id, offset, end_offset):
+        if entry.start_offset > expected:
+            raise CorruptObject(
+                f"object {index.key}: stream {stream_id}: expected a block at offset {expected}, "
+                f"found [{entry.start_offset}, {entry.end_offset})"
+            )
+        chosen.append(entry)
+        size += entry.size_bytes
+        expected = entry.end_offset
+        if size >= bytes_max:
+            break
+    if not chosen:
+        raise CorruptObject(f"object {index.key}: stream {stream_id}: no block holds offset {offset}")
+    return chosen
+
+
+def _range_start(location: RangeLocation) -> int:
+    return location.range.start_offset
