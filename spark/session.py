@@ -4,9 +4,8 @@ Under `spark-submit` the JVM runs already and has the settings and jars it was g
 """
 
 import os
-import signal
-import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -39,12 +38,10 @@ def build_session(name: str, *, master: str | None = None, settings: Mapping[str
         given = _local_settings(settings or {})
     for key, value in given.items():
         builder = builder.config(key, value)
-    interrupt_handler = signal.getsignal(signal.SIGINT)
-    session = builder.getOrCreate()
-    if threading.current_thread() is threading.main_thread():
-        # Spark's own handler calls the JVM from within whatever call to it was interrupted, and both go astray.
-        signal.signal(signal.SIGINT, interrupt_handler)
-    return session
+    # In a thread of its own: a JVM whose start is interrupted is left behind and never ends, and Spark's own handler of
+    # Ctrl-C, which it installs in a main thread only, calls the JVM from within whatever call to it was interrupted.
+    with ThreadPoolExecutor(1) as starter:
+        return starter.submit(builder.getOrCreate).result()
 
 
 def _local_settings(settings: Mapping[str, str]) -> dict[str, str]:
