@@ -19,7 +19,6 @@ import structlog
 from s3stream.catalog.interface import Catalog, OpenStream
 from s3stream.cold_read import ColdReader
 from s3stream.errors import (
-    CatalogUnavailable,
     Discontinuity,
     OffsetOutOfRange,
     StorageError,
@@ -27,9 +26,10 @@ from s3stream.errors import (
     StreamFenced,
 )
 from s3stream.journal import Journal
-from s3stream.log_cache import Block, LogCache, ReadResult
+from s3stream.log_cache import LogCache, ReadResult
 from s3stream.model import StreamBatch, StreamInfo
-from s3stream.recovery import RecoveryPlan, StoppedStream, plan_recovery
+from s3stream.pipeline import UploadPipeline
+from s3stream.recovery import RecoveryPlan, plan_recovery
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
@@ -80,20 +80,8 @@ class S3Stream:
         self._now_ms = now_ms
         threshold = settings.threshold_bytes(wal.capacity_bytes)
         self._cache = LogCache(settings.log_cache_bytes, headroom_bytes=threshold)
-        self._wake = asyncio.Event()
-        self._journal = Journal(
-            wal,
-            self._cache,
-            threshold_bytes=threshold,
-            current_bytes_max=settings.log_cache_bytes + threshold,
-            pressure_bytes=int(wal.capacity_bytes * settings.wal_pressure_ratio),
-            age_s=settings.upload_age_ms / 1000,
-            on_due=self._wake.set,
-            on_failure=lambda error: self._fail(StorageStopped(f"the WAL failed: {error}")),
-            on_taken_up=self._taken_up,
-        )
         self._wal_full_bytes = int(wal.capacity_bytes * settings.wal_full_ratio)
-        self._uploader = Uploader(
+        uploader = Uploader(
             catalog=catalog,
             stores=stores,
             settings=settings,
@@ -103,27 +91,44 @@ class S3Stream:
             owner_of=self._owner_of,
             on_fenced=self._fenced,
         )
+        self._streams: dict[int, Stream] = {}
+        self._pipeline = UploadPipeline(
+            wal=wal,
+            cache=self._cache,
+            catalog=catalog,
+            uploader=uploader,
+            uploads_in_flight=settings.uploads_in_flight,
+            stats=self.stats,
+            streams=self._streams,
+            on_failure=self._fail,
+            on_progress=self._wake_writers,
+            on_gone=self._drop,
+        )
+        self._journal = Journal(
+            wal,
+            self._cache,
+            threshold_bytes=threshold,
+            current_bytes_max=settings.log_cache_bytes + threshold,
+            pressure_bytes=int(wal.capacity_bytes * settings.wal_pressure_ratio),
+            age_s=settings.upload_age_ms / 1000,
+            on_due=self._pipeline.wake,
+            on_failure=lambda error: self._fail(StorageStopped(f"the WAL failed: {error}")),
+            on_taken_up=self._pipeline.taken_up,
+        )
         self._reader = ColdReader(
             catalog=catalog, stores=stores, settings=settings, stats=self.stats, cluster=cluster, spawn=self._spawn
         )
-        self._streams: dict[int, Stream] = {}
-        self._closed_owners: dict[int, StreamOwner] = {}
-        self._untaken: set[int] = set()
-        self._stopped: dict[int, StoppedStream] = {}
         self._fenced_records: set[int] = set()
-        self._trimmable_wal_offset = -1
-        self._failure: StorageError | None = None
-        self._last_sealed: Block | None = None
-        self._upload_slots = asyncio.Semaphore(settings.uploads_in_flight)
         self._writable_waiters: list[asyncio.Future[None]] = []
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped_event = asyncio.Event()
         self._recovered = False
         self._closed = False
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
-        self._spawn(self._run_sealer())
+        self._spawn(self._pipeline.run(self._spawn))
         return self
 
     async def __aexit__(
@@ -138,7 +143,7 @@ class S3Stream:
     @property
     def error(self) -> StorageError | None:
         """Why the engine takes no more appends: the WAL failed, the node was fenced, closing; None while it does."""
-        return self._failure or self._journal.error
+        return self._pipeline.failure or self._journal.error
 
     @property
     def writable(self) -> bool:
@@ -159,6 +164,12 @@ class S3Stream:
             self._writable_waiters.append(waiter)
             await waiter
 
+    async def wait_stopped(self) -> StorageError:
+        """Return the reason once the engine takes no more appends."""
+        await self._stopped_event.wait()
+        assert self.error is not None
+        return self.error
+
     @property
     def log_cache_bytes(self) -> int:
         """Bytes the log cache holds."""
@@ -177,7 +188,7 @@ class S3Stream:
     @property
     def stopped_streams(self) -> Mapping[int, StorageError]:
         """Streams stopped at recovery, with why. Their records stay in the WAL, which is not trimmed meanwhile."""
-        return {key: stopped.error for key, stopped in self._stopped.items()}
+        return {key: stopped.error for key, stopped in self._pipeline.stopped.items()}
 
     # opening
 
@@ -192,12 +203,12 @@ class S3Stream:
         plan = plan_recovery(records, infos, self._node_id)
         self._adopt(plan)
         if plan.last_wal_offset >= 0 and not plan.live:
-            await self._trim_wal(plan.last_wal_offset)
+            await self._pipeline.trim_wal(plan.last_wal_offset)
         self._recovered = True
 
     def _adopt(self, plan: RecoveryPlan) -> None:
         """Put live records into the current block: it is sealed once their owners have replayed them."""
-        self._stopped = dict(plan.stopped)
+        self._pipeline.stopped = dict(plan.stopped)
         self._fenced_records = set(plan.fenced)
         stats = self.stats
         for stream_id, stopped in plan.stopped.items():
@@ -210,7 +221,7 @@ class S3Stream:
             for batch in batches:
                 run.add(batch)
             self._cache.grow(run)
-            self._untaken.add(stream_id)
+            self._pipeline.untaken.add(stream_id)
             stats.recovered_records += len(batches)
             stats.recovered_bytes += run.size_bytes
         block.wal_offset = plan.last_wal_offset
@@ -243,11 +254,11 @@ class S3Stream:
         info = item.info
         stream_id = info.stream_id
         error: StorageError | None = None
-        if stream_id in self._stopped:
-            error = self._stopped[stream_id].error
+        if stream_id in self._pipeline.stopped:
+            error = self._pipeline.stopped[stream_id].error
         runs = self._cache.runs_of(stream_id)
         recovered: Sequence[StreamBatch] = ()
-        if stream_id in self._untaken:
+        if stream_id in self._pipeline.untaken:
             recovered = runs.runs[-1].batches
             if recovered[0].base_offset != info.end_offset:
                 error = Discontinuity(
@@ -268,7 +279,6 @@ class S3Stream:
         )
         stream.error = error
         self._streams[stream_id] = stream
-        self._closed_owners.pop(stream_id, None)
         return stream
 
     async def close_stream(self, stream: Stream, *, discard: bool = False) -> None:
@@ -278,10 +288,9 @@ class S3Stream:
             stream.error = StorageStopped(f"stream {stream_id} is closed")
         if discard:
             self._drop(stream_id)
-        elif stream.next_offset > stream.committed_offset and stream_id not in self._untaken:
+        elif stream.next_offset > stream.committed_offset and stream_id not in self._pipeline.untaken:
             await self.flush()
         if self._streams.pop(stream_id, None) is stream:
-            self._closed_owners[stream_id] = StreamOwner(stream.epoch, stream.store)
             self._cache.forget_empty(stream_id)
             self._reader.loader.invalidate((stream_id,))
 
@@ -289,134 +298,21 @@ class S3Stream:
 
     async def flush(self) -> None:
         """Upload everything appended so far and trim the WAL. Raises StorageError when that can't be done."""
-        block = self._cache.current
-        if block.runs:
-            if self._untaken and (waiting := await self._untaken_alive()):
-                raise StorageError(f"streams {sorted(waiting)[:10]} were recovered, but nobody has taken them up")
-            if self._failure is not None:
-                raise StorageStopped(str(self._failure))
-            if block.settled is None:
-                block.settled = asyncio.get_running_loop().create_future()
-            self._journal.request_seal()
-        elif self._last_sealed is not None:
-            block = self._last_sealed
-        if block.settled is not None:
-            await asyncio.shield(block.settled)
-
-    async def _run_sealer(self) -> None:
-        """Seal the current block when it is due, an upload slot is free, and every recovered stream is taken up."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if not self._cache.current.due or (self._untaken and await self._untaken_alive()):
-                continue
-            await self._upload_slots.acquire()
-            if self._failure is not None:
-                self._settle(self._cache.current, self._failure)
-                return
-            previous = self._last_sealed
-            block = self._seal()
-            self._spawn(self._upload(block, previous.settled if previous is not None else None))
-
-    def _seal(self) -> Block:
-        """Close the current block, each stream's owner telling its state as of the end of its run."""
-        block = self._cache.seal()
-        if block.age_timer is not None:
-            block.age_timer.cancel()
-        if block.settled is None:
-            block.settled = asyncio.get_running_loop().create_future()
-        for stream_id, run in block.runs.items():
-            stream = self._streams.get(stream_id)
-            if stream is not None and stream.snapshot_source is not None:
-                assert stream.next_offset == run.end_offset, "a stream's last run ends where the stream does"
-                block.snapshots[stream_id] = stream.snapshot_source()
-            self.stats.appends += len(run.batches)
-            self.stats.append_bytes += run.size_bytes
-        self._last_sealed = block
-        return block
-
-    async def _upload(self, block: Block, previous: "asyncio.Future[None] | None") -> None:
-        try:
-            await self._uploader.upload(block, previous)
-            for stream_id, run in block.runs.items():
-                stream = self._streams.get(stream_id)
-                if stream is not None:
-                    stream.committed_offset = run.end_offset
-            self._cache.commit(block)
-            self.stats.log_cache_evicted_bytes = self._cache.evicted_bytes
-            await self._trim_wal(block.wal_offset)
-        except (StorageError, WalError) as error:
-            self._fail(StorageStopped(f"an upload failed: {error}"))
-            self._settle(block, self._failure)
-        except asyncio.CancelledError:
-            self._settle(block, StorageStopped("the engine was closed before the upload ended"))
-            raise
-        except BaseException as error:
-            self._fail(StorageStopped(f"an upload failed by a bug: {error!r}"))
-            self._settle(block, self._failure)
-            raise
-        else:
-            self._settle(block, None)
-        finally:
-            self._upload_slots.release()
-            self._wake_writers()
-
-    @staticmethod
-    def _settle(block: Block, error: StorageError | None) -> None:
-        if block.settled is None or block.settled.done():
-            return
-        if error is None:
-            block.settled.set_result(None)
-        else:
-            block.settled.set_exception(error)
-            block.settled.exception()  # nobody may be waiting; it is no surprise then
-
-    async def _trim_wal(self, wal_offset: int) -> None:
-        """Free the WAL up to a record before which all is committed; not while a stopped stream has records in it."""
-        self._trimmable_wal_offset = max(self._trimmable_wal_offset, wal_offset)
-        if self._stopped:
-            await self._release_deleted()
-        if not self._stopped and wal_offset >= 0:
-            await self._wal.trim(self._trimmable_wal_offset)
-
-    async def _release_deleted(self) -> None:
-        """A stopped stream that is deleted needs its records no more."""
-        alive = await self._catalog.get_streams(list(self._stopped))
-        for stream_id in self._stopped.keys() - alive.keys():
-            del self._stopped[stream_id]
+        await self._pipeline.flush()
 
     async def discard_recovered(self, stream_id: int) -> None:
         """Give up the WAL records of a stream stopped at recovery: a person's decision. It can be opened anew then."""
-        if self._stopped.pop(stream_id, None) is not None and self._trimmable_wal_offset >= 0:
-            await self._trim_wal(self._trimmable_wal_offset)
+        await self._pipeline.discard(stream_id)
 
     def _owner_of(self, stream_id: int) -> StreamOwner:
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            return self._closed_owners[stream_id]
+        stream = self._streams[stream_id]
         return StreamOwner(stream.epoch, stream.store)
-
-    def _taken_up(self, stream_id: int) -> None:
-        self._untaken.discard(stream_id)
-        if not self._untaken:
-            self._wake.set()
-
-    async def _untaken_alive(self) -> set[int]:
-        """Recovered streams nobody has taken up; what was deleted meanwhile is dropped, so that it holds up nothing."""
-        try:
-            alive = await self._catalog.get_streams(list(self._untaken))
-        except CatalogUnavailable as error:
-            log.warning("recovered streams could not be looked up", reason=str(error))
-            return set(self._untaken)
-        for stream_id in self._untaken - alive.keys():
-            self._drop(stream_id)
-        return set(self._untaken)
 
     def _drop(self, stream_id: int) -> None:
         before = self._cache.size_bytes
         self._cache.drop(stream_id)
         self.stats.dropped_bytes += before - self._cache.size_bytes
-        self._untaken.discard(stream_id)
+        self._pipeline.taken_up(stream_id)
         self._reader.loader.invalidate((stream_id,))
 
     def _fenced(self, stream_id: int, error: StreamFenced) -> None:
@@ -494,6 +390,7 @@ class S3Stream:
             return
         if self._journal.error is None:
             self._journal.error = StorageStopped("the engine is closing")
+            self._stopped_event.set()
             self._wake_writers()
         if upload and self._recovered:
             try:
@@ -509,15 +406,15 @@ class S3Stream:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._reader.loader.close(StorageStopped("the engine is closed"))
-        self._settle(self._cache.current, StorageStopped("the engine is closed"))
+        self._pipeline.settle_current(StorageStopped("the engine is closed"))
 
     def _fail(self, error: StorageError) -> None:
-        if self._failure is not None:
+        if self._pipeline.failure is not None:
             return
         log.error("storage stopped", reason=str(error))
-        self._failure = error
         self._journal.error = StorageStopped(str(error))
-        self._settle(self._cache.current, error)
+        self._stopped_event.set()
+        self._pipeline.fail(error)
         self._wake_writers()
 
     def _wake_writers(self) -> None:

@@ -1,5 +1,7 @@
 """The engine from append to object and back."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from s3stream.engine import S3Stream
 from s3stream.errors import Discontinuity, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
 from s3stream.model import ObjectKind, StreamBatch, object_key
 from s3stream.object.writer import ObjectWriter
+from tests.support.steps import Steps, step_catalog
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
 from wal.memory import MemoryWal
 
@@ -90,6 +93,18 @@ async def test_crash_recovers_what_was_durable_with_the_snapshot_before_it(tmp_p
             assert same(await read_all(stream), sent)
 
 
+async def test_evicted_data_is_not_held_by_anything(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path, replace(SMALL, log_cache_bytes=1)) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            payloads = [weakref.ref(batch.payload) for batch in fill(stream, 3)]
+            assert all(payload() is not None for payload in payloads)
+            await engine.flush()
+            gc.collect()
+            assert [payload() for payload in payloads] == [None] * 3
+
+
 async def test_full_wal_refuses_without_a_change_and_goes_on_after_the_upload(tmp_path: Path) -> None:
     async with memory_cluster(tmp_path, wal_bytes=50_000) as cluster:
         (stream_id,) = await cluster.create(1)
@@ -119,6 +134,7 @@ async def test_failed_wal_stops_appends_and_says_why(tmp_path: Path) -> None:
             cluster.wal.fail()
             assert stream.confirmed_offset == 20
             assert not engine.writable
+            assert "failed by the test" in str(await engine.wait_stopped())
             with pytest.raises(StorageStopped, match="failed by the test"):
                 _ = stream.append(make_batch(stream_id, 30))
             with pytest.raises(StorageStopped, match="failed by the test"):
@@ -224,6 +240,21 @@ async def test_deleted_streams_hold_up_neither_recovery_nor_uploads(tmp_path: Pa
             stream.snapshot_source = bytes
             await engine.flush()
             assert same(await read_all(stream), sent[other[0]])
+            assert cluster.wal.used_bytes == 0
+
+
+async def test_a_recovered_stream_that_is_discarded_lets_a_waiting_upload_go(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path, replace(SMALL, upload_threshold_bytes=1)) as cluster:
+        ids = await cluster.create(2)
+        await crash_with(cluster, ids, 3)
+        steps = Steps()
+        cluster.wrap_catalog = lambda catalog: step_catalog(catalog, steps)
+        async with cluster.engine() as engine:
+            one, two = await engine.open_streams(ids)
+            fill(one, 1)
+            await engine.close_stream(two, discard=True)
+            await steps.seen("after commit_upload")
+            await engine.flush()
             assert cluster.wal.used_bytes == 0
 
 
