@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.interop.records import PARTITIONS, START_MS, Sent, by_partition, sample
 
@@ -168,7 +170,8 @@ def test_offsets_for_times_and_watermarks(servers: str, topic: str) -> None:
         assert [part.offset for part in client.offsets_for_times(asked, TIMEOUT_S)] == [0, 4, -1]
         assert client.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S) == (0, 10)
     admin = AdminClient({"bootstrap.servers": servers, **QUIET})
-    for spec, offset in ((OffsetSpec.earliest(), 0), (OffsetSpec.latest(), 10), (OffsetSpec.max_timestamp(), 9)):
+    specs: Any = OffsetSpec
+    for spec, offset in ((specs.earliest(), 0), (specs.latest(), 10), (specs.max_timestamp(), 9)):
         (future,) = admin.list_offsets({TopicPartition(topic, 1): spec}).values()
         assert future.result(TIMEOUT_S).offset == offset
 

@@ -37,9 +37,9 @@ def delete_topic(servers: str, topic: str) -> None:
         done.result(TIMEOUT_S)
 
 
-def send(servers: str, topic: str, events: Sequence[Event]) -> None:
-    """Send the events in order and wait until all are acknowledged."""
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, **QUIET})
+def send(servers: str, topic: str, events: Sequence[Event], **settings: object) -> None:
+    """Send the events in order and wait until all are acknowledged; `settings` are librdkafka's."""
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, **QUIET, **settings})
     failures: list[KafkaException] = []
     for event in events:
         producer.produce(

@@ -1,0 +1,187 @@
+"""Apache Kafka's own clients, as its command line tools start them."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.interop.records import PARTITIONS
+from tests.support.events import Event, receive, send
+from tests.support.tools import java, kafka_class_path
+
+pytestmark = pytest.mark.interop
+
+TIMEOUT_S = 60
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+TOOLS = "org.apache.kafka.tools"
+TOPICS = f"{TOOLS}.TopicCommand"
+GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+PRODUCER = f"{TOOLS}.ConsoleProducer"
+CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
+OFFSETS = f"{TOOLS}.GetOffsetShell"
+
+
+def command(servers: str, tool: str, arguments: Sequence[str]) -> list[str]:
+    return [str(java()), *QUICK_JVM, "-cp", kafka_class_path(), tool, "--bootstrap-server", servers, *arguments]
+
+
+def run(servers: str, tool: str, *arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        command(servers, tool, arguments), input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def cells(table: str) -> list[list[str]]:
+    """Return the rows of a table that a tool has printed, below its heading."""
+    return [line.split() for line in table.splitlines() if line.strip()][1:]
+
+
+def console_consumer(servers: str, topic: str, *arguments: str, group: str | None = None, count: int) -> list[str]:
+    limits = ["--max-messages", str(count), "--timeout-ms", "30000"]
+    member = ["--group", group] if group else []
+    return run(servers, CONSUMER, "--topic", topic, "--from-beginning", *limits, *member, *arguments).splitlines()
+
+
+def test_the_console_producer_sends_in_every_codec(servers: str, topic: str) -> None:
+    expected = []
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        lines = [f"h:{codec}\t{codec}-{n}\t{'x' * 50}{n}" for n in range(100)]
+        properties = ["--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"]
+        run(servers, PRODUCER, "--topic", topic, *properties, "--compression-codec", codec, stdin="\n".join(lines))
+        expected += lines
+    printed = ["--formatter-property", "print.key=true", "--formatter-property", "print.headers=true"]
+    assert sorted(console_consumer(servers, topic, *printed, count=500)) == sorted(expected)
+    ends = [line.split(":") for line in run(servers, OFFSETS, "--topic", topic).splitlines()]
+    assert sum(int(end) for _, _, end in ends) == 500
+    found = receive(servers, topic, {int(partition): int(end) for _, partition, end in ends})
+    assert sorted((event.value or b"").decode() for event in found) == sorted(line.split("\t")[2] for line in expected)
+
+
+def test_the_console_consumer_reads_every_codec_of_librdkafka(servers: str, topic: str) -> None:
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        events = [Event(n % PARTITIONS, f"{codec} {n}".encode(), b"k", 1_600_000_000_000 + n) for n in range(50)]
+        send(servers, topic, events, **{"compression.type": codec})
+    shown = ["--formatter-property", "print.timestamp=true"]
+    found = console_consumer(servers, topic, *shown, group=f"{topic}-group", count=250)
+    assert sorted(found) == sorted(
+        f"CreateTime:{1_600_000_000_000 + n}\t{codec} {n}"
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd")
+        for n in range(50)
+    )
+
+
+def test_topics_are_administered(servers: str, topic: str) -> None:
+    name = f"{topic}-made"
+    run(servers, TOPICS, "--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=60000")
+    run(servers, TOPICS, "--alter", "--topic", name, "--partitions", "4")
+    described = run(servers, TOPICS, "--describe", "--topic", name)
+    assert re.search(r"PartitionCount: 4\s+ReplicationFactor: 1\s+Configs: .*retention.ms=60000", described)
+    assert len(re.findall(r"Partition: \d\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+", described)) == 4
+    assert name in run(servers, TOPICS, "--list").splitlines()
+    run(servers, TOPICS, "--delete", "--topic", name)
+    assert name not in run(servers, TOPICS, "--list").splitlines()
+
+
+def test_offsets_by_time(servers: str, topic: str) -> None:
+    send(servers, topic, [Event(0, b"v", None, 1_600_000_000_000 + n * 1000) for n in range(10)])
+    for time, offset in (("max-timestamp", 9), ("1600000004500", 5)):
+        found = run(servers, OFFSETS, "--topic-partitions", f"{topic}:0", "--time", time)
+        assert found.strip() == f"{topic}:0:{offset}"
+
+
+def test_groups_are_administered(servers: str, topic: str) -> None:
+    group = f"{topic}-group"
+    send(servers, topic, [Event(n % PARTITIONS, b"%d" % n) for n in range(9)])
+    assert len(console_consumer(servers, topic, group=group, count=9)) == 9
+    rows = cells(run(servers, GROUPS, "--describe", "--group", group))
+    assert sorted(row[:6] for row in rows if row[0] == group) == [
+        [group, topic, str(partition), "3", "3", "0"] for partition in range(PARTITIONS)
+    ]
+    assert [group, "Empty"] in cells(run(servers, GROUPS, "--list", "--state"))
+    reset = run(servers, GROUPS, "--reset-offsets", "--group", group, "--topic", topic, "--shift-by", "-2", "--execute")
+    assert sorted(cells(reset)) == [[group, topic, str(partition), "1"] for partition in range(PARTITIONS)]
+    assert len(console_consumer(servers, topic, group=group, count=6)) == 6
+    run(servers, GROUPS, "--delete-offsets", "--group", group, "--topic", f"{topic}:1")
+    left = [row[2] for row in cells(run(servers, GROUPS, "--describe", "--group", group)) if row[0] == group]
+    assert sorted(left) == ["0", "2"]
+    run(servers, GROUPS, "--delete", "--group", group)
+    assert group not in run(servers, GROUPS, "--list").splitlines()
+
+
+@contextmanager
+def verifiable_consumer(servers: str, topic: str, group: str) -> Iterator[Iterator[dict[str, Any]]]:
+    """Run a consumer that tells what happens to it, line by line."""
+    arguments = ["--topic", topic, "--group-id", group, "--session-timeout", "6000", "--reset-policy", "earliest"]
+    process = subprocess.Popen(
+        command(servers, f"{TOOLS}.VerifiableConsumer", arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None, "a pipe was asked for"
+        with process.stdout as lines:
+            yield (json.loads(line) for line in lines if line.startswith("{"))
+            process.terminate()
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)
+
+
+def partitions_of(happenings: Iterator[dict[str, Any]], event: str) -> list[int]:
+    found = next(happening for happening in happenings if happening["name"] == event)
+    return sorted(partition["partition"] for partition in found["partitions"])
+
+
+@pytest.mark.timeout(180)
+def test_two_consumers_share_a_topic(servers: str, topic: str) -> None:
+    everything = list(range(PARTITIONS))
+    with verifiable_consumer(servers, topic, f"{topic}-group") as first:
+        assert partitions_of(first, "partitions_assigned") == everything
+        with verifiable_consumer(servers, topic, f"{topic}-group") as second:
+            theirs = partitions_of(second, "partitions_assigned")
+            assert partitions_of(first, "partitions_revoked") == everything
+            ours = partitions_of(first, "partitions_assigned")
+            assert sorted(ours + theirs) == everything
+            assert ours
+            assert theirs
+        assert partitions_of(first, "partitions_assigned") == everything
+
+
+def test_an_idempotent_producer_counts_every_record_acked(servers: str, topic: str) -> None:
+    said = run(servers, f"{TOOLS}.VerifiableProducer", "--topic", topic, "--max-messages", "2000", "--acks", "-1")
+    summary = json.loads(said.splitlines()[-1])
+    assert (summary["sent"], summary["acked"]) == (2000, 2000)
+    ends = [int(line.split(":")[2]) for line in run(servers, OFFSETS, "--topic", topic).splitlines()]
+    assert sum(ends) == 2000
+
+
+def test_kafkas_formatters_read_our_groups(servers: str, topic: str) -> None:
+    """The state of groups is in Kafka's own record formats."""
+    group = f"{topic}-group"
+    send(servers, topic, [Event(0, b"v")])
+    console_consumer(servers, topic, group=group, count=1)
+    formatters = {"offsets": "OffsetsMessageFormatter", "groups": "GroupMetadataMessageFormatter"}
+    found = {}
+    arguments = ["--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "4000", "--formatter"]
+    for name, formatter in formatters.items():
+        reader = command(servers, CONSUMER, [*arguments, f"{TOOLS}.consumer.{formatter}"])
+        said = subprocess.run(reader, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        decoder = json.JSONDecoder()
+        text = said.stdout
+        records = []
+        while text.startswith("{"):  # they come without anything between them
+            record, end = decoder.raw_decode(text)
+            records.append(record)
+            text = text[end:]
+        found[name] = [record for record in records if record["key"]["data"]["group"] == group]
+    committed = {record["key"]["data"]["partition"]: record["value"]["data"]["offset"] for record in found["offsets"]}
+    assert committed[0] == 1
+    states = [record["value"]["data"] for record in found["groups"]]
+    assert [(state["protocol"], len(state["members"])) for state in states] == [("range", 1), (None, 0)]
