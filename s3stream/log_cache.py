@@ -60,6 +60,10 @@ class Run:
         self.batches.append(batch)
         self.ends.append(batch.end_offset)
 
+    def clear(self) -> None:
+        """Let the batches go: a stream remembers its last run for its next append, which may never come."""
+        self.batches, self.ends, self.cumulative_bytes = [], [], []
+
     def slice(self, offset: int, end_offset: int, bytes_max: int) -> list[StreamBatch]:
         """Batches from the one that holds `offset`, that begin before `end_offset`, up to `bytes_max` but at least one.
 
@@ -234,6 +238,8 @@ class LogCache:
                 runs = self.streams[stream_id].runs
                 assert runs[0] is run, "runs of a stream leave in the order they came"
                 del runs[0]
+                run.clear()
+            block.runs.clear()
 
     def describe(self) -> Mapping[str, int]:
         """Figures for stats and consoles."""
