@@ -133,12 +133,16 @@ class CompactionService:
         while True:
             await self._wait()
             try:
-                await self._run(full=False, report=_no_progress)
+                await self.run_timed()
             except NodeFenced:
                 raise
             except StorageError as error:
                 self._node.stats.runs_failed += 1
                 log.warning("compaction failed", error=str(error))
+
+    async def run_timed(self) -> CompactionSummary:
+        """One run as the timer makes it: throttled, and nothing rewritten that can wait. Raises StorageError."""
+        return await self._run(full=False, report=_no_progress)
 
     async def run_once(self, progress: ReportProgress | None = None) -> CompactionSummary:
         """Compact everything there is, unthrottled; waits for a run under way first. Raises StorageError."""

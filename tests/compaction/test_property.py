@@ -51,17 +51,17 @@ async def trim(made: Cluster, stream: int, share: float) -> None:
 async def compact(made: Cluster, service: CompactionService, *, full: bool) -> None:
     before = await made.contents()
     ssos = (await made.catalog.count_objects()).get("SSO committed", (0, 0))[0]
-    summary = await service._run(full=full, report=lambda _: None)
+    summary = await (service.run_once() if full else service.run_timed())
     assert await made.contents() == before
     assert summary.sso_after <= max(ssos, 1)
     assert not summary.errors
     if full:
         assert summary.sso_after <= 1
-        again = await service._run(full=True, report=lambda _: None)
+        again = await service.run_once()
         # Joined objects may be joined once more; then there is nothing left.
         while again.commits:
             assert again.so_after < again.so_before or again.sso_before == again.sso_after == 0
-            again = await service._run(full=True, report=lambda _: None)
+            again = await service.run_once()
         assert await made.contents() == before
     await every_object_is_accounted_for(made)
 

@@ -430,7 +430,7 @@ async def test_timed_runs_are_held_to_a_rate_and_let_uploads_go_first(some: Clus
     node = replace(some.node(settings), sleep=sleep)
     service = CompactionService(node, under_pressure=lambda: True)
     before = await some.contents()
-    summary = await service._run(full=False, report=lambda _: None)
+    summary = await service.run_timed()
     assert summary.sso_after == 1
     assert service.stats.pauses == 3 * summary.iterations
     assert max(slept) > 1

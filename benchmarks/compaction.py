@@ -1,0 +1,321 @@
+"""Compaction: its rate beside the store's, its memory, what it writes again in a day, and what readers gain.
+
+    python -m benchmarks.compaction [--quick] [--json FILE] [--picture FILE.svg]
+
+Rates are ratios within one run on one local directory. The day is simulated on a virtual clock with objects in memory
+and a real catalog: one upload a minute, compaction every 20 minutes, retention of six hours.
+"""
+
+import asyncio
+import gc
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+import structlog
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.support import CONSOLE, Report, parser
+from compaction.plan import Source, Survey, iterations
+from compaction.service import CompactionService
+from compaction.settings import CompactionSettings
+from s3stream.model import ObjectKind, object_key
+from s3stream.object.format import Footer, IndexEntry, encode_trailer
+from s3stream.object.reader import ObjectIndex, read_index
+from s3stream.store.local import LocalStore
+from s3stream.store.memory import MemoryStore
+from tests.compaction.cluster import CLUSTER, Cluster, cluster
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MINUTE_MS = 60_000
+SSO, SO = ObjectKind.SSO, ObjectKind.SO
+PARALLEL = 8
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much to do."""
+
+    rate_objects: int
+    plan_streams: int
+    cold_objects: int
+    day_minutes: int
+
+
+QUICK = Sizes(rate_objects=12, plan_streams=1_000, cold_objects=15, day_minutes=8 * 60)
+FULL = Sizes(rate_objects=48, plan_streams=10_000, cold_objects=60, day_minutes=24 * 60)
+
+
+# rate and memory
+
+
+async def fill(made: Cluster, objects: int, streams: int, batch_bytes: int, batches: int) -> None:
+    """Stream set objects in which every stream takes part."""
+    ids = await made.start(streams)
+    for _ in range(objects):
+        await made.upload((SSO, [made.batch(stream, batch_bytes) for stream in ids for _ in range(batches)]))
+
+
+async def raw_seconds(made: Cluster) -> tuple[float, int]:
+    """Read every object in large pieces and write as many bytes again, several at a time: what the store can do."""
+    stored = [each async for each in made.store.list()]
+    slots = asyncio.Semaphore(PARALLEL)
+
+    async def copy(at: int, key: str, size: int) -> None:
+        async with slots:
+            pieces = [(start, min(size, start + 8 * MIB)) for start in range(0, size, 8 * MIB)]
+            parts = [await made.store.get(key, start, end) for start, end in pieces]
+            await made.store.put(f"raw/{at}", parts, writer_id="raw")
+
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for at, each in enumerate(stored):
+            group.create_task(copy(at, each.key, each.size_bytes))
+    seconds = time.perf_counter() - began
+    await made.store.delete([f"raw/{at}" for at in range(len(stored))])
+    return seconds, sum(each.size_bytes for each in stored)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def peak_resident(stop: asyncio.Event) -> int:
+    peak = 0
+    while not stop.is_set():
+        peak = max(peak, resident_bytes())
+        await asyncio.sleep(0.002)
+    return peak
+
+
+async def rate_and_memory(sizes: Sizes, report: Report) -> None:
+    bound = 96 * MIB
+    with tempfile.TemporaryDirectory() as folder:
+        store = LocalStore("l", Path(folder) / "objects", threads=PARALLEL)
+        async with cluster(f"sqlite:///{folder}/catalog.db", store) as made:
+            await fill(made, sizes.rate_objects, streams=100, batch_bytes=16 * KIB, batches=10)
+            warm, _ = await raw_seconds(made)
+            raw, size = await raw_seconds(made)
+            gc.collect()
+            service = made.service(CompactionSettings(memory_bytes=bound))
+            base = resident_bytes()
+            stop = asyncio.Event()
+            watching = asyncio.ensure_future(peak_resident(stop))
+            began, cpu = time.perf_counter(), time.process_time()
+            summary = await service.run_once()
+            seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+            stop.set()
+            peak = await watching - base
+            again, _ = await raw_seconds(made)
+    del warm
+    assert summary.sso_after <= 1
+    report.add("rate.raw", size / raw / 1e6, "MB/s")
+    report.add("rate.compaction", size / seconds / 1e6, "MB/s")
+    report.add("rate.share_of_raw", (raw + again) / 2 / seconds, "x", ">= 0.6")
+    report.add("rate.cpu", cpu / size * 1e9, "CPU s/GB")
+    report.add("memory.bound", bound / MIB, "MiB")
+    report.add("memory.peak_over_bound", peak / bound, "x", "<= 1.2")
+
+
+# planner
+
+
+def plan_scale(sizes: Sizes, report: Report) -> None:
+    """500 objects of many streams each, a small block per stream."""
+    objects, streams = 500, sizes.plan_streams
+    sources = []
+    for number in range(objects):
+        entries = [IndexEntry(at, number, number + 1, 1, at * 4096, 4096, 0, 0) for at in range(streams)]
+        index, _ = encode_trailer(entries, kind=SSO, object_id=number)
+        footer = Footer(streams * 4096, len(index), streams, 0, SSO, number)
+        sources.append(Source(number, ObjectIndex("k", footer, memoryview(index), 0), 0, streams * 4096))
+    gc.collect()
+    base, began = resident_bytes(), time.process_time()
+    survey = Survey(dict.fromkeys(range(streams), 0))
+    for source in sources:
+        survey.add(source)
+    peak = count = 0
+    for _ in iterations(survey, CompactionSettings(), 176 * MIB, 0):
+        count += 1
+        peak = max(peak, resident_bytes() - base)
+    blocks = objects * streams
+    report.add("plan.blocks", blocks, "blocks")
+    report.add("plan.iterations", count, "")
+    report.add("plan.cpu_per_million_blocks", (time.process_time() - began) / blocks * 1e6, "CPU s", "<= 10")
+    report.add("plan.peak_memory", peak / MIB, "MiB", "<= 200")
+
+
+# what readers gain
+
+
+async def read_history(made: Cluster, stream: int) -> tuple[int, int]:
+    """Read a stream from its start: an index and one ranged GET per run of blocks and object; bytes and GETs."""
+    info = (await made.catalog.get_streams([stream]))[stream]
+    gets, size = made.store.calls.get, 0
+    for location in await made.catalog.find_ranges(stream, info.start_offset, info.end_offset, limit=10_000):
+        key = object_key(CLUSTER, location.object.object_id)
+        entries = (await read_index(made.store, key)).find(stream)
+        data = await made.store.get(key, entries[0].position, entries[-1].end_position)
+        size += len(data)
+    return size, made.store.calls.get - gets
+
+
+async def cold_reads(sizes: Sizes, report: Report) -> None:
+    """1,000 partitions, each with a little in every object; 5 ms to the first byte."""
+
+    async def latency(call: str, _key: str) -> None:
+        if call == "get":
+            await asyncio.sleep(0.005)
+
+    store = MemoryStore("m")
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
+        async with cluster(f"sqlite:///{folder}/catalog.db", store) as made:
+            await fill(made, sizes.cold_objects, streams=1_000, batch_bytes=2 * KIB, batches=1)
+            chosen = random.Random(1).sample(sorted(made.ends), 10)
+            found = []
+            for phase in ("before", "after"):
+                if phase == "after":
+                    store.hook = no_latency
+                    await made.service().run_once()
+                store.hook = latency
+                began = time.perf_counter()
+                gets = 0
+                for stream in chosen:
+                    gets += (await read_history(made, stream))[1]
+                found.append((gets / len(chosen), (time.perf_counter() - began) / len(chosen)))
+                report.add(f"cold.gets_{phase}", found[-1][0], "GETs per partition")
+                report.add(f"cold.seconds_{phase}", found[-1][1], "s per partition")
+    report.add("cold.fewer_gets", found[0][0] / found[1][0], "x", ">= 10")
+    report.add("cold.faster", found[0][1] / found[1][1], "x", ">= 5")
+
+
+async def no_latency(_call: str, _key: str) -> None:
+    pass
+
+
+# a day
+
+
+async def day(sizes: Sizes, report: Report, **changes: int) -> list[tuple[int, int, int]]:
+    """Objects over a day of mixed load: (minute, SSOs, SOs), a point every 20 minutes."""
+    rng = random.Random(1)
+    scale = 1024
+    settings = replace(
+        CompactionSettings(),
+        split_bytes=8 * MIB // scale,
+        block_bytes=4 * KIB,
+        memory_bytes=200 * MIB // scale,
+        read_bytes_max=8 * MIB // scale,
+        **changes,
+    )
+    curve: list[tuple[int, int, int]] = []
+    store = MemoryStore("m")
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
+        async with cluster(f"sqlite:///{folder}/catalog.db", store) as made:
+            ids = list(await made.start(40))
+            node = replace(made.node(settings), sleep=lambda _: asyncio.sleep(0))
+            service = CompactionService(node)
+            uploaded = 0
+            ends: list[dict[int, int]] = []
+            for minute in range(1, sizes.day_minutes + 1):
+                made.clock.now += MINUTE_MS
+                batches = [
+                    made.batch(stream, 60 if rank > 4 else 1_200)
+                    for rank, stream in enumerate(ids)
+                    if rank < 20 or rng.random() < 0.2
+                ]
+                uploaded += sum(len(batch.payload) for batch in batches)
+                await made.upload((SSO, batches))
+                ends.append(dict(made.ends))
+                if minute % 20 == 0:
+                    if minute > 6 * 60:
+                        for stream in ids:
+                            await made.trim(stream, ends[minute - 6 * 60][stream])
+                    await service.run_timed()
+                    counts = await made.catalog.count_objects()
+                    ssos, sos = (counts.get(f"{kind} committed", (0, 0))[0] for kind in ("SSO", "SO"))
+                    curve.append((minute, ssos, sos))
+    stats = service.stats
+    total = uploaded + stats.bytes_written + stats.bytes_copied
+    report.add("day.minutes", sizes.day_minutes, "")
+    report.add("day.write_amplification", total / uploaded, "x")
+    report.add("day.stream_set_objects_most", max(point[1] for point in curve), "objects")
+    quarter = len(curve) // 4
+    totals = [ssos + sos for _, ssos, sos in curve]
+    middle_of_day = mean(totals[quarter : 2 * quarter])
+    report.add("day.objects", middle_of_day, "objects, mean of the second quarter")
+    report.add("day.growth", mean(totals[3 * quarter :]) / middle_of_day, "x, last over second quarter", "<= 1.1")
+    return curve
+
+
+def draw(curve: Sequence[tuple[int, int, int]], path: Path) -> None:
+    """The curve as a picture."""
+    width, height, left, bottom = 720, 300, 50, 40
+    most = max(sum(point[1:]) for point in curve) * 1.1
+    last = curve[-1][0]
+
+    def line(values: Sequence[float], colour: str) -> str:
+        points = " ".join(
+            f"{left + (width - left - 10) * minute / last:.1f},{(height - bottom) * (1 - value / most) + 10:.1f}"
+            for (minute, *_), value in zip(curve, values, strict=True)
+        )
+        return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+
+    text = 'font-family="sans-serif" font-size="12"'
+    base = height - bottom + 10
+    marks = [
+        f'<text x="{left + (width - left - 10) * hour * 60 / last:.0f}" y="{base + 18}" {text}>{hour} h</text>'
+        for hour in range(0, last // 60 + 1, 4)
+    ]
+    marks += [
+        f'<text x="5" y="{(height - bottom) * (1 - value / most) + 14:.0f}" {text}>{value:.0f}</text>'
+        for value in (0, most / 2.2, most / 1.1)
+    ]
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 10}">\n'
+        '<rect width="100%" height="100%" fill="white"/>\n'
+        f'<line x1="{left}" y1="{base}" x2="{width - 10}" y2="{base}" stroke="black"/>\n'
+        + "\n".join(marks)
+        + "\n"
+        + line([sum(point[1:]) for point in curve], "#1f77b4")
+        + "\n"
+        + line([point[1] for point in curve], "#d62728")
+        + f'\n<text x="{left + 10}" y="22" {text} fill="#1f77b4">all objects</text>'
+        + f'\n<text x="{left + 100}" y="22" {text} fill="#d62728">stream set objects</text>\n</svg>\n'
+    )
+
+
+def fast_folder() -> str | None:
+    """Where a catalog costs no disk syncs: these parts measure other things."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+async def main() -> None:
+    options = parser(__doc__ or "")
+    options.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the day's curve of objects")
+    chosen = options.parse_args()
+    sizes = QUICK if chosen.quick else FULL
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    report = Report("Compaction")
+    CONSOLE.print("rate and memory ...")
+    await rate_and_memory(sizes, report)
+    CONSOLE.print("planner ...")
+    plan_scale(sizes, report)
+    CONSOLE.print("cold reads ...")
+    await cold_reads(sizes, report)
+    CONSOLE.print("a day ...")
+    curve = await day(sizes, report)
+    if chosen.picture is not None:
+        draw(curve, chosen.picture)
+    report.finish(chosen)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
