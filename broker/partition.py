@@ -9,10 +9,14 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from broker.configs import TopicConfig
 from broker.leader_epochs import LeaderEpochs
 from broker.producers import ProducerStates
 from protocol.batch import (
+    CHECKED_POSITION,
+    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -34,6 +38,8 @@ from s3stream.stream import Stream
 from wal.interface import Buffer, Durable, WalError
 
 SNAPSHOT_VERSION = 1
+_PLAIN_ATTRIBUTES_END = int(Compression.ZSTD)
+"""Attributes below are a codec that every version may use, and nothing else."""
 _SNAPSHOT_HEAD = struct.Struct(">Bqq")
 Waiter = Callable[["Partition", int], None]
 """Called with how many bytes became readable."""
@@ -158,11 +164,10 @@ class Partition:
 
     def append(self, records: Buffer | None, api_version: int = 9) -> Appended:
         """Append the one batch a client sent. Raises KafkaError, or the stream's StorageFull and StorageStopped."""
-        view, header = self._parse(records, api_version)
         now_ms = self.now_ms()
-        self._check_batch(view, header)
-        self._check_timestamps(header, now_ms)
-        if self.config.compacted:
+        view, header = self._checked(records, api_version, now_ms)
+        config = self.config
+        if config.compacted:
             _check_keys(view)
         count = header.record_count
         if header.producer_id != NO_PRODUCER_ID:
@@ -172,7 +177,7 @@ class Partition:
                 return Appended(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp
-        if self.config.log_append_time:
+        if config.log_append_time:
             append_time_ms = max_timestamp_ms = now_ms
             stamp_append_time(view, now_ms)
         base_offset = self.stream.next_offset
@@ -218,6 +223,44 @@ class Partition:
             durable.add_done_callback(self._wake)
         self._last_durable = durable
         return durable
+
+    def _checked(self, records: Buffer | None, api_version: int, now_ms: int) -> tuple[memoryview, BatchHeader]:
+        """The batch, every rule looked at once; what breaks one goes the long way, which knows the error."""
+        if records is not None and len(records) > HEADER_BYTES:
+            view = records if type(records) is memoryview else memoryview(records)
+            header = BatchHeader._make(HEADER.unpack_from(view))
+            (
+                base_offset,
+                length,
+                _,
+                magic,
+                crc,
+                attributes,
+                last_delta,
+                _,
+                max_timestamp,
+                producer,
+                _,
+                sequence,
+                count,
+            ) = header
+            config = self.config
+            if (
+                magic == MAGIC
+                and base_offset == 0
+                and length + LOG_OVERHEAD_BYTES == len(view) <= config.max_message_bytes
+                and 0 < count == last_delta + 1
+                and attributes < _PLAIN_ATTRIBUTES_END
+                and (producer == NO_PRODUCER_ID or sequence >= 0)
+                and crc32c(view[CHECKED_POSITION:]) == crc
+                and max_timestamp <= now_ms + config.timestamp_after_max_ms
+                and config.timestamp_before_max_ms > now_ms
+            ):
+                return view, header
+        view, header = self._parse(records, api_version)
+        self._check_batch(view, header)
+        self._check_timestamps(header, now_ms)
+        return view, header
 
     def _parse(self, records: Buffer | None, api_version: int) -> tuple[memoryview, BatchHeader]:
         """The one batch in `records`, framed by its own length."""

@@ -12,6 +12,7 @@ What it keeps true:
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any, Protocol, cast
 
 from broker.net.slabs import SlabPool
@@ -23,6 +24,8 @@ SCRATCH_BYTES = 64 << 10
 """What one read takes in when no frame is under way; shared by all connections of a loop."""
 SMALL_FRAME_BYTES = 4 << 10
 """Frames up to this size are plain bytearrays: cheaper than a slice of a slab, and they do not keep a slab alive."""
+SIZE_BYTES = 4
+_SIZE = Struct(">i")
 FRAME_BYTES_MIN = 8
 """API key, version and correlation id: nothing shorter is a request."""
 WRITE_HIGH_BYTES = 4 << 20
@@ -133,14 +136,16 @@ class Connection(asyncio.BufferedProtocol):
         "_bytes_held",
         "_exclusive",
         "_filled",
+        "_flush_scheduled",
         "_frame",
         "_hub",
+        "_loop",
+        "_outgoing",
         "_outstanding",
         "_paused_reading",
         "_prefix",
         "_pumping",
         "_queue",
-        "_queued_bytes",
         "_transport",
         "_writing_paused",
         "active_tick",
@@ -166,9 +171,11 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: memoryview | None = None
         self._filled = 0
         self._queue: deque[Buffer] = deque()
-        self._queued_bytes = 0
         self._bytes_held = 0
         self._outstanding: deque[Exchange] = deque()
+        self._outgoing: list[Buffer] = []
+        self._flush_scheduled = False
+        self._loop = asyncio.get_running_loop()
         self._exclusive: Exchange | None = None
         self._pumping = False
         self._paused_reading = False
@@ -219,6 +226,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close after what was answered has been written."""
         if self._transport is not None:
+            self._flush()
             self.closed = True
             self._transport.close()
 
@@ -265,19 +273,26 @@ class Connection(asyncio.BufferedProtocol):
         self._bytes_held += nbytes
         hub.charge(nbytes)
         frame = self._frame
-        if frame is not None:
+        if frame is None:
+            self._cut(len(self._prefix) + nbytes)
+        else:
             self._filled += nbytes
-            if self._filled == len(frame):
-                self._frame = None
-                self._receive(frame)
-            return
-        end = len(self._prefix) + nbytes
+            if self._filled < len(frame):
+                return
+            self._frame = None
+            self._receive(frame)
+        if self._bytes_held or self._paused_reading:
+            self._update_reading()
+
+    def _cut(self, end: int) -> None:
+        """Take the frames out of the first `end` bytes of the scratch."""
+        hub = self._hub
         self._prefix = b""
         scratch = hub.scratch
         start = 0
-        while end - start >= 4:
-            size = int.from_bytes(scratch[start : start + 4], "big", signed=True)
-            start += 4
+        while end - start >= SIZE_BYTES:
+            (size,) = _SIZE.unpack_from(scratch, start)
+            start += SIZE_BYTES
             if not FRAME_BYTES_MIN <= size <= hub.request_bytes_max:
                 self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {hub.request_bytes_max}")
                 return
@@ -306,10 +321,14 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, frame: Buffer) -> None:
         if self.draining or self.closed:
             return
-        self._queue.append(frame)
-        self._queued_bytes += len(frame)
-        if not self._pumping:
-            self.pump()
+        if self._queue or self._exclusive is not None or self._writing_paused or not self._may_start(frame):
+            self._queue.append(frame)
+        else:
+            self._start(frame)
+
+    def _may_start(self, frame: Buffer) -> bool:
+        """A Produce request may start beside others of its kind, any other only when nothing is under way."""
+        return not self._outstanding or not (frame[0] or frame[1])  # the API key; zero is Produce
 
     # requests
 
@@ -318,12 +337,9 @@ class Connection(asyncio.BufferedProtocol):
         queue = self._queue
         self._pumping = True
         while queue and self._exclusive is None and not (self._writing_paused or self.closed):
-            frame = queue[0]
-            if self._outstanding and (frame[0] or frame[1]):  # the API key; zero is Produce
+            if not self._may_start(queue[0]):
                 break
-            queue.popleft()
-            self._queued_bytes -= len(frame)
-            self._start(frame)
+            self._start(queue.popleft())
         self._pumping = False
         self._update_reading()
 
@@ -352,23 +368,33 @@ class Connection(asyncio.BufferedProtocol):
         outstanding = self._outstanding
         if outstanding[0] is not exchange:
             return
-        parts: list[Buffer] = []
         freed = 0
         while outstanding and outstanding[0].done:
             first = outstanding.popleft()
-            freed += first.frame_bytes + 4
+            freed += first.frame_bytes + SIZE_BYTES
             if first is self._exclusive:
                 self._exclusive = None
             if first.parts is not None:
-                parts.extend(first.parts)
+                self._outgoing += first.parts
         self._bytes_held -= freed
         self._hub.charge(-freed)
-        if parts and self._transport is not None:
-            self._transport.writelines(parts)
+        if exchange.api_key != PRODUCE_KEY:
+            self._flush()
+        elif not self._flush_scheduled:
+            # A block of the log completes many requests in a row: their answers leave in one write.
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
         if self.draining and not outstanding:
             self.close()
         elif not self._pumping and (self._queue or self._paused_reading):
             self.pump()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        outgoing = self._outgoing
+        if outgoing and self._transport is not None:
+            self._outgoing = []
+            self._transport.writelines(outgoing)
 
     def _update_reading(self) -> None:
         transport = self._transport
