@@ -11,6 +11,7 @@ from typing import Any
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.partition import Partition
+from broker.topics import INTERNAL_TOPICS
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
     KEY,
@@ -84,6 +85,8 @@ class _Call:
 
     def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
         partition = self._find(topic, data.index)
+        if partition.topic in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
         base_offset, _, append_time_ms, durable = partition.append(data.records, self._api_version)
         if durable is not None:
             self.durable = durable

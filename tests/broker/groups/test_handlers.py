@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from broker.app import RunningNode
+from broker.groups import coordinator
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -36,7 +37,9 @@ from protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from protocol.records import Record, build_batch
 from tests.support.node import running_node
 from tests.support.wire_client import WireClient, connect
 
@@ -392,3 +395,36 @@ async def test_groups_and_offsets_survive_a_restart(tmp_path: Path, g: str) -> N
         assert (await client.request(sync(g, member, assignments=[]))).assignment == b"all"
         fetched = await client.request(OffsetFetchRequest(group_id=g, topics=None), 7)
         assert fetched.topics[0].partitions[0].committed_offset == 78
+
+
+async def test_clients_cannot_write_into_the_offsets_topic(node: RunningNode, client: WireClient) -> None:
+    topic = node.node.topics.get("__consumer_offsets")
+    assert topic is not None
+    batch = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
+    data = TopicProduceData(
+        topic_id=topic.topic_id, partition_data=[PartitionProduceData(index=0, records=memoryview(batch))]
+    )
+    response = await client.request(ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[data]))
+    refused = response.responses[0].partition_responses[0]
+    assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_a_compacted_log_is_read_back_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "COMPACT_BYTES_MIN", 1)
+    async with running_node(tmp_path, group_offsets_partitions=1) as node, connect(node.bootstrap) as client:
+        await prepare(client)
+        member = await enter(client, "g")
+        for offset in range(50):
+            assert error_of(await client.request(commit("g", offset, member=member), 9)) == 0
+        partition = node.node.topics.partition("__consumer_offsets", 0)
+        await node.node.groups.compact()
+        assert partition.log_start_offset >= 50
+        assert partition.high_watermark == partition.log_start_offset + 2
+        assert error_of(await client.request(commit("g", 50, member=member), 9)) == 0
+    async with running_node(tmp_path) as node, connect(node.bootstrap) as client:
+        async with asyncio.timeout(10):
+            while error := error_of(await client.request(commit("h", 1), 9)):
+                assert error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        fetched = await client.request(OffsetFetchRequest(group_id="g", topics=None), 7)
+        assert fetched.topics[0].partitions[0].committed_offset == 50
+        assert (await client.request(sync("g", member, assignments=[]))).assignment == b"all"
