@@ -9,10 +9,10 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test bench soak clean
+.PHONY: help setup tools demo test bench soak soak-wal clean
 
 help: ## list the commands
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
 
 setup: ## make .venv with everything; quick when nothing changed
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -38,6 +38,9 @@ bench: tools ## every benchmark, about a minute each (BENCH_ARGS= for the long r
 
 soak: tools ## the randomised tests for longer
 	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 $(PYTEST_ARGS)
+
+soak-wal: setup ## 20,000 histories of the write-ahead log on a simulated disk
+	ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 tests/wal/test_histories.py $(PYTEST_ARGS)
 
 clean: ## remove .venv, caches of the tools, and what the demo left
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage demo-data

@@ -31,9 +31,12 @@ _DURABLE: Final = Struct("<Q")
 _SKIP: Final = Struct("<QQ")
 _LOG_ID: Final = Struct("<Q")
 
+RECORD_START_BYTES: Final = _RECORD.size
 pack_record_start = _RECORD.pack
 pack_into_record = Struct("<20sI").pack_into
 """The two halves of a record's header, apart for the append path: first 20 bytes, then those and their CRC."""
+unpack_record = _RECORD_FULL.unpack_from
+"""Magic, body bytes, body offset, body CRC, header CRC, unchecked: for the recovery loop."""
 
 
 class Magic(IntEnum):

@@ -24,7 +24,7 @@ class _Chunk:
     def __init__(self, device: Device, header: Header, offset: int, length: int) -> None:
         self.offset = offset
         self.length = length
-        self.buffer = aligned_buffer(_HEADROOM_BYTES + length)
+        self.buffer = aligned_buffer(_HEADROOM_BYTES + length, huge_pages=True)
         self.done = Durable()
         segments = []
         begin = _HEADROOM_BYTES

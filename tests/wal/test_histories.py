@@ -1,6 +1,7 @@
 """Seeded histories of appends, trims, crashes and recoveries on a simulated disk.
 
-Set ANABRANCH_WAL_HISTORIES for more of them (`make soak-wal` runs 20,000), ANABRANCH_WAL_SEED to repeat one.
+500 of them; 20,000 with ANABRANCH_SOAK set (`make soak-wal`). ANABRANCH_WAL_HISTORIES sets another number,
+ANABRANCH_WAL_SEED repeats one.
 """
 
 import os
@@ -19,7 +20,7 @@ from wal.log import DeltaWal
 from wal.settings import WalSettings
 from wal.tools import resize
 
-HISTORIES = int(os.environ.get("ANABRANCH_WAL_HISTORIES", "500"))
+HISTORIES = int(os.environ.get("ANABRANCH_WAL_HISTORIES", "20000" if os.environ.get("ANABRANCH_SOAK") else "500"))
 SEED = os.environ.get("ANABRANCH_WAL_SEED")
 BATCH = 25
 

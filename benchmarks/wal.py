@@ -1,0 +1,460 @@
+"""The write-ahead log against its device: fio with the same pattern on the same file or device, in the same run.
+
+`python benchmarks/wal.py [--quick] [--json FILE] [--path FILE_OR_DEVICE]`. What --path names is overwritten; without it
+a temporary file is used. The throttled part needs root (a loop device in a cgroup with limits). Rounds of fio and of
+the log alternate, and medians are compared: only ratios within one run count.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import mean
+
+import structlog
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.support import CONSOLE, Report, middle, p99, parser
+from wal.device import open_device
+from wal.interface import Appended, OverCapacity, WalError
+from wal.log import DeltaWal
+from wal.settings import Durability, WalSettings
+
+KIB, MIB = 1 << 10, 1 << 20
+FULL_BLOCK = 256 * KIB - 24 - 32
+"""Body of a record that fills a block to the last byte: the device sees writes of exactly 256 KiB."""
+SEED_BANDWIDTH, SEED_IOPS = 125 * MIB, 3000
+MODES: tuple[Durability, ...] = ("direct", "flush")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How long the parts run."""
+
+    ring_bytes: int
+    recovery_bytes: int
+    rounds: int
+    seconds: float
+    paced_seconds: float
+
+
+QUICK = Sizes(512 * MIB, 512 * MIB, 3, 1.0, 2.0)
+FULL = Sizes(2048 * MIB, 2048 * MIB, 9, 3.0, 10.0)
+
+
+@dataclass
+class Run:
+    """What one drive of the log came to."""
+
+    records: int = 0
+    body_bytes: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    latencies_ms: Sequence[float] = ()
+    writes: int = 0
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.body_bytes / self.seconds / 1e6
+
+
+# --- driving the log -------------------------------------------------------------------------------------------------
+
+
+def settings_of(capacity_bytes: int, durability: Durability, *, iops: int = 0, bandwidth: int = 0) -> WalSettings:
+    return WalSettings(
+        capacity_bytes=capacity_bytes,
+        durability=durability,
+        fencing="local",
+        iops_max=iops,
+        bandwidth_bytes_max=bandwidth,
+    )
+
+
+def blank(path: Path, capacity_bytes: int) -> None:
+    """Have a fully written file, and no header on it or on the device: each drive starts a new log."""
+    if not path.exists():
+        asyncio.run(open_device(path, WalSettings(capacity_bytes=capacity_bytes)).close())
+    fd = os.open(path, os.O_RDWR)
+    os.pwrite(fd, bytes(128 * KIB), 0)
+    os.fsync(fd)
+    os.close(fd)
+
+
+async def opened(path: Path, settings: WalSettings) -> tuple[DeltaWal, int]:
+    """Open the log; return it and how many records it held."""
+    device = open_device(path, settings)
+    wal = DeltaWal(device, settings, node_id=1, node_epoch=1, now_ms=lambda: time.time_ns() // 10**6)
+    records = 0
+    async for _ in wal.recover():
+        records += 1
+    return wal, records
+
+
+class Trimmer:
+    """Keeps the ring from filling up, as uploads do: at half fill it frees all but the newest part."""
+
+    def __init__(self, wal: DeltaWal) -> None:
+        self.wal = wal
+        self.samples: deque[int] = deque()
+
+    def note(self, appended: Appended) -> None:
+        if not self.samples or appended.offset - self.samples[-1] > self.wal.capacity_bytes // 64:
+            self.samples.append(appended.offset)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(0.005)
+            if self.wal.used_bytes > self.wal.capacity_bytes // 2 and len(self.samples) > 16:
+                offset = 0
+                while len(self.samples) > 16:
+                    offset = self.samples.popleft()
+                await self.wal.trim(offset)
+
+
+async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: float) -> Run:
+    """Append as fast as the device takes it, 16 MiB queued."""
+    wal, _ = await opened(path, settings)
+    body = memoryview(os.urandom(body_bytes))
+    run = Run()
+    queued, room = 0, asyncio.Event()
+    trimmer = Trimmer(wal)
+
+    def done(_: WalError | None) -> None:
+        nonlocal queued
+        queued -= body_bytes
+        if queued < 8 * MIB:
+            room.set()
+
+    async with asyncio.TaskGroup() as group:
+        trim = group.create_task(trimmer.run())
+        before = wal.stats.writes
+        began, cpu = time.perf_counter(), time.process_time()
+        while time.perf_counter() - began < seconds:
+            while queued < 16 * MIB:
+                appended = wal.append((body,))
+                appended.durable.add_done_callback(done)
+                trimmer.note(appended)
+                queued += body_bytes
+                run.records += 1
+            room.clear()
+            await room.wait()
+        while queued:
+            room.clear()
+            if queued >= 8 * MIB:
+                await room.wait()
+            else:
+                await asyncio.sleep(0.0005)
+        run.seconds, run.cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+        trim.cancel()
+    run.body_bytes = run.records * body_bytes
+    run.writes = wal.stats.writes - before
+    await wal.close()
+    return run
+
+
+async def paced(path: Path, settings: WalSettings, body_bytes: int, bytes_per_s: float, seconds: float) -> Run:
+    """Append at a steady rate and time each append until it is durable.
+
+    When the driver itself was held up (a loaded machine), it goes on at the rate and does not make up for it: a burst
+    of its own making would be measured as the log's latency.
+    """
+    wal, _ = await opened(path, settings)
+    body = memoryview(os.urandom(body_bytes))
+    run = Run()
+    latencies: list[float] = []
+    trimmer = Trimmer(wal)
+    interval = body_bytes / bytes_per_s
+    last: Appended | None = None
+
+    def done(at: float, _: WalError | None) -> None:
+        latencies.append((time.perf_counter() - at) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        trim = group.create_task(trimmer.run())
+        before = wal.stats.writes
+        began = due = time.perf_counter()
+        while (now := time.perf_counter()) - began < seconds:
+            due = max(due, now - 0.002)
+            while due <= now:
+                due += interval
+                with suppress(OverCapacity):
+                    last = wal.append((body,))
+                    last.durable.add_done_callback(partial(done, now))
+                    trimmer.note(last)
+                    run.records += 1
+            await asyncio.sleep(max(due - time.perf_counter(), 0))
+        if last is not None:
+            await last.durable
+        run.seconds = time.perf_counter() - began
+        trim.cancel()
+    run.body_bytes = run.records * body_bytes
+    run.writes = wal.stats.writes - before
+    run.latencies_ms = latencies
+    await wal.close()
+    return run
+
+
+async def many_tasks(path: Path, settings: WalSettings, body_bytes: int, tasks: int, seconds: float) -> Run:
+    """`tasks` tasks, each awaiting its append before the next one."""
+    wal, _ = await opened(path, settings)
+    body = memoryview(os.urandom(body_bytes))
+    run = Run()
+    latencies: list[float] = []
+    trimmer = Trimmer(wal)
+
+    async def one() -> None:
+        while time.perf_counter() - began < seconds:
+            at = time.perf_counter()
+            appended = wal.append((body,))
+            trimmer.note(appended)
+            await appended.durable
+            latencies.append((time.perf_counter() - at) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        trim = group.create_task(trimmer.run())
+        before = wal.stats.writes
+        began, cpu = time.perf_counter(), time.process_time()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(tasks):
+                workers.create_task(one())
+        run.seconds, run.cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+        trim.cancel()
+    run.records, run.latencies_ms = len(latencies), latencies
+    run.writes = wal.stats.writes - before
+    run.body_bytes = run.records * body_bytes
+    await wal.close()
+    return run
+
+
+async def append_cost(path: Path, settings: WalSettings, body_bytes: int) -> float:
+    """CPU us of the loop's thread for one append call, the device's share left out."""
+    wal, _ = await opened(path, settings)
+    body = memoryview(os.urandom(body_bytes))
+    best = float("inf")
+    for _ in range(20):
+        count = 4 * MIB // (body_bytes + 24)
+        began = time.thread_time()
+        appended = [wal.append((body,)) for _ in range(count)]
+        best = min(best, (time.thread_time() - began) / count * 1e6)
+        await appended[-1].durable
+    await wal.close()
+    return best
+
+
+async def recovery(path: Path, capacity_bytes: int, body_bytes: int) -> tuple[int, float, float]:
+    """Fill the ring, leave it without a clean stop, open it again: records, seconds, CPU seconds."""
+    settings = settings_of(capacity_bytes, "direct")
+    wal, _ = await opened(path, settings)
+    body = memoryview(os.urandom(body_bytes))
+    appended = None
+    while wal.used_bytes + 4 * MIB < wal.capacity_bytes:
+        try:
+            appended = wal.append((body,))
+        except OverCapacity:
+            assert appended is not None
+            await appended.durable
+    assert appended is not None
+    await appended.durable
+    await wal._device.close()  # noqa: SLF001 - what a crash would leave
+    began, cpu = time.perf_counter(), time.process_time()
+    again, records = await opened(path, settings)
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    await again.close()
+    return records, seconds, cpu_seconds
+
+
+# --- fio -------------------------------------------------------------------------------------------------------------
+
+
+def fio(path: Path, size_bytes: int, pattern: str, block: str, seconds: float, *, dsync: bool = False) -> float:
+    """MB/s of fio with 4 requests in flight and O_DIRECT."""
+    command = [
+        *("fio", "--name=wal", f"--filename={path}", f"--size={size_bytes}", f"--rw={pattern}", f"--bs={block}"),
+        *("--direct=1", "--ioengine=libaio", "--iodepth=4", "--time_based", f"--runtime={seconds}"),
+        *("--allow_file_create=0", "--output-format=json", *(["--sync=dsync"] if dsync else [])),
+    ]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
+    return float(job["write" if pattern == "write" else "read"]["bw_bytes"]) / 1e6
+
+
+def against_fio(report: Report, path: Path, sizes: Sizes) -> None:
+    """Sequential writes and large appends beside fio, in alternating rounds."""
+    goals = {"256 KiB blocks": (FULL_BLOCK, 0.9), "appends of 64 KiB": (64 * KIB, 0.8), "appends of 1 MiB": (MIB, 0.8)}
+    for mode in MODES:
+        limit: list[float] = []
+        runs: dict[str, list[Run]] = {name: [] for name in goals}
+        for _ in range(sizes.rounds):
+            for name, (body_bytes, _) in goals.items():
+                limit.append(fio(path, sizes.ring_bytes, "write", "256k", sizes.seconds, dsync=mode == "flush"))
+                blank(path, sizes.ring_bytes)
+                runs[name].append(
+                    uvloop.run(flood(path, settings_of(sizes.ring_bytes, mode), body_bytes, sizes.seconds))
+                )
+        top = report.add(f"{mode}: fio 256 KiB, 4 in flight", middle(limit), "MB/s")
+        for name, (_, goal) in goals.items():
+            rate = report.add(f"{mode}: {name}", middle([run.mb_per_s for run in runs[name]]), "MB/s")
+            report.add(f"{mode}: {name} / fio", rate / top, "ratio", f">= {goal}")
+        cost = middle([run.cpu_seconds / run.body_bytes * 1e9 for run in runs["256 KiB blocks"]])
+        report.add(f"{mode}: CPU of 256 KiB blocks", cost, "s/GB")
+
+
+def small_appends(report: Report, path: Path, sizes: Sizes) -> None:
+    """Many tasks at once, one task alone, and the bare cost of a call."""
+    settings = settings_of(sizes.ring_bytes, "direct")
+    for body_bytes, name in ((100, "100 B"), (KIB, "1 KiB"), (16 * KIB, "16 KiB")):
+        blank(path, sizes.ring_bytes)
+        run = uvloop.run(many_tasks(path, settings, body_bytes, 1024, sizes.seconds))
+        report.add(f"1,024 tasks, {name}", run.records / run.seconds, "records/s")
+        report.add(f"1,024 tasks, {name}: CPU", run.cpu_seconds / run.records * 1e6, "us/record")
+        report.add(f"1,024 tasks, {name}: p50", middle(run.latencies_ms), "ms")
+    for body_bytes, name in ((100, "100 B"), (KIB, "1 KiB"), (16 * KIB, "16 KiB")):
+        blank(path, sizes.ring_bytes)
+        report.add(f"append() call, {name}", uvloop.run(append_cost(path, settings, body_bytes)), "us CPU")
+    for mode in MODES:
+        blank(path, sizes.ring_bytes)
+        run = uvloop.run(many_tasks(path, settings_of(sizes.ring_bytes, mode), KIB, 1, sizes.seconds))
+        report.add(f"{mode}: lone 1 KiB append, mean", mean(run.latencies_ms), "ms")
+        report.add(f"{mode}: lone 1 KiB append, p99", p99(run.latencies_ms), "ms")
+
+
+def recoveries(report: Report, path: Path, sizes: Sizes, *, with_fio: bool) -> None:
+    """A full ring, read back."""
+    limit = []
+    for body_bytes, name in ((64 * KIB, "64 KiB"), (KIB, "1 KiB")):
+        blank(path, sizes.recovery_bytes)
+        records, seconds, cpu_seconds = uvloop.run(recovery(path, sizes.recovery_bytes, body_bytes))
+        rate = report.add(f"recovery, {name} records", sizes.recovery_bytes / seconds / 1e6, "MB/s")
+        report.add(f"recovery, {name} records: CPU", cpu_seconds / records * 1e6, "us/record")
+        if with_fio:
+            limit.append(fio(path, sizes.recovery_bytes, "read", "1M", sizes.seconds))
+            goal = ">= 0.5" if name == "64 KiB" else None
+            report.add(f"recovery, {name} records / fio read ({limit[-1]:,.0f} MB/s)", rate / limit[-1], "ratio", goal)
+
+
+# --- the seed's disk -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def throttled_device(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """A loop device that this process may write to at the seed's 125 MiB/s and 3000 IOPS; RuntimeError says why not."""
+    if os.geteuid() != 0:
+        raise RuntimeError("it needs root")
+    image = folder / "image"
+    blank(image, size_bytes)
+    made = subprocess.run(
+        ["losetup", "--direct-io=on", "-f", "--show", image], check=False, capture_output=True, text=True
+    )
+    if made.returncode:
+        raise RuntimeError(f"no loop device: {made.stderr.strip()}")
+    device = Path(made.stdout.strip())
+    try:
+        status = device.stat()
+        with limits(f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"):
+            yield device
+    finally:
+        subprocess.run(["losetup", "-d", device], check=True)
+
+
+@contextmanager
+def limits(number: str) -> Iterator[None]:
+    """Move this process into a cgroup of its own that limits writes to the device."""
+    old, new = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup")
+    root = old if old.is_dir() else new
+    group = root / f"anabranch-benchmark-{os.getpid()}"
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    home = next(
+        (line.split(":", 2)[2] for line in lines if line.split(":", 2)[1] == ("blkio" if root == old else "")), "/"
+    )
+    try:
+        group.mkdir()
+    except OSError as error:
+        raise RuntimeError(f"no cgroup: {error}") from error
+    try:
+        try:
+            if root == old:
+                (group / "blkio.throttle.write_bps_device").write_text(f"{number} {SEED_BANDWIDTH}")
+                (group / "blkio.throttle.write_iops_device").write_text(f"{number} {SEED_IOPS}")
+            else:
+                (group / "io.max").write_text(f"{number} wbps={SEED_BANDWIDTH} wiops={SEED_IOPS}")
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError as error:
+            raise RuntimeError(f"no limits on a cgroup: {error}") from error
+        yield
+    finally:
+        with suppress(OSError):
+            (root / home.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
+
+
+def seed_figures(report: Report, device: Path, sizes: Sizes) -> None:
+    """The seed's headline: the free allowance of a cloud disk used to the full, at low latency."""
+    capacity = sizes.ring_bytes
+    budgets = settings_of(capacity, "direct", iops=SEED_IOPS, bandwidth=SEED_BANDWIDTH)
+    top = SEED_BANDWIDTH / 1e6
+    report.add("throttled to 125 MiB/s, 3000 IOPS: fio 256 KiB", fio(device, capacity, "write", "256k", 2.0), "MB/s")
+    for body_bytes, name in ((16 * KIB, "16 KiB"), (64 * KIB, "64 KiB"), (MIB, "1 MiB")):
+        blank(device, capacity)
+        run = uvloop.run(flood(device, budgets, body_bytes, sizes.paced_seconds))
+        report.add(f"throttled: {name} records / 125 MiB/s (seed: close to 1)", run.mb_per_s / top, "ratio", ">= 0.95")
+    blank(device, capacity)
+    run = uvloop.run(many_tasks(device, budgets, KIB, 64, sizes.paced_seconds))
+    report.add("throttled: IOPS, 1 KiB from 64 tasks (seed: close to 3000)", run.writes / run.seconds, "1/s", "<= 3000")
+    blank(device, capacity)
+    run = uvloop.run(paced(device, budgets, KIB, MIB, sizes.paced_seconds))
+    report.add("throttled: 1 KiB at 1 MiB/s, mean (seed: under 1)", mean(run.latencies_ms), "ms", "<= 1")
+    report.add("throttled: 1 KiB at 1 MiB/s, p99", p99(run.latencies_ms), "ms")
+    for body_bytes, name in ((64 * KIB, "64 KiB"), (256 * KIB, "256 KiB")):
+        blank(device, capacity)
+        run = uvloop.run(paced(device, budgets, body_bytes, 120 * MIB, sizes.paced_seconds))
+        report.add(f"throttled: {name} at 120 MiB/s, mean (seed: under 2)", mean(run.latencies_ms), "ms", "<= 2")
+        report.add(f"throttled: {name} at 120 MiB/s: reached", run.body_bytes / run.seconds / MIB, "MiB/s")
+        report.add(f"throttled: {name} at 120 MiB/s: IOPS", run.writes / run.seconds, "1/s", "<= 3000")
+
+
+def main() -> None:
+    options_parser = parser("The write-ahead log against its device, beside fio.")
+    options_parser.add_argument("--path", type=Path, help="file or device to use; it is overwritten")
+    options_parser.add_argument("--folder", type=Path, help="where temporary files go (default: the system's)")
+    options = options_parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    sizes = QUICK if options.quick else FULL
+    report = Report("Write-ahead log")
+    with_fio = shutil.which("fio") is not None
+    with tempfile.TemporaryDirectory(prefix="anabranch-wal-", dir=options.folder) as folder:
+        path = options.path or Path(folder) / "wal"
+        blank(path, max(sizes.ring_bytes, sizes.recovery_bytes))
+        device = open_device(path, replace(WalSettings(), capacity_bytes=sizes.ring_bytes))
+        CONSOLE.print(f"{device.name}: {device.description}", soft_wrap=True)
+        asyncio.run(device.close())
+        if with_fio:
+            against_fio(report, path, sizes)
+        else:
+            CONSOLE.print("[yellow]fio is not installed: no comparison with the device's own speed")
+        small_appends(report, path, sizes)
+        recoveries(report, path, sizes, with_fio=with_fio)
+        if options.path is None:
+            path.unlink()
+        try:
+            with throttled_device(Path(folder), sizes.ring_bytes) as device_path:
+                seed_figures(report, device_path, sizes)
+        except RuntimeError as error:
+            CONSOLE.print(f"[yellow]the throttled part was left out: {error}")
+    report.finish(options)
+
+
+if __name__ == "__main__":
+    main()
