@@ -5,11 +5,12 @@ one turn of the event loop into one batch: consumers commit often and little, an
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
-from s3stream.errors import StorageError
+from s3stream.errors import StorageError, StorageFull
 from wal.interface import Durable, WalError
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -63,11 +64,28 @@ WriteDone = Callable[[ErrorCode], None]
 """Called with NONE when the records are durable, else with the code a client is to see. Must not raise."""
 
 BATCH_BYTES_MAX = 1024 * 1024
-"""Like Kafka's message.max.bytes: a single write beyond it is refused."""
+"""Like Kafka's message.max.bytes: what is larger is spread over batches, a single record beyond it is refused."""
+FULL_RETRY_S = 0.02
+"""How long to wait before trying again when the storage is full."""
+
+
+class _Write(NamedTuple):
+    records: Sequence[KeyValue]
+    done: WriteDone | None
+
+
+class _Batch(NamedTuple):
+    records: Sequence[KeyValue]
+    completes: Sequence[_Write]
+    """Writes whose last record is in here."""
 
 
 class LogWriter:
-    """Writes to one log, in order, one batch per turn of the loop; can rewrite the log to its live state."""
+    """Writes to one log, in order, what comes in one turn of the loop together; can rewrite the log to its live state.
+
+    While the storage is full, writes wait as produced records do: refusing them would make groups rebalance. The queue
+    is bounded by the number of requests under way.
+    """
 
     def __init__(self, log: InternalLog) -> None:
         self.log = log
@@ -75,24 +93,19 @@ class LogWriter:
         """Since the last rewrite, or since the log was opened, its replay included."""
         self.live_bytes = 0
         """What the last rewrite left."""
-        self._queue: list[tuple[Sequence[KeyValue], WriteDone | None]] = []
-        self._queued_bytes = 0
+        self._queue: list[_Write] = []
         self._flush_scheduled = False
         self._held = False
         self._in_flight = 0
         self._drained: asyncio.Future[None] | None = None
 
     def write(self, records: Sequence[KeyValue], done: WriteDone | None = None) -> None:
-        """Queue records for the end of this turn of the loop. They stay together, in the order of calls."""
-        size_bytes = sum(record.size_bytes for record in records)
-        if size_bytes > BATCH_BYTES_MAX:
+        """Queue records for the end of this turn of the loop, in the order of calls."""
+        if any(record.size_bytes > BATCH_BYTES_MAX for record in records):
             if done is not None:
                 done(ErrorCode.MESSAGE_TOO_LARGE)
             return
-        if self._queued_bytes + size_bytes > BATCH_BYTES_MAX and not self._held:
-            self._flush()
-        self._queue.append((records, done))
-        self._queued_bytes += size_bytes
+        self._queue.append(_Write(records, done))
         self._schedule_flush()
 
     async def rewrite(self, live: Callable[[], Iterable[KeyValue]]) -> None:
@@ -107,7 +120,12 @@ class LogWriter:
                 self._drained = asyncio.get_running_loop().create_future()
                 await self._drained
             start_offset = self.log.next_offset
-            durable = self._append_all(live())
+            durable = None
+            live_bytes = 0
+            for batch in _batches([_Write([record], None) for record in live()]):
+                durable = self.log.append(batch.records)
+                live_bytes += _size_bytes(batch.records)
+            self.written_bytes, self.live_bytes = 0, live_bytes
         finally:
             self._held = False
             self._schedule_flush()
@@ -115,52 +133,60 @@ class LogWriter:
             await durable
         await self.log.trim(start_offset)
 
-    def _append_all(self, records: Iterable[KeyValue]) -> Durable | None:
-        durable = None
-        batch: list[KeyValue] = []
-        batch_bytes = live_bytes = 0
-        for record in records:
-            if batch and batch_bytes + record.size_bytes > BATCH_BYTES_MAX:
-                durable = self.log.append(batch)
-                batch, batch_bytes = [], 0
-            batch.append(record)
-            batch_bytes += record.size_bytes
-            live_bytes += record.size_bytes
-        if batch:
-            durable = self.log.append(batch)
-        self.written_bytes, self.live_bytes = 0, live_bytes
-        return durable
-
     def _schedule_flush(self) -> None:
         if self._queue and not self._held and not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush_turn)
-
-    def _flush_turn(self) -> None:
-        self._flush_scheduled = False
-        if not self._held:
-            self._flush()
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        queue, self._queue, self._queued_bytes = self._queue, [], 0
-        if not queue:
+        self._flush_scheduled = False
+        if self._held:
             return
-        records = queue[0][0] if len(queue) == 1 else [record for part, _ in queue for record in part]
-        waiting = [done for _, done in queue if done is not None]
-        try:
-            durable = self.log.append(records)
-        except StorageError:
-            for done in waiting:
-                done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
-        self.written_bytes += sum(record.size_bytes for record in records)
-        self._in_flight += 1
-        durable.add_done_callback(lambda error: self._appended(waiting, error))
+        queue, self._queue = self._queue, []
+        batches = list(_batches(queue))
+        for index, batch in enumerate(batches):
+            try:
+                durable = self.log.append(batch.records)
+            except StorageFull:
+                self._queue = [write for later in batches[index:] for write in later.completes]
+                self._flush_scheduled = True
+                asyncio.get_running_loop().call_later(FULL_RETRY_S, self._flush)
+                return
+            except StorageError:
+                for write in batch.completes:
+                    if write.done is not None:
+                        write.done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                continue
+            self.written_bytes += _size_bytes(batch.records)
+            self._in_flight += 1
+            durable.add_done_callback(partial(self._appended, batch))
 
-    def _appended(self, waiting: Sequence[WriteDone], error: WalError | None) -> None:
+    def _appended(self, batch: _Batch, error: WalError | None) -> None:
         self._in_flight -= 1
         code = ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        for done in waiting:
-            done(code)
+        for write in batch.completes:
+            if write.done is not None:
+                write.done(code)
         if not self._in_flight and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+
+def _size_bytes(records: Iterable[KeyValue]) -> int:
+    return sum(record.size_bytes for record in records)
+
+
+def _batches(writes: Sequence[_Write]) -> Iterator[_Batch]:
+    """Gather records into batches of bounded size. A write that is tried again as a whole repeats records: harmless."""
+    records: list[KeyValue] = []
+    completes: list[_Write] = []
+    size_bytes = 0
+    for write in writes:
+        for record in write.records:
+            if records and size_bytes + record.size_bytes > BATCH_BYTES_MAX:
+                yield _Batch(records, completes)
+                records, completes, size_bytes = [], [], 0
+            records.append(record)
+            size_bytes += record.size_bytes
+        completes.append(write)
+    if records:
+        yield _Batch(records, completes)

@@ -323,6 +323,8 @@ class GroupShard:
     def _stored(self, entry: GroupEntry, write: Write, error: ErrorCode) -> None:
         if not error:
             entry.stored = write.snapshot
+        if error == ErrorCode.MESSAGE_TOO_LARGE:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka says it to members of a group that is too big to store
         if write.then is not None:
             self._run(entry, entry.group.written(write.then, error, self._now()))
 

@@ -3,10 +3,12 @@ from functools import partial
 
 import pytest
 
+from broker.groups import log as log_module
 from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogWriter
 from protocol.errors import ErrorCode
-from s3stream.errors import StorageFull
+from s3stream.errors import StorageFull, StorageStopped
 from tests.support.memory_log import MemoryLog
+from tests.support.waiting import until
 from wal.interface import WalFailed
 
 
@@ -42,7 +44,7 @@ async def test_nothing_is_reported_before_it_is_durable() -> None:
     assert done == [ErrorCode.NONE]
 
 
-async def test_a_failed_log_and_a_full_one_are_errors_a_client_may_retry() -> None:
+async def test_a_failed_log_and_a_stopped_one_are_errors_a_client_may_retry() -> None:
     log = MemoryLog()
     log.hold = True
     writer = LogWriter(log)
@@ -50,10 +52,31 @@ async def test_a_failed_log_and_a_full_one_are_errors_a_client_may_retry() -> No
     writer.write([record("a")], done.append)
     await turn()
     log.release(WalFailed("broken"))
-    log.refusal = StorageFull("later")
+    log.refusal = StorageStopped("closing")
     writer.write([record("b")], done.append)
     await turn()
     assert done == [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+async def test_writes_wait_while_the_storage_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "FULL_RETRY_S", 0)
+    log = MemoryLog()
+    log.refusal = StorageFull("later")
+    writer = LogWriter(log)
+    done: list[str] = []
+
+    def append(key: str, _: ErrorCode) -> None:
+        done.append(key)
+
+    for key in "ab":
+        writer.write([record(key)], partial(append, key))
+        for _ in range(5):
+            await turn()
+    assert done == []
+    log.refusal = None
+    await until(lambda: len(done) == 2)
+    assert done == ["a", "b"]
+    assert log.records() == [record("a"), record("b")]
 
 
 async def test_batches_are_bounded() -> None:
@@ -63,10 +86,26 @@ async def test_batches_are_bounded() -> None:
     half = "x" * (BATCH_BYTES_MAX // 2)
     for key in "abc":
         writer.write([record(key, half)], partial(done.__setitem__, key))
-    writer.write([record("d", half), record("e", half)], lambda error: done.update(d=error))
+    writer.write([record("d", half), record("e", half)], partial(done.__setitem__, "de"))
+    writer.write([record("f", half + half)], partial(done.__setitem__, "f"))
     await turn()
-    assert done == dict.fromkeys("abc", ErrorCode.NONE) | {"d": ErrorCode.MESSAGE_TOO_LARGE}
-    assert [len(batch) for _, batch in log.batches] == [1, 1, 1]
+    assert [len(batch) for _, batch in log.batches] == [1, 1, 1, 1, 1]
+    assert done == dict.fromkeys(["a", "b", "c", "de"], ErrorCode.NONE) | {"f": ErrorCode.MESSAGE_TOO_LARGE}
+
+
+async def test_a_write_over_two_batches_is_done_with_the_second() -> None:
+    log = MemoryLog()
+    log.hold = True
+    writer = LogWriter(log)
+    done: list[ErrorCode] = []
+    half = "x" * (BATCH_BYTES_MAX // 2)
+    writer.write([record("a", half), record("b", half)], done.append)
+    await turn()
+    first, second = log.held
+    first.complete()
+    assert done == []
+    second.complete()
+    assert done == [ErrorCode.NONE]
 
 
 async def test_a_rewrite_leaves_the_live_state_and_what_came_meanwhile() -> None:
