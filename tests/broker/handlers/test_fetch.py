@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def want(*offsets: int, first: int = 0, bytes_max: int = 1 << 20, epoch: int = -
 
 
 async def fetch(client: RawClient, topics: Sequence[FetchTopic], *, version: int = 12, **fields: int) -> FetchResponse:
-    values = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
+    values: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
     response: FetchResponse = await client.call(FetchRequest(topics=topics, **values), version)
     return response
 
@@ -61,8 +62,9 @@ def partitions_of(response: FetchResponse) -> dict[int, PartitionData]:
 
 
 def offsets_in(data: PartitionData) -> list[int]:
-    assert not isinstance(data.records, list)
-    return [header.base_offset for header, _ in iterate_batches(bytes(data.records or b""))]
+    records = data.records or b""
+    assert isinstance(records, bytes | memoryview), "decoded records are one buffer"
+    return [header.base_offset for header, _ in iterate_batches(records)]
 
 
 async def fill(client: RawClient, partition: int, count: int, *, size: int = 1000) -> None:

@@ -115,7 +115,7 @@ async def test_a_trimmed_log(client: RawClient) -> None:
 
 
 async def test_leader_epochs_are_checked_and_remembered_over_restarts(tmp_path: Path) -> None:
-    ends = []
+    ends: list[tuple[int, int]] = []
     for _ in range(3):
         async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)

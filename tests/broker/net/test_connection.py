@@ -1,0 +1,272 @@
+"""A connection against a transport and a server made for the test: framing, order, and when it stops reading."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.net.connection import SCRATCH_BYTES, Connection, Exchange
+from broker.net.slabs import SlabPool
+from protocol.messages.api_versions import ApiVersionsResponse
+from protocol.messages.produce import ProduceResponse
+from tests.support.raw_client import request_frame
+from wal.interface import Buffer
+
+PRODUCE, OTHER = 0, 18
+ANSWERS = {PRODUCE: ProduceResponse(), OTHER: ApiVersionsResponse()}
+
+
+class FakeTransport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = True
+        self.writes: list[list[bytes]] = []
+        self.closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 5) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.writes.append([bytes(part) for part in list_of_data])
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+class FakeHub:
+    def __init__(self) -> None:
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.slabs = SlabPool(pooled_bytes_max=4 << 20)
+        self.tick = 0
+        self.request_bytes_max = 1 << 20
+        self.requests_in_flight_max = 10
+        self.connection_bytes_max = 1 << 20
+        self.held = 0
+        self.room = True
+        self.started: list[tuple[Exchange, bytes]] = []
+        self.reasons: list[str] = []
+        self.on_start: Callable[[Exchange], None] = lambda _: None
+
+    def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
+        self.started.append((exchange, bytes(frame)))
+        self.on_start(exchange)
+
+    def connected(self, connection: Connection) -> bool:
+        return True
+
+    def disconnected(self, connection: Connection, error: Exception | None) -> None:
+        pass
+
+    def refused(self, connection: Connection, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def charge(self, size: int) -> None:
+        self.held += size
+
+    def has_room(self, connection: Connection) -> bool:
+        return self.room
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.hub = FakeHub()
+        self.transport = FakeTransport()
+        self.connection = Connection(self.hub, 1)
+        self.connection.connection_made(self.transport)
+
+    def feed(self, data: bytes, *, at_once: int = 1 << 30) -> None:
+        while data:
+            assert self.transport.reading, "the loop reads only while it may"
+            into = self.connection.get_buffer(-1)
+            count = min(len(into), len(data), at_once)
+            into[:count] = data[:count]
+            self.connection.buffer_updated(count)
+            data = data[count:]
+
+    def send(self, *keys: int, size: int = 0) -> None:
+        for key in keys:
+            number = len(self.hub.started) + 100
+            self.feed(request_frame(key, 9 if key == PRODUCE else 0, bytes(size), correlation_id=number))
+
+    def answer(self, at: int) -> None:
+        exchange = self.hub.started[at][0]
+        exchange.complete(ANSWERS[exchange.api_key])
+
+    def closed(self) -> bool:
+        return self.transport.closed
+
+    def reading(self) -> bool:
+        return self.transport.reading
+
+    @property
+    def answered(self) -> list[int]:
+        frames = b"".join(part for write in self.transport.writes for part in write)
+        found = []
+        while frames:
+            size, correlation_id = struct.unpack_from(">ii", frames)
+            found.append(correlation_id)
+            frames = frames[4 + size :]
+        return found
+
+
+@pytest.fixture
+async def harness() -> Harness:
+    return Harness()
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 50, 4000, 5000, 65_000, 66_000, 200_000]), min_size=1, max_size=8),
+    cuts=st.lists(st.integers(1, 70_000), min_size=1, max_size=20),
+)
+def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], cuts: list[int]) -> None:
+    async def check() -> None:
+        harness = Harness()
+        harness.hub.connection_bytes_max = 1 << 30
+        frames = [request_frame(PRODUCE, 9, bytes([at]) * size) for at, size in enumerate(sizes)]
+        data, at = b"".join(frames), 0
+        while data:
+            count = cuts[at % len(cuts)]
+            harness.feed(data[:count], at_once=count)
+            data, at = data[count:], at + 1
+        assert [frame for _, frame in harness.hub.started] == [frame[4:] for frame in frames]
+        for at in range(len(frames)):
+            harness.answer(at)
+        assert harness.hub.held == 0
+
+    asyncio.run(check())
+
+
+async def test_produces_start_at_once_and_are_answered_in_order(harness: Harness) -> None:
+    harness.send(PRODUCE, PRODUCE, PRODUCE)
+    assert len(harness.hub.started) == 3
+    harness.answer(2)
+    harness.answer(1)
+    await asyncio.sleep(0)
+    assert harness.answered == []
+    harness.answer(0)
+    await asyncio.sleep(0)
+    assert harness.answered == [100, 101, 102]
+    assert len(harness.transport.writes) == 1, "a run of answers is one write"
+
+
+async def test_other_requests_wait_for_those_before_and_hold_those_behind(harness: Harness) -> None:
+    harness.feed(
+        b"".join(
+            request_frame(key, 9 if key == PRODUCE else 0, b"", correlation_id=at)
+            for at, key in enumerate((PRODUCE, OTHER, PRODUCE, OTHER))
+        )
+    )
+    for at in range(4):
+        assert len(harness.hub.started) == at + 1
+        harness.answer(at)
+    await asyncio.sleep(0)
+    assert harness.answered == [0, 1, 2, 3]
+
+
+async def test_a_produce_that_waits_holds_those_behind(harness: Harness) -> None:
+    harness.hub.on_start = harness.connection.hold
+    harness.send(PRODUCE)
+    harness.hub.on_start = lambda _: None
+    harness.feed(request_frame(PRODUCE, 9, b""))
+    assert len(harness.hub.started) == 1
+    harness.answer(0)
+    assert len(harness.hub.started) == 2
+
+
+async def test_requests_without_an_answer_keep_their_place(harness: Harness) -> None:
+    harness.send(PRODUCE, PRODUCE)
+    harness.hub.started[0][0].complete(None)
+    harness.answer(1)
+    await asyncio.sleep(0)
+    assert harness.answered == [101]
+
+
+async def test_reading_stops_at_too_many_requests(harness: Harness) -> None:
+    harness.send(*[PRODUCE] * 10)
+    assert not harness.reading()
+    harness.answer(0)
+    assert harness.reading()
+
+
+async def test_reading_stops_at_too_many_bytes(harness: Harness) -> None:
+    harness.send(PRODUCE, size=700_000)
+    assert harness.reading()
+    harness.send(PRODUCE, size=400_000)
+    assert not harness.reading()
+    harness.answer(0)
+    assert harness.reading()
+
+
+async def test_a_frame_under_way_is_always_finished(harness: Harness) -> None:
+    frame = request_frame(PRODUCE, 9, bytes(900_000))
+    harness.send(PRODUCE, size=500_000)
+    harness.feed(frame[:700_000])
+    assert harness.reading(), "only its rest can free its memory"
+    harness.feed(frame[700_000:])
+    assert not harness.reading()
+
+
+async def test_reading_stops_while_the_node_has_no_room(harness: Harness) -> None:
+    harness.hub.room = False
+    harness.send(PRODUCE)
+    assert not harness.reading()
+    harness.hub.room = True
+    harness.connection.pump()
+    assert harness.reading()
+
+
+async def test_a_peer_that_does_not_read_gets_nothing_more_started(harness: Harness) -> None:
+    harness.send(OTHER)
+    harness.feed(request_frame(OTHER, 0, b""))
+    harness.connection.pause_writing()
+    assert not harness.reading()
+    harness.answer(0)
+    assert len(harness.hub.started) == 1
+    harness.connection.resume_writing()
+    assert len(harness.hub.started) == 2
+    assert harness.reading()
+
+
+async def test_draining_answers_what_is_under_way_and_closes(harness: Harness) -> None:
+    harness.send(PRODUCE, PRODUCE)
+    harness.feed(request_frame(OTHER, 0, b""))
+    harness.connection.drain()
+    assert not harness.closed()
+    harness.answer(0)
+    harness.answer(1)
+    assert harness.answered == [100, 101]
+    assert harness.closed()
+    assert len(harness.hub.started) == 2
+
+
+async def test_a_lost_connection_tells_those_who_wait(harness: Harness) -> None:
+    harness.send(OTHER)
+    lost: list[bool] = []
+    exchange = harness.hub.started[0][0]
+    exchange.on_close = lambda: lost.append(True)
+    harness.connection.connection_lost(None)
+    assert lost == [True]
+    assert harness.hub.held == 0
+    exchange.complete(ANSWERS[OTHER])
+    assert exchange.closed
+    assert harness.transport.writes == []

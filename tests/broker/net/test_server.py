@@ -1,0 +1,75 @@
+"""Limits over all connections, against a real node."""
+
+import asyncio
+from pathlib import Path
+
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.produce import ProduceRequest
+from tests.support.node import running_node
+from tests.support.raw_client import batch_of, produce_request, raw_client
+from tests.support.waiting import until
+
+
+async def test_connections_beyond_the_limits_are_closed(tmp_path: Path) -> None:
+    async with running_node(tmp_path, network_connections_per_address_max=2) as node:
+        async with raw_client(node.bootstrap) as first, raw_client(node.bootstrap) as second:
+            await first.call(MetadataRequest(topics=()), 9)
+            await second.call(MetadataRequest(topics=()), 9)
+            async with raw_client(node.bootstrap) as third:
+                assert await third.closed()
+            await first.call(MetadataRequest(topics=()), 9)
+        await until(lambda: not node.node.server.connections)
+        async with raw_client(node.bootstrap) as again:
+            await again.call(MetadataRequest(topics=()), 9)
+        assert node.node.server.stats.refused_limit == 1
+
+
+async def test_idle_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) -> None:
+    async with running_node(tmp_path, network_idle_timeout_ms=100) as node:
+        async with raw_client(node.bootstrap) as client:
+            await client.call(MetadataRequest(topics=()), 9)
+            assert await client.closed()
+        assert node.node.server.stats.closed_idle == 1
+
+
+async def test_many_clients_share_the_memory_for_requests(tmp_path: Path) -> None:
+    limits = {"network_request_bytes_max": 1 << 20, "network_node_bytes_max": 1 << 20}
+    async with running_node(tmp_path, **limits) as node:
+        async with raw_client(node.bootstrap) as client:
+            await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+
+        async def work() -> None:
+            async with raw_client(node.bootstrap) as client:
+                for _ in range(10):
+                    client.send(produce_request("t", [batch_of(b"x" * 300_000)]), 9)
+                for _ in range(10):
+                    _, response = await client.receive(ProduceRequest, 9)
+                    assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(work())
+        assert node.node.topics.partition("t", 0).high_watermark == 80
+        await until(lambda: not node.node.server.connections)
+        assert node.node.server.bytes_held == 0
+
+
+async def test_a_slow_reader_does_not_hold_up_others(tmp_path: Path) -> None:
+    from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+    async with running_node(tmp_path, wal_capacity_bytes=64 << 20) as node:
+        async with raw_client(node.bootstrap) as client:
+            await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+            for _ in range(10):
+                await client.produce("t", [batch_of(b"x" * 1_000_000)])
+        partition = FetchPartition(partition=0, partition_max_bytes=10 << 20)
+        request = FetchRequest(max_bytes=10 << 20, topics=[FetchTopic(topic="t", partitions=[partition])])
+        async with raw_client(node.bootstrap) as slow, raw_client(node.bootstrap) as other:
+            for _ in range(50):
+                slow.send(request, 12)
+            await until(lambda: any(each._writing_paused for each in node.node.server.connections))
+            response = await other.call(request, 12)
+            assert len(response.responses[0].partitions[0].records) > 9_000_000
+            for _ in range(50):
+                await slow.receive(FetchRequest, 12)
