@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from compaction.cleaner import Cleaning
 from compaction.plan import Read, cut_read
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
@@ -54,6 +55,10 @@ class CompactionStats:
     objects_out: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    streams_cleaned: int = 0
+    """Cleanings by key."""
+    records_removed: int = 0
+    """Records that log compaction removed."""
     bytes_copied: int = 0
     """Joined by the store, without passing through the node."""
     objects_left_alone: int = 0
@@ -75,6 +80,8 @@ class CompactionNode:
     node_epoch: int
     now_ms: Callable[[], int]
     new_writer_id: Callable[[], str]
+    cleaning: Cleaning | None = None
+    """Log compaction by key; None: no stream has it."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     stats: CompactionStats = field(default_factory=CompactionStats)
     left_alone: set[int] = field(default_factory=set)

@@ -11,7 +11,7 @@ their packed 56 bytes and 8 more each.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -84,9 +84,10 @@ class Iteration:
 class Survey:
     """The live blocks of the inputs, by stream: those past their stream's start."""
 
-    def __init__(self, starts: Mapping[int, int]) -> None:
-        """Streams that `starts` does not name are gone."""
+    def __init__(self, starts: Mapping[int, int], own_streams: Container[int] = frozenset()) -> None:
+        """Streams that `starts` does not name are gone; runs of `own_streams` become stream objects at any size."""
         self._starts = starts
+        self.own_streams = own_streams
         self.sources: list[Source] = []
         self.blocks: dict[int, array[int]] = {}
         """For each stream, packed numbers: source << 32 | entry."""
@@ -137,7 +138,7 @@ def is_worthwhile(found: Survey, settings: CompactionSettings, now_ms: int) -> b
         return len(found.sources) > 1
     if found.dead_bytes > found.live_bytes // 3:
         return True
-    return any(_is_own_object(run, settings, now_ms) for run in runs(found))
+    return any(_is_own_object(run, found, settings, now_ms) for run in runs(found))
 
 
 def select(sources: Sequence[Source], settings: CompactionSettings, now_ms: int) -> Sequence[Source]:
@@ -185,7 +186,7 @@ def plan_in_slices(
     stream_objects = since_yield = 0
     gathering = _Gathering()
     for run in runs(found):
-        kind = ObjectKind.SO if _is_own_object(run, settings, now_ms) else ObjectKind.SSO
+        kind = ObjectKind.SO if _is_own_object(run, found, settings, now_ms) else ObjectKind.SSO
         since_yield += len(run.pieces)
         if since_yield >= SLICE_BLOCKS:
             since_yield = 0
@@ -277,8 +278,12 @@ def _fitting(pieces: Sequence[Piece], room_bytes: int) -> tuple[int, int]:
     return count, size
 
 
-def _is_own_object(run: Run, settings: CompactionSettings, now_ms: int) -> bool:
-    return run.size_bytes >= settings.split_bytes or now_ms - run.born_ms >= settings.force_split_ms
+def _is_own_object(run: Run, found: Survey, settings: CompactionSettings, now_ms: int) -> bool:
+    return (
+        run.size_bytes >= settings.split_bytes
+        or now_ms - run.born_ms >= settings.force_split_ms
+        or run.pieces[0].entry.stream_id in found.own_streams
+    )
 
 
 def _piece(sources: Sequence[Source], packed: int) -> Piece:

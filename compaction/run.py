@@ -97,7 +97,9 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     live = [location.range for ranges in located.values() for location in ranges]
     streams = await node.catalog.get_streams(sorted({each.stream_id for each in live}))
     starts = {stream_id: info.start_offset for stream_id, info in streams.items()}
-    survey = Survey(starts)
+    # Log compaction works on stream objects: when all is wanted, its streams do not wait for their size or age.
+    by_key = node.cleaning.policies() if full and node.cleaning is not None else {}
+    survey = Survey(starts, by_key)
     for source in sources:
         # An object may have been destroyed since it was listed.
         if source.object_id in located:

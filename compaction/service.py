@@ -5,12 +5,14 @@ again. An input that can't be read is left alone, so that it does not stop the o
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
+from compaction.clean_run import execute_cleaning, plan_cleanings
+from compaction.cleaner import CleanPlan
 from compaction.node import BadInput, CompactionNode, CompactionStats, Progress, ReportProgress
 from compaction.run import SetPlan, execute_sets, memory_for_blocks, plan_sets
 from compaction.stream_run import StreamGroup, execute_group, plan_streams
@@ -20,6 +22,8 @@ from s3stream.model import ObjectKind
 from s3stream.store.interface import CallCounts
 
 log = structlog.get_logger(__name__)
+
+P = TypeVar("P", StreamGroup, CleanPlan)
 
 BAD_INPUTS_MAX = 100
 """Unreadable objects that one run steps over before it gives up."""
@@ -39,6 +43,8 @@ class CompactionSummary:
     bytes_read: int
     bytes_written: int
     bytes_copied: int
+    streams_cleaned: int
+    records_removed: int
     calls: Mapping[str, int]
     """Calls to all object stores while the run went on, by kind, other work of the node included."""
     write_amplification: float
@@ -200,6 +206,7 @@ class CompactionService:
             try:
                 await self._compact_sets(full=full, report=note, errors=errors)
                 await self._compact_streams(full=full, report=note, errors=errors)
+                await self._clean_streams(full=full, report=note, errors=errors)
             finally:
                 self.progress = None
             counts = await node.catalog.count_objects()
@@ -215,6 +222,8 @@ class CompactionService:
                 bytes_read=done["bytes_read"],
                 bytes_written=done["bytes_written"],
                 bytes_copied=done["bytes_copied"],
+                streams_cleaned=done["streams_cleaned"],
+                records_removed=done["records_removed"],
                 calls={key: value - calls_before[key] for key, value in self._calls().items()},
                 write_amplification=round((done["bytes_written"] + done["bytes_copied"]) / moved, 3) if moved else 0.0,
                 seconds=round(loop.time() - began, 3),
@@ -239,23 +248,53 @@ class CompactionService:
 
     async def _compact_streams(self, *, full: bool, report: ReportProgress, errors: list[str]) -> None:
         groups = await plan_streams(self._node, full=full)
-        total = sum(each.object.size_bytes for group in groups for each in group.objects)
+
+        async def join(group: StreamGroup, throttle: Throttle) -> None:
+            pressure = self._under_pressure if not full else _no_pressure
+            await execute_group(self._node, group, throttle=throttle, under_pressure=pressure)
+
+        await self._each("stream objects", groups, join, full=full, report=report, errors=errors)
+
+    async def _clean_streams(self, *, full: bool, report: ReportProgress, errors: list[str]) -> None:
+        cleaning = self._node.cleaning
+        if cleaning is None:
+            return
+        plans = await plan_cleanings(self._node, cleaning, full=full)
+
+        async def clean(plan: CleanPlan, throttle: Throttle) -> None:
+            pressure = self._under_pressure if not full else _no_pressure
+            await execute_cleaning(self._node, plan, cleaning, throttle=throttle, under_pressure=pressure)
+
+        await self._each("compaction by key", plans, clean, full=full, report=report, errors=errors)
+
+    async def _each(
+        self,
+        stage: str,
+        plans: Sequence[P],
+        execute: Callable[[P, Throttle], Awaitable[None]],
+        *,
+        full: bool,
+        report: ReportProgress,
+        errors: list[str],
+    ) -> None:
+        """Carry out one plan after the other; one that fails for reasons of its own does not stop the others."""
+        total = sum(each.object.size_bytes for plan in plans for each in plan.objects)
         throttle = Throttle(0 if full else run_rate(total, self._node.settings), self._node.sleep)
         done = 0
-        for group in groups:
+        for plan in plans:
             try:
-                await execute_group(self._node, group, throttle=throttle, under_pressure=self._under_pressure)
+                await execute(plan, throttle)
             except NodeFenced:
                 raise
             except BadInput as error:
                 self._leave_alone(error)
                 errors.append(str(error))
             except CatalogError as error:
-                # The stream was trimmed past the group, deleted, or compacted by its new owner meanwhile.
-                log.warning("stream objects not joined", stream_id=group.stream_id, reason=str(error))
+                # The stream was trimmed past the objects, deleted, or compacted by its new owner meanwhile.
+                log.warning("compaction of a stream given up", stage=stage, stream_id=plan.stream_id, reason=str(error))
                 errors.append(str(error))
-            done += sum(each.object.size_bytes for each in group.objects)
-            report(Progress("stream objects", done, total))
+            done += sum(each.object.size_bytes for each in plan.objects)
+            report(Progress(stage, done, total))
 
     def _leave_alone(self, error: BadInput) -> None:
         self._node.left_alone.add(error.object_id)
@@ -265,6 +304,11 @@ class CompactionService:
     def _calls(self) -> dict[str, int]:
         counts: Sequence[CallCounts] = [store.calls for store in self._node.stores.values()]
         return {kind: sum(getattr(each, kind) for each in counts) for kind in CALL_KINDS}
+
+
+def _no_pressure() -> bool:
+    """Who asks for compaction now does not wait for uploads."""
+    return False
 
 
 def _no_progress(_: Progress) -> None:

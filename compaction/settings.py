@@ -46,6 +46,8 @@ class CompactionSettings:
     """Stream objects are not joined beyond this size."""
     stream_dead_ratio: float = 0.5
     """A stream object is rewritten alone when so much of it lies before the stream's start."""
+    clean_keys_bytes_max: int = 64 * MIB
+    """Memory for keys when a stream is compacted by key; a cleaning ends where they would not fit."""
     streams_max: int = 10_000
     """Streams looked at in one run at most."""
     prepare_ttl_ms: int = 24 * 60 * 60_000

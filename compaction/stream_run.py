@@ -28,6 +28,9 @@ async def plan_streams(node: CompactionNode, *, full: bool) -> list[StreamGroup]
     settings = node.settings
     # A lone object may be worth rewriting for what lies before the stream's start.
     stream_ids = await node.catalog.list_compactable_streams(node.node_id, objects_min=1, limit=settings.streams_max)
+    # Log compaction joins what it cleans.
+    by_key = node.cleaning.policies() if node.cleaning is not None else {}
+    stream_ids = [stream_id for stream_id in stream_ids if stream_id not in by_key]
     groups: list[StreamGroup] = []
     streams = await node.catalog.get_streams(stream_ids)
     for stream_id in stream_ids:

@@ -71,8 +71,13 @@ class ObjectIndex:
         """Memory the index takes."""
         return len(self.data)
 
-    def find(self, stream_id: int, start_offset: int = 0, end_offset: int = INT64_MAX) -> list[IndexEntry]:
-        """Entries of the stream that overlap [start, end), in offset order; O(log n + answer)."""
+    def find(
+        self, stream_id: int, start_offset: int = 0, end_offset: int = INT64_MAX, *, bytes_max: int = INT64_MAX
+    ) -> list[IndexEntry]:
+        """Entries of the stream that overlap [start, end), in offset order; O(log n + answer).
+
+        With `bytes_max`, no more than are needed for that many bytes.
+        """
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -87,6 +92,9 @@ class ObjectIndex:
             if entry.stream_id != stream_id or entry.start_offset >= end_offset:
                 break
             found.append(entry)
+            bytes_max -= entry.size_bytes
+            if bytes_max <= 0:
+                break
             low += 1
         return found
 

@@ -153,6 +153,7 @@ class ObjectWriter:
         if len(self._wave) > 1:
             await self._send_wave()
         self._raw = [(entry, bytes(data)) for entry, data in self._raw]
+        self._block = [batch._replace(payload=bytes(batch.payload)) for batch in self._block]
         self._part = [b"".join(self._part)] if self._part else []
         self._wave = [[b"".join(part)] if isinstance(part, list) else part for part in self._wave]
 

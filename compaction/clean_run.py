@@ -1,0 +1,139 @@
+"""Carries out log compaction: reads a stream's objects twice, writes what stays, one commit."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+from compaction.cleaner import CLEANED, Cleaner, Cleaning, CleanPlan, KeyMap, plan_cleaning
+from compaction.node import CompactionNode
+from compaction.plan import Read, cut_read
+from compaction.proof import prove_coverage
+from compaction.stream_plan import live_entries
+from compaction.throttle import Throttle, yield_to_uploads
+from s3stream.model import NewObject, ObjectKind, StreamBatch
+from s3stream.object.format import decode_block
+from s3stream.object.reader import ObjectIndex
+from s3stream.object.writer import ObjectWriter
+
+
+async def plan_cleanings(node: CompactionNode, cleaning: Cleaning, *, full: bool) -> list[CleanPlan]:
+    """The streams of the node that are due, or `full`: have anything dirty. Reads only the catalog."""
+    policies = cleaning.policies()
+    streams = await node.catalog.get_streams(sorted(policies))
+    plans = []
+    for stream_id, info in streams.items():
+        if info.node_id != node.node_id:
+            continue
+        objects = await node.catalog.list_stream_objects(stream_id)
+        if any(each.object.object_id in node.left_alone for each in objects):
+            continue
+        policy = replace(policies[stream_id], dirty_ratio_min=0.0) if full else policies[stream_id]
+        plan = plan_cleaning(stream_id, info.start_offset, objects, policy, node.now_ms())
+        if plan is not None:
+            plans.append(plan)
+    return plans
+
+
+async def execute_cleaning(
+    node: CompactionNode,
+    plan: CleanPlan,
+    cleaning: Cleaning,
+    *,
+    throttle: Throttle,
+    under_pressure: Callable[[], bool],
+) -> Sequence[NewObject]:
+    """Clean and commit; returns the outputs. Raises BadInput, StoreError, CatalogError, CoverageError."""
+    node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
+    indexes = [await node.read_index(location.object) for location in plan.objects]
+    newest = KeyMap(node.settings.clean_keys_bytes_max)
+    async for batch in _batches(node, plan, indexes, throttle, from_offset=plan.dirty_start):
+        records = cleaning.codec.records(batch.payload)
+        if records is not None and not newest.add(batch, records):
+            break
+        await asyncio.sleep(0)
+    end_offset = newest.end_offset if newest.end_offset >= 0 else plan.objects[-1].range.end_offset
+    cleaner = Cleaner(plan, newest, cleaning.codec, end_offset=end_offset, now_ms=node.now_ms())
+    outputs = _Outputs(node, plan.objects[0].object.store)
+    try:
+        async for batch in _batches(node, plan, indexes, throttle, from_offset=plan.stream_start):
+            kept = cleaner.clean(batch)
+            if kept is not None:
+                await outputs.write(kept, cleaned=kept.end_offset <= end_offset)
+            await asyncio.sleep(0)
+        await outputs.finish()
+    finally:
+        await outputs.abort()
+    live = [location.range for location in plan.objects]
+    prove_coverage(live, outputs.made, {plan.stream_id: plan.stream_start})
+    await node.commit([location.object.object_id for location in plan.objects], outputs.made)
+    node.stats.streams_cleaned += 1
+    node.stats.records_removed += cleaner.records_removed
+    return outputs.made
+
+
+async def _batches(
+    node: CompactionNode,
+    plan: CleanPlan,
+    indexes: Sequence[ObjectIndex],
+    throttle: Throttle,
+    *,
+    from_offset: int,
+) -> AsyncIterator[StreamBatch]:
+    """The stream's batches in order, from the block that holds `from_offset` on."""
+    for location, index in zip(plan.objects, indexes, strict=True):
+        store = node.store_of(location.object)
+        object_id = location.object.object_id
+        entries = live_entries(index, from_offset)
+        if not entries:
+            continue
+        whole = Read(object_id, entries[0].position, entries[-1].end_position, entries)
+        for read in cut_read(whole, node.settings.read_bytes_max):
+            blocks = await node.read_blocks([read], store, throttle)
+            for entry in read.entries:
+                where = f"{store.name}:{node.key(object_id)}"
+                for batch in decode_block(blocks[object_id, entry.position], entry, where=where):
+                    if batch.end_offset > from_offset:
+                        yield batch
+
+
+class _Outputs:
+    """The objects being written: another begins at the size limit, and where the cleaned part ends."""
+
+    def __init__(self, node: CompactionNode, store: str) -> None:
+        self._node = node
+        self._store = node.stores[store]
+        self._writer_id = node.new_writer_id()
+        self._writer: ObjectWriter | None = None
+        self._cleaned = True
+        self._unsettled_bytes = 0
+        self.made: list[NewObject] = []
+
+    async def write(self, batch: StreamBatch, *, cleaned: bool) -> None:
+        """Add a batch. `cleaned` says that each key is there once, up to its end."""
+        full = self._writer is not None and self._writer.size_bytes >= self._node.settings.stream_object_bytes_max
+        if full or cleaned != self._cleaned:
+            await self.finish()
+        self._cleaned = cleaned
+        if self._writer is None:
+            writer_id = self._writer_id + CLEANED if cleaned else self._writer_id
+            (object_id,) = await self._node.prepare(1, self._store.name, writer_id)
+            self._writer = self._node.writer(self._store, object_id, ObjectKind.SO, writer_id)
+        await self._writer.write(batch)
+        self._unsettled_bytes += batch.size_bytes
+        if self._unsettled_bytes >= self._node.settings.read_bytes_max:
+            self._unsettled_bytes = 0
+            await self._writer.settle()
+
+    async def finish(self) -> None:
+        """Close the object being written."""
+        writer = self._writer
+        if writer is not None:
+            made = await writer.close()
+            self._writer = None
+            self.made.append(made)
+            self._node.stats.bytes_written += made.size_bytes
+
+    async def abort(self) -> None:
+        """Give up the object being written, if there is one."""
+        if self._writer is not None:
+            await self._writer.abort()
