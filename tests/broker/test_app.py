@@ -1,0 +1,73 @@
+"""How a node starts, refuses to start, fails and is fenced."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.app import StartError
+from broker.net.server import bind
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.node import running_node
+from tests.support.raw_client import batch_of, raw_client
+from wal.interface import WalFailed
+
+FETCH = FetchRequest(
+    max_bytes=1000, topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=0, partition_max_bytes=1000)])]
+)
+
+
+async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        await client.produce("t", [batch_of(b"before")])
+        node.wal._fail(WalFailed("the disk is gone"))
+        answer = (await client.produce("t", [batch_of(b"after")])).responses[0].partition_responses[0]
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "the disk is gone" in answer.error_message
+        async with asyncio.timeout(10):
+            assert "the disk is gone" in await node.failed
+        fetched = await client.call(FETCH, 12)
+        assert fetched.responses[0].partitions[0].high_watermark == 1, "reads go on"
+    async with running_node(tmp_path) as node:
+        assert node.node.topics.partition("t", 0).high_watermark == 1
+
+
+async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/catalog.db"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    settings = {"catalog_url": url, "catalog_lease_ms": 1000, "objects_path": tmp_path / "objects"}
+    async with running_node(tmp_path / "a", **settings) as older, running_node(tmp_path / "b", **settings) as newer:
+        async with asyncio.timeout(10):
+            assert "fenced" in await older.failed
+        assert not newer.failed.done()
+
+
+async def test_what_keeps_a_node_from_starting_is_one_line(tmp_path: Path) -> None:
+    taken = bind("127.0.0.1", 0)
+    taken.listen()
+    port = taken.getsockname()[1]
+    try:
+        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            async with running_node(tmp_path, port=port):
+                pass
+    finally:
+        taken.close()
+    async with running_node(tmp_path):
+        pass
+    for settings, expected in (
+        ({"cluster": "other"}, "cluster"),
+        ({"host": "no.such.host.invalid"}, "cannot listen on"),
+        ({"data_dir": tmp_path / "data" / "wal" / "x"}, "data directory"),
+        ({"wal_path": "/dev/null"}, "/dev/null"),
+    ):
+        with pytest.raises(StartError) as raised:
+            async with running_node(tmp_path, **settings):
+                pass
+        assert expected in str(raised.value)
+        assert "\n" not in str(raised.value)
+    async with running_node(tmp_path):
+        pass
