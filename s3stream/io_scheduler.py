@@ -42,6 +42,8 @@ class IoScheduler:
         self._running = dict.fromkeys(Priority, 0)
         self._queue: list[_Wanted] = []
         self._turn = 0
+        self._turns = asyncio.Semaphore(1)
+        """Whose data is handed out in this turn of the loop."""
         self._scheduled = False
 
     def submit(
@@ -118,9 +120,9 @@ class IoScheduler:
         self._stats.gets_merged += len(members) - 1
 
     async def _get(self, first: _Wanted, piece: Piece, members: list[_Wanted]) -> None:
-        priority = first.priority
         try:
-            data = await self._fetch(first, piece)
+            data = await self._fetch_counted(first, piece)
+            await self._hand_out(data, piece, members)
         except StoreError as error:
             for wanted in members:
                 _answer_error(wanted, type(error)(*error.args))
@@ -128,15 +130,28 @@ class IoScheduler:
             for wanted in members:
                 _answer_error(wanted, StoreError(f"{first.store.name}:{first.key}: the read was given up"))
             raise
-        else:
-            self._stats.gets += 1
-            self._stats.get_bytes += len(data)
-            for wanted in members:
-                if not wanted.answer.done():
-                    wanted.answer.set_result(data[wanted.span.start - piece.start : wanted.span.end - piece.start])
+
+    async def _hand_out(self, data: memoryview, piece: Piece, members: list[_Wanted]) -> None:
+        """Answer one waiter a turn: each decodes what it gets, and appends must not wait for all of a long run."""
+        for wanted in members:
+            if wanted.priority is not Priority.TAIL:
+                await self._turns.acquire()
+            if not wanted.answer.done():
+                wanted.answer.set_result(data[wanted.span.start - piece.start : wanted.span.end - piece.start])
+            if wanted.priority is not Priority.TAIL:
+                # The waiter runs in the next turn of the loop, the next one's waiter after it.
+                asyncio.get_running_loop().call_soon(self._turns.release)
+
+    async def _fetch_counted(self, first: _Wanted, piece: Piece) -> memoryview:
+        priority = first.priority
+        try:
+            data = await self._fetch(first, piece)
         finally:
             self._running[priority] -= 1
             self._dispatch()
+        self._stats.gets += 1
+        self._stats.get_bytes += len(data)
+        return data
 
     async def _fetch(self, first: _Wanted, piece: Piece) -> memoryview:
         deadline_ms = self._settings.read_deadline_ms

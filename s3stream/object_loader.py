@@ -255,19 +255,15 @@ def choose_entries(
     index: ObjectIndex, stream_id: int, offset: int, end_offset: int, bytes_max: int
 ) -> list[IndexEntry]:
     """Entries from the one that holds `offset`, contiguous, as many as `bytes_max` needs, at least one."""
-    chosen: list[IndexEntry] = []
-    size, expected = 0, offset
-    for entry in index.find(stream_id, offset, end_offset):
+    expected = offset
+    chosen = index.find(stream_id, offset, end_offset, bytes_max=bytes_max)
+    for entry in chosen:
         if entry.start_offset > expected:
             raise CorruptObject(
                 f"object {index.key}: stream {stream_id}: expected a block at offset {expected}, "
                 f"found [{entry.start_offset}, {entry.end_offset})"
             )
-        chosen.append(entry)
-        size += entry.size_bytes
         expected = entry.end_offset
-        if size >= bytes_max:
-            break
     if not chosen:
         raise CorruptObject(f"object {index.key}: stream {stream_id}: no block holds offset {offset}")
     return chosen

@@ -27,7 +27,9 @@ class StorageSettings:
     object_block_bytes: int = 512 * KIB
     """Data block size inside objects: the unit of cold reads."""
     object_part_bytes: int = 8 * MIB
-    """Part size of multipart uploads; an object up to one part is a single PUT."""
+    """Part size of a stream set object's multipart upload; up to two parts it is a single PUT."""
+    so_put_bytes_max: int = 32 * MIB
+    """A stream object up to this size is a single PUT; longer ones go in parts of half of it, two at a time."""
     prepare_ttl_ms: int = 60 * 60_000
     """A prepared object that was not committed by then is reaped."""
     delete_delay_ms: int = 10 * 60_000

@@ -14,9 +14,9 @@ import structlog
 
 from s3stream.catalog.interface import Catalog, UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
-from s3stream.log_cache import BATCH_OVERHEAD_BYTES, Block
+from s3stream.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
 from s3stream.model import NewObject, ObjectKind, object_key
-from s3stream.object.writer import ObjectWriter
+from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 BYTES_PER_TURN = 256 * 1024
 """Bytes (and overhead) of batches handed to an object writer before other tasks get a turn."""
+OBJECT_OVERHEAD_BYTES = 128
+"""Above what framing a batch costs in an object, its share of block header and index entry included."""
 
 
 class RunSize(NamedTuple):
@@ -186,7 +188,7 @@ class Uploader:
         backoff = Backoff(self._settings)
         while True:
             try:
-                async with self._writes, self._writer(plan, object_id, writer_id) as writer:
+                async with self._writes, self._writer(plan, runs, object_id, writer_id) as writer:
                     written = 0
                     for run in runs:
                         for batch in run.batches:
@@ -203,7 +205,16 @@ class Uploader:
                     raise _PreparedTooLong(f"object {object_id} could not be written in time: {error}") from error
                 await self._pause(backoff, f"object {object_id}", error)
 
-    def _writer(self, plan: ObjectPlan, object_id: int, writer_id: str) -> ObjectWriter:
+    def _writer(self, plan: ObjectPlan, runs: Sequence[Run], object_id: int, writer_id: str) -> ObjectWriter:
+        settings = self._settings
+        part_bytes, parts_in_flight = settings.object_part_bytes, PARTS_IN_FLIGHT
+        if plan.kind is ObjectKind.SO:
+            # Many stream objects are written at a time; a part more or less is what their calls cost.
+            size_bytes = sum(run.size_bytes + OBJECT_OVERHEAD_BYTES * len(run.batches) for run in runs)
+            alone = size_bytes + OBJECT_OVERHEAD_BYTES <= settings.so_put_bytes_max
+            part_bytes = settings.so_put_bytes_max if alone else settings.so_put_bytes_max // 2
+            parts_in_flight = 2
+
         async def note(upload_id: str) -> None:
             await self._catalog.note_multipart(object_id, upload_id)
 
@@ -213,8 +224,9 @@ class Uploader:
             object_id=object_id,
             kind=plan.kind,
             writer_id=writer_id,
-            block_bytes=self._settings.object_block_bytes,
-            part_bytes=self._settings.object_part_bytes,
+            block_bytes=settings.object_block_bytes,
+            part_bytes=part_bytes,
+            parts_in_flight=parts_in_flight,
             on_multipart=note,
         )
 

@@ -23,6 +23,7 @@ SETTINGS = replace(
     log_cache_bytes=256 << 20,
     split_bytes=1 << 20,
     object_part_bytes=PART_BYTES,
+    so_put_bytes_max=2 * PART_BYTES,
     object_block_bytes=512 * 1024,
     object_writes_in_flight=1,
 )

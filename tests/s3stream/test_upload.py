@@ -180,7 +180,7 @@ async def test_appends_are_refused_when_clients_do_not_slow_down(tmp_path: Path)
 
 @pytest.mark.parametrize("command", ["prepare_objects", "commit_upload", "note_multipart"])
 async def test_a_catalog_that_is_away_is_waited_for(tmp_path: Path, command: str) -> None:
-    settings = replace(SMALL, object_part_bytes=5 << 20, log_cache_bytes=64 << 20, upload_threshold_bytes=32 << 20)
+    settings = replace(SMALL, so_put_bytes_max=10 << 20, log_cache_bytes=64 << 20, upload_threshold_bytes=32 << 20)
     async with memory_cluster(tmp_path, settings, wal_bytes=64 << 20) as cluster:
         failures = 3
 

@@ -55,6 +55,7 @@ class Cluster:
     writers: int = 0
     wrap_catalog: Callable[[Catalog], Catalog] = lambda catalog: catalog
     topics: int = 0
+    cluster: str = CLUSTER
 
     @property
     def store(self) -> MemoryStore:
@@ -91,7 +92,7 @@ class Cluster:
             stores=self.stores,
             default_store="main",
             settings=self.settings,
-            cluster=CLUSTER,
+            cluster=self.cluster,
             node_id=NODE_ID,
             node_epoch=node.epoch,
             now_ms=self.clock.now_ms,
