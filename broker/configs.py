@@ -122,7 +122,6 @@ _EXPECTED = {
 _NO_EFFECT = " Accepted for compatibility; it has no effect here: "
 _SEGMENTS = _NO_EFFECT + "data is kept in objects, not in segment files."
 _ONE_COPY = _NO_EFFECT + "a partition has one replica, its durability comes from the log device and the object store."
-_NO_CLEANER = _NO_EFFECT + "records are not yet removed by key."
 _NO_TIERS = _NO_EFFECT + "all data is in object storage."
 
 
@@ -175,7 +174,7 @@ _TOPIC_DEFS = (
         "delete.retention.ms",
         _L,
         "86400000",
-        "How long delete markers of a compacted topic stay." + _NO_CLEANER,
+        "How long delete markers of a compacted topic stay.",
         broker="log.cleaner.delete.retention.ms",
         low=0,
     ),
@@ -226,7 +225,7 @@ _TOPIC_DEFS = (
         "max.compaction.lag.ms",
         _L,
         str(LONG_MAX),
-        "Longest time a record stays uncompacted." + _NO_CLEANER,
+        "Longest time a record stays uncompacted." + _NO_EFFECT + "compaction comes when enough is dirty.",
         broker="log.cleaner.max.compaction.lag.ms",
         low=1,
     ),
@@ -270,7 +269,7 @@ _TOPIC_DEFS = (
         "min.cleanable.dirty.ratio",
         _D,
         "0.5",
-        "How much of the log may be uncompacted." + _NO_CLEANER,
+        "How much of the log may be uncompacted.",
         broker="log.cleaner.min.cleanable.ratio",
         low=0,
         high=1,
@@ -279,7 +278,7 @@ _TOPIC_DEFS = (
         "min.compaction.lag.ms",
         _L,
         "0",
-        "Least time a record stays uncompacted." + _NO_CLEANER,
+        "Least time a record stays uncompacted.",
         broker="log.cleaner.min.compaction.lag.ms",
         low=0,
     ),

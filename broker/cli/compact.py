@@ -166,8 +166,10 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
     from broker.app import now_ms
+    from broker.cleaning import KafkaBatches, clean_policies
     from broker.datadir import DataDirLock
     from broker.stores import make_stores
+    from compaction.cleaner import Cleaning
     from compaction.node import CompactionNode
     from compaction.node import Progress as Step
     from compaction.service import CompactionService
@@ -184,6 +186,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
         for store in stores.values():
             stack.push_async_callback(store.close)
             await store.open()
+        policies = clean_policies(await catalog.list_topics(), settings)
         epoch = -1
         if not plan_only:
             _refuse_living(
@@ -204,6 +207,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
             node_epoch=epoch,
             now_ms=now_ms,
             new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
+            cleaning=Cleaning(KafkaBatches(), lambda: policies),
         )
         service = CompactionService(node)
         if plan_only:
@@ -252,6 +256,7 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         ("read", decimal(summary["bytes_read"])),
         ("written", decimal(summary["bytes_written"])),
         ("copied by the store", decimal(summary["bytes_copied"])),
+        ("cleaned by key", f"{summary['streams_cleaned']:,} streams, {summary['records_removed']:,} records removed"),
         ("write amplification", f"{summary['write_amplification']:.2f}"),
         ("store calls", calls or "none"),
         ("iterations, commits", f"{summary['iterations']:,}, {summary['commits']:,}"),
