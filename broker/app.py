@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from broker.admin_http import AdminServer
+from broker.cleaning import KafkaBatches, clean_policies
 from broker.datadir import DataDirError, DataDirLock
 from broker.dispatch import Dispatcher
 from broker.fetch_sessions import FetchSessions
@@ -29,6 +30,7 @@ from broker.node import Address, Node
 from broker.producer_ids import ProducerIds
 from broker.settings import Settings
 from broker.topics import TopicManager
+from compaction.cleaner import Cleaning
 from compaction.node import CompactionNode
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
@@ -184,6 +186,9 @@ class RunningNode:
             node_epoch=node.node_epoch,
             now_ms=now_ms,
             new_writer_id=lambda: uuid.uuid4().hex,
+            cleaning=Cleaning(
+                KafkaBatches(), lambda: clean_policies([topic.info for topic in node.topics], self.settings)
+            ),
         )
         self.compaction = CompactionService(self.compaction_node, under_pressure=lambda: not node.storage.writable)
 
@@ -301,7 +306,7 @@ class RunningNode:
             await asyncio.sleep(PRODUCER_EXPIRY_PERIOD_S)
             before_ms = now_ms() - self.settings.topic.producer_id_expiration_ms
             for partition in list(self.node.topics.led_partitions()):
-                partition.producers.expire(before_ms)
+                partition.expire_producers(before_ms)
                 await asyncio.sleep(0)
 
     def _fail(self, reason: str) -> None:

@@ -14,6 +14,7 @@ from crc32c import crc32c
 from broker.configs import TopicConfig
 from broker.leader_epochs import LeaderEpochs
 from broker.producers import ProducerStates
+from broker.transactions.in_partition import PartitionTransactions
 from protocol.batch import (
     CHECKED_POSITION,
     HEADER,
@@ -22,6 +23,7 @@ from protocol.batch import (
     MAGIC,
     MAGIC_POSITION,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     BatchHeader,
     check_client_batch,
     check_crc,
@@ -31,16 +33,18 @@ from protocol.batch import (
 )
 from protocol.compression import Compression
 from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
-from protocol.records import decode_records
+from protocol.records import ControlType, build_marker, control_record, decode_records
 from s3stream.errors import CorruptObject, StorageFull
 from s3stream.model import StreamBatch
 from s3stream.stream import Stream
 from wal.interface import Buffer, Durable, WalError
 
-SNAPSHOT_VERSION = 1
-_PLAIN_ATTRIBUTES_END = int(Compression.ZSTD)
+SNAPSHOT_VERSION = 2
+_PLAIN_ATTRIBUTES_END = Compression.ZSTD.value
 """Attributes below are a codec that every version may use, and nothing else."""
 _SNAPSHOT_HEAD = struct.Struct(">Bqq")
+Verify = Callable[["Partition", int, int], None]
+"""Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
 Waiter = Callable[["Partition", int], None]
 """Called with how many bytes became readable."""
 
@@ -78,6 +82,7 @@ class Partition:
         "stream",
         "topic",
         "topic_id",
+        "transactions",
     )
 
     def __init__(
@@ -93,7 +98,7 @@ class Partition:
         self.appended_bytes = 0
         self._last_durable: Durable | None = None
         self._waiters: dict[Waiter, None] = {}
-        self.max_timestamp, self.epochs, self.producers = _decode_snapshot(stream)
+        self.max_timestamp, self.epochs, self.transactions, self.producers = _decode_snapshot(stream)
         for batch in stream.recovered:
             self._replay(batch)
         self.epochs.assign(stream.leader_epoch, stream.next_offset)
@@ -114,8 +119,9 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what a reader of committed data may see; the high watermark as long as there are no transactions."""
-        return self.stream.confirmed_offset
+        """End of what a reader of committed data may see: the high watermark, or the first open transaction's begin."""
+        stable = self.transactions.last_stable_offset(self.stream.confirmed_offset)
+        return max(stable, self.stream.start_offset)  # records of an open transaction can be deleted, too
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """Compare the epoch a client believes in (-1: none) with ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
@@ -162,8 +168,11 @@ class Partition:
 
     # appending
 
-    def append(self, records: Buffer | None, api_version: int = 9) -> Appended:
-        """Append the one batch a client sent. Raises KafkaError, or the stream's StorageFull and StorageStopped."""
+    def append(self, records: Buffer | None, api_version: int = 9, verify: Verify | None = None) -> Appended:
+        """Append the one batch a client sent; `verify` is asked before it opens a transaction here.
+
+        Raises KafkaError, what `verify` raises, or the stream's StorageFull and StorageStopped.
+        """
         now_ms = self.now_ms()
         view, header = self._checked(records, api_version, now_ms)
         config = self.config
@@ -175,6 +184,8 @@ class Partition:
             if duplicate is not None:
                 pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self._last_durable
                 return Appended(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
+            if header.is_transactional or self.transactions.open:
+                self._check_transaction(header, verify)
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp
         if config.log_append_time:
@@ -200,7 +211,50 @@ class Partition:
                 append_time_ms=append_time_ms,
                 now_ms=now_ms,
             )
+            if header.is_transactional:
+                self.transactions.write(header.producer_id, base_offset, now_ms)
         return Appended(base_offset, end_offset, append_time_ms, durable)
+
+    def _check_transaction(self, header: BatchHeader, verify: Verify | None) -> None:
+        transactional = header.is_transactional
+        known = self.transactions.check_data(header.producer_id, transactional=transactional)
+        if transactional and not known:
+            if verify is None:
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{self} is part of no transaction")
+            verify(self, header.producer_id, header.producer_epoch)
+
+    def append_marker(
+        self,
+        control: ControlType,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        bumped: bool = False,
+    ) -> Durable | None:
+        """End a producer's transaction here; None when the marker is there already and durable.
+
+        `bumped` says that the transaction's end raised the epoch (transaction.version 2): the epoch tells then whether
+        the marker was written before. Raises KafkaError, StorageFull, StorageStopped.
+        """
+        self.transactions.check_marker(producer_id, coordinator_epoch)
+        self.producers.check_epoch(producer_id, producer_epoch)
+        if bumped and producer_epoch == self.producers.epoch(producer_id):
+            if producer_id in self.transactions.open:
+                raise KafkaError(
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"marker for producer {producer_id} with epoch {producer_epoch}, the open transaction's own",
+                )
+            last = self._last_durable
+            return None if last is None or last.done else last
+        marker = build_marker(
+            control,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=self.now_ms(),
+        )
+        return self.append_internal(marker).durable
 
     def append_internal(self, batch: bytearray) -> Appended:
         """Append a batch the node itself has built (`build_batch`): offsets are set, nothing is checked."""
@@ -212,7 +266,22 @@ class Partition:
         durable = self._append_to_stream(
             StreamBatch(self.stream.stream_id, base_offset, end_offset, header.record_count, header.max_timestamp, view)
         )
+        if header.is_transactional:
+            self._follow(view, header, base_offset)
         return Appended(base_offset, end_offset, -1, durable)
+
+    def _follow(self, view: Buffer, header: BatchHeader, base_offset: int) -> None:
+        """Bring the transactions forward over a batch of the node's own."""
+        now_ms = self.now_ms()
+        self.producers.touch(header.producer_id, header.producer_epoch, now_ms)
+        if header.is_control:
+            kind, coordinator_epoch = control_record(view)
+            if kind in {ControlType.ABORT, ControlType.COMMIT}:
+                aborted = kind == ControlType.ABORT
+                self.transactions.settle(self.stream.confirmed_offset)
+                self.transactions.end(header.producer_id, base_offset, coordinator_epoch, aborted=aborted)
+        else:
+            self.transactions.write(header.producer_id, base_offset, now_ms)
 
     def _append_to_stream(self, batch: StreamBatch) -> Durable:
         durable = self.stream.append(batch)
@@ -250,7 +319,7 @@ class Partition:
                 and base_offset == 0
                 and length + LOG_OVERHEAD_BYTES == len(view) <= config.max_message_bytes
                 and 0 < count == last_delta + 1
-                and attributes < _PLAIN_ATTRIBUTES_END
+                and 0 <= attributes < _PLAIN_ATTRIBUTES_END
                 and (producer == NO_PRODUCER_ID or sequence >= 0)
                 and crc32c(view[CHECKED_POSITION:]) == crc
                 and max_timestamp <= now_ms + config.timestamp_after_max_ms
@@ -305,8 +374,6 @@ class Partition:
             )
         check_crc(view, header)
         check_client_batch(header)
-        if header.is_transactional:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "this node does not serve transactions yet")
 
     def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
         config = self.config
@@ -333,6 +400,11 @@ class Partition:
         self.epochs.assign(header.partition_leader_epoch, batch.base_offset)
         if header.producer_id == NO_PRODUCER_ID:
             return
+        if header.base_sequence == NO_SEQUENCE:
+            self._follow(batch.payload, header, batch.base_offset)
+            return
+        if header.is_transactional:
+            self.transactions.write(header.producer_id, batch.base_offset, self.now_ms())
         self.producers.update(
             header.producer_id,
             header.producer_epoch,
@@ -346,8 +418,14 @@ class Partition:
 
     def _encode_snapshot(self) -> bytes:
         self.epochs.trim(self.stream.start_offset)
+        self.transactions.trim(self.stream.start_offset)
         head = _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, *self.max_timestamp)
-        return head + self.epochs.encode() + self.producers.encode()
+        return head + self.epochs.encode() + self.transactions.encode() + self.producers.encode()
+
+    def expire_producers(self, before_ms: int) -> None:
+        """Forget producers not used since `before_ms`, save those with an open transaction."""
+        if self.producers.expire(before_ms, keep=self.transactions.open):
+            self.transactions.keep_producers(self.producers.entries)
 
     # waiting readers
 
@@ -377,16 +455,27 @@ def _check_keys(view: memoryview) -> None:
         raise InvalidRecord("Compacted topic cannot accept message without key")
 
 
-def _decode_snapshot(stream: Stream) -> tuple[MaxTimestamp, LeaderEpochs, ProducerStates]:
-    """What `_encode_snapshot` wrote: version, newest timestamp, leader epochs, producers; nothing for a new stream."""
+_State = tuple[MaxTimestamp, LeaderEpochs, PartitionTransactions, ProducerStates]
+
+
+def _decode_snapshot(stream: Stream) -> _State:
+    """What `_encode_snapshot` wrote: version, newest timestamp, leader epochs, transactions (since v2), producers.
+
+    A new stream has nothing.
+    """
     data = stream.snapshot
     if not data:
-        return MaxTimestamp(-1, -1), LeaderEpochs(), ProducerStates()
-    if data[0] != SNAPSHOT_VERSION:
-        raise CorruptObject(f"stream {stream.stream_id}: snapshot of version {data[0]}, expected {SNAPSHOT_VERSION}")
+        return MaxTimestamp(-1, -1), LeaderEpochs(), PartitionTransactions(), ProducerStates()
+    if not 1 <= data[0] <= SNAPSHOT_VERSION:
+        raise CorruptObject(
+            f"stream {stream.stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}"
+        )
     try:
-        _, timestamp_ms, base_offset = _SNAPSHOT_HEAD.unpack_from(data)
+        version, timestamp_ms, base_offset = _SNAPSHOT_HEAD.unpack_from(data)
         epochs, position = LeaderEpochs.decode(data, _SNAPSHOT_HEAD.size)
-        return MaxTimestamp(timestamp_ms, base_offset), epochs, ProducerStates.decode(data, position)
+        transactions = PartitionTransactions()
+        if version > 1:
+            transactions, position = PartitionTransactions.decode(data, position)
+        return MaxTimestamp(timestamp_ms, base_offset), epochs, transactions, ProducerStates.decode(data, position)
     except struct.error as error:
         raise CorruptObject(f"stream {stream.stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None

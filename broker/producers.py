@@ -9,7 +9,7 @@ what lies past a snapshot is replayed through `update`.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,9 +61,10 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def items(self) -> Iterable[tuple[int, ProducerEntry]]:
-        """All producers."""
-        return self._producers.items()
+    @property
+    def entries(self) -> Mapping[int, ProducerEntry]:
+        """All producers, by id."""
+        return self._producers
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, record_count: int) -> BatchEntry | None:
         """Judge a batch before it is appended: None to append it, an entry when it is a duplicate of that one.
@@ -89,14 +90,39 @@ class ProducerStates:
         for batch in reversed(entry.batches):
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
-        if entry.batches:
-            expected = add_sequence(entry.batches[-1].last_sequence, 1)
-            if first_sequence != expected:
-                raise KafkaError(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {producer_id} (epoch {epoch}) sent sequence {first_sequence}, expected {expected}",
-                )
+        # Without batches the epoch is known from a transaction's marker alone: it begins with 0.
+        expected = add_sequence(entry.batches[-1].last_sequence, 1) if entry.batches else 0
+        if first_sequence != expected:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} (epoch {epoch}) sent sequence {first_sequence}, expected {expected}",
+            )
         return None
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise INVALID_PRODUCER_EPOCH for an epoch older than the last one seen."""
+        entry = self._producers.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} shows epoch {epoch}, the last one seen is {entry.epoch}",
+            )
+
+    def epoch(self, producer_id: int) -> int:
+        """The last epoch seen of a producer, or -1."""
+        entry = self._producers.get(producer_id)
+        return -1 if entry is None else entry.epoch
+
+    def touch(self, producer_id: int, epoch: int, now_ms: int) -> None:
+        """Note the epoch of a batch without sequence numbers: a marker, or offsets of a transaction."""
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            self._producers[producer_id] = ProducerEntry(epoch, now_ms)
+            return
+        entry.last_used_ms = now_ms
+        if epoch != entry.epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
 
     def update(
         self,
@@ -123,9 +149,13 @@ class ProducerStates:
         if len(entry.batches) > WINDOW_BATCHES:
             del entry.batches[0]
 
-    def expire(self, before_ms: int) -> int:
-        """Forget producers not used since `before_ms`; returns how many."""
-        old = [producer_id for producer_id, entry in self._producers.items() if entry.last_used_ms < before_ms]
+    def expire(self, before_ms: int, keep: Container[int] = ()) -> int:
+        """Forget producers not used since `before_ms`, save those to keep; returns how many."""
+        old = [
+            producer_id
+            for producer_id, entry in self._producers.items()
+            if entry.last_used_ms < before_ms and producer_id not in keep
+        ]
         for producer_id in old:
             del self._producers[producer_id]
         return len(old)

@@ -50,6 +50,7 @@ __all__ = [
     "build_marker",
     "check_client_batch",
     "check_crc",
+    "control_record",
     "control_type",
     "decode_records",
     "iterate_batches",
@@ -249,6 +250,18 @@ def build_marker(
         producer_epoch=producer_epoch,
         attributes=TRANSACTIONAL_MASK | CONTROL_MASK,
     )
+
+
+def control_record(batch: Buffer) -> tuple[int, int]:
+    """What a control batch says: its type, and the epoch of the coordinator that wrote it (-1 for no marker).
+
+    Raises like `decode_records`.
+    """
+    (record,) = decode_records(batch)[:1]
+    kind = control_type(record)
+    value = record.value or b""
+    epoch = _MARKER_VALUE.unpack_from(value)[1] if len(value) >= _MARKER_VALUE.size else -1
+    return kind, epoch
 
 
 def control_type(record: Record) -> int:

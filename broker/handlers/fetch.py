@@ -21,6 +21,7 @@ from broker.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import (
     KEY,
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -162,12 +163,13 @@ class _Call:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if target.last_fetched_epoch >= 0 and self._check_divergence(read, partition):
             return
-        if offset > stream.confirmed_offset:
+        end_offset = self._end_offset(partition)
+        if offset >= end_offset:
             return
         bytes_max = min(target.bytes_max, self._bytes_max - self._size_bytes)
         if bytes_max <= 0 and self._size_bytes:
             return
-        found = stream.read_cached(offset, bytes_max, end_offset=self._end_offset(partition))
+        found = stream.read_cached(offset, bytes_max, end_offset=end_offset)
         if found is None:
             self.cold.append(read)
         else:
@@ -302,7 +304,7 @@ class _Call:
                 previous = topic
                 partitions = []
                 responses.append(self._topic_response(topic, partitions))
-            partitions.append(_partition_data(read))
+            partitions.append(_partition_data(read, self._request.isolation_level))
             if read.batches:
                 self._plan.served(target)
         return FetchResponse(session_id=self._plan.session_id, responses=responses)
@@ -328,7 +330,7 @@ class _Call:
         return FetchableTopicResponse(topic_id=topic, partitions=partitions)
 
 
-def _partition_data(read: _Read) -> PartitionData:
+def _partition_data(read: _Read, isolation_level: int) -> PartitionData:
     index = read.target.key[1]
     partition = read.partition
     if read.error != ErrorCode.NONE or partition is None:
@@ -339,7 +341,15 @@ def _partition_data(read: _Read) -> PartitionData:
         high_watermark=partition.high_watermark,
         last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log_start_offset,
-        aborted_transactions=None,
+        aborted_transactions=_aborted(read, partition) if isolation_level == READ_COMMITTED else None,
         records=records,
     )
     return data if read.diverging is None else dataclasses.replace(data, diverging_epoch=read.diverging)
+
+
+def _aborted(read: _Read, partition: Partition) -> list[AbortedTransaction]:
+    """The aborted transactions among what was read: the client leaves their records out."""
+    if not read.batches:
+        return []
+    found = partition.transactions.aborted_between(read.target.fetch_offset, read.batches[-1].end_offset)
+    return [AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset) for entry in found]

@@ -29,6 +29,7 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """First version that knows each special timestamp."""
 LEADER_EPOCH_SINCE = 4
+READ_COMMITTED = 1
 
 Answers = list[tuple[str, list[ListOffsetsPartitionResponse | Coroutine[Any, Any, ListOffsetsPartitionResponse]]]]
 
@@ -40,7 +41,10 @@ def handle(
     answers: Answers = []
     must_wait = False
     for topic in request.topics:
-        parts = [_lookup(node, topic.name, wanted, context.api_version) for wanted in topic.partitions]
+        parts = [
+            _lookup(node, topic.name, wanted, context.api_version, request.isolation_level)
+            for wanted in topic.partitions
+        ]
         must_wait = must_wait or any(not isinstance(part, ListOffsetsPartitionResponse) for part in parts)
         answers.append((topic.name, parts))
     with_epoch = context.api_version >= LEADER_EPOCH_SINCE
@@ -48,7 +52,7 @@ def handle(
 
 
 def _lookup(
-    node: Node, topic: str, wanted: ListOffsetsPartition, version: int
+    node: Node, topic: str, wanted: ListOffsetsPartition, version: int, isolation_level: int
 ) -> ListOffsetsPartitionResponse | Coroutine[Any, Any, ListOffsetsPartitionResponse]:
     try:
         partition = node.topics.partition(topic, wanted.partition_index)
@@ -57,7 +61,9 @@ def _lookup(
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error.code)
     timestamp = wanted.timestamp
     if timestamp == LATEST:
-        return _found(partition, partition.last_stable_offset, epoch=partition.leader_epoch)
+        committed = isolation_level == READ_COMMITTED
+        offset = partition.last_stable_offset if committed else partition.high_watermark
+        return _found(partition, offset, epoch=partition.leader_epoch)
     if timestamp == EARLIEST:
         return _found(partition, partition.log_start_offset)
     if timestamp < 0 and version < _SINCE.get(timestamp, version + 1):
@@ -71,7 +77,7 @@ def _lookup(
         return _found(partition, -1)
     if timestamp == MAX_TIMESTAMP:
         return _max_timestamp(partition)
-    return _by_time(partition, timestamp)
+    return _by_time(partition, timestamp, isolation_level)
 
 
 def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> ListOffsetsPartitionResponse:
@@ -80,12 +86,12 @@ def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> Li
     return ListOffsetsPartitionResponse(partition_index=partition.index, offset=offset, leader_epoch=epoch)
 
 
-async def _by_time(partition: Partition, timestamp_ms: int) -> ListOffsetsPartitionResponse:
+async def _by_time(partition: Partition, timestamp_ms: int, isolation_level: int) -> ListOffsetsPartitionResponse:
     try:
         found = await partition.offset_for_time(timestamp_ms)
     except StorageError as error:
         return _failed(partition, error)
-    if found is None:
+    if found is None or (isolation_level == READ_COMMITTED and found[0] >= partition.last_stable_offset):
         return ListOffsetsPartitionResponse(partition_index=partition.index)
     offset, record_timestamp_ms = found
     return ListOffsetsPartitionResponse(

@@ -1,0 +1,1 @@
+"""Transactions: what a partition remembers of them, the coordinator's state machine, and its log."""

@@ -1,0 +1,200 @@
+"""The transactions in one partition: which are open, which were aborted, and up to where a reader may trust the log.
+
+Pure state, after KIP-98. A transaction opens in a partition with the first batch its producer writes there and ends
+with the marker its coordinator writes. What is kept true:
+
+- The last stable offset never passes the first offset of a transaction whose marker is not durable, so a reader of
+  committed data sees nothing whose fate could still change, and the offset never goes backwards, not in a crash either.
+- An aborted transaction is remembered as long as one of its records may be read: a reader drops them by it.
+
+The state is part of the partition's snapshot; what lies past a snapshot is replayed.
+"""
+
+import struct
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode, KafkaError
+
+ABORTED_MAX = 100_000
+"""Aborted transactions remembered per partition. A partition that has so many takes no new transactions until its log
+start passes the oldest: forgetting one would show its records as committed."""
+_COUNTS = struct.Struct(">III")
+_OPEN = struct.Struct(">qqq")
+_ABORTED = struct.Struct(">qqqq")
+_COORDINATOR = struct.Struct(">qi")
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker yet."""
+
+    first_offset: int
+    began_ms: int
+    """When its first batch was appended."""
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction as readers need it. Both offsets are inclusive; the last one is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    """What it was once the marker was there: no later entry begins before it."""
+
+
+class _Ended(NamedTuple):
+    """A transaction whose marker is appended, until that is durable."""
+
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(slots=True, init=False)
+class PartitionTransactions:
+    """Open and aborted transactions of one partition."""
+
+    _open: dict[int, OpenTransaction]
+    """By producer id. In the order of first offsets, as each enters with the newest offset there is."""
+    _ended: deque[_Ended]
+    _aborted: list[Aborted]
+    """In the order of last offsets."""
+    _coordinator_epochs: dict[int, int]
+    """Epoch of the coordinator that wrote a producer's last marker."""
+
+    def __init__(self) -> None:
+        self._open = {}
+        self._ended = deque()
+        self._aborted = []
+        self._coordinator_epochs = {}
+
+    @property
+    def open(self) -> Mapping[int, OpenTransaction]:
+        """The transactions without a marker, by producer id."""
+        return self._open
+
+    @property
+    def aborted_count(self) -> int:
+        """How many aborted transactions are remembered."""
+        return len(self._aborted)
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """Epoch of the coordinator that wrote the producer's last marker, or -1."""
+        return self._coordinator_epochs.get(producer_id, -1)
+
+    # reading
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """End of what is decided, never past the high watermark."""
+        self.settle(high_watermark)
+        end_offset = high_watermark
+        if self._open:
+            end_offset = min(end_offset, next(iter(self._open.values())).first_offset)
+        for transaction in self._ended:
+            end_offset = min(end_offset, transaction.first_offset)
+        return end_offset
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> Iterator[Aborted]:
+        """Aborted transactions with an offset in [start, end), in the order of their markers."""
+        at = bisect_left(self._aborted, start_offset, key=lambda entry: entry.last_offset)
+        for entry in self._aborted[at:]:
+            if entry.first_offset < end_offset:
+                yield entry
+            if entry.last_stable_offset >= end_offset:
+                return
+
+    # checks
+
+    def check_data(self, producer_id: int, *, transactional: bool) -> bool:
+        """Whether a batch continues an open transaction; False for one that would open one, or has none.
+
+        Raises INVALID_TXN_STATE for a plain batch amid a transaction, POLICY_VIOLATION when too many are remembered.
+        """
+        if producer_id in self._open:
+            if not transactional:
+                raise KafkaError(
+                    ErrorCode.INVALID_TXN_STATE, f"Expected transactional write from producer with id {producer_id}"
+                )
+            return True
+        if transactional and len(self._aborted) >= ABORTED_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the partition has {len(self._aborted)} aborted transactions to remember, at most {ABORTED_MAX} fit",
+            )
+        return False
+
+    def check_marker(self, producer_id: int, coordinator_epoch: int) -> None:
+        """Raise TRANSACTION_COORDINATOR_FENCED for a marker of a coordinator that was replaced."""
+        newest = self.coordinator_epoch(producer_id)
+        if coordinator_epoch < newest:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"marker for producer {producer_id} with coordinator epoch {coordinator_epoch}, last seen is {newest}",
+            )
+
+    # changes
+
+    def write(self, producer_id: int, base_offset: int, now_ms: int) -> None:
+        """A transactional batch was appended (or replayed): it opens a transaction if there is none."""
+        if producer_id not in self._open:
+            self._open[producer_id] = OpenTransaction(base_offset, now_ms)
+
+    def end(self, producer_id: int, marker_offset: int, coordinator_epoch: int, *, aborted: bool) -> None:
+        """A marker was appended (or replayed)."""
+        self._coordinator_epochs[producer_id] = coordinator_epoch
+        transaction = self._open.pop(producer_id, None)
+        if transaction is None:
+            return
+        end_offset = marker_offset + 1
+        self._ended.append(_Ended(transaction.first_offset, end_offset))
+        if aborted:
+            stable = min((other.first_offset for other in self._open.values()), default=end_offset)
+            self._aborted.append(Aborted(producer_id, transaction.first_offset, marker_offset, stable))
+
+    def settle(self, high_watermark: int) -> None:
+        """Forget that a marker was on its way, once it is durable."""
+        ended = self._ended
+        while ended and ended[0].end_offset <= high_watermark:
+            ended.popleft()
+
+    def trim(self, log_start_offset: int) -> None:
+        """Forget aborted transactions that lie before the log's start."""
+        at = bisect_left(self._aborted, log_start_offset, key=lambda entry: entry.last_offset)
+        del self._aborted[:at]
+
+    def keep_producers(self, producer_ids: Mapping[int, object]) -> None:
+        """Forget what belongs to producers that are no longer known; open transactions are never forgotten."""
+        epochs = self._coordinator_epochs
+        self._coordinator_epochs = {key: epoch for key, epoch in epochs.items() if key in producer_ids}
+
+    # snapshot
+
+    def encode(self) -> bytes:
+        """The state as bytes: three counts, then open and aborted transactions and coordinator epochs; big endian."""
+        parts = [_COUNTS.pack(len(self._open), len(self._aborted), len(self._coordinator_epochs))]
+        parts.extend(_OPEN.pack(producer_id, *entry) for producer_id, entry in self._open.items())
+        parts.extend(_ABORTED.pack(*entry) for entry in self._aborted)
+        parts.extend(_COORDINATOR.pack(*item) for item in self._coordinator_epochs.items())
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes, position: int = 0) -> tuple["PartitionTransactions", int]:
+        """Read the state that begins at `position`; returns it and where it ends. Raises struct.error."""
+        state = cls()
+        open_count, aborted_count, epoch_count = _COUNTS.unpack_from(data, position)
+        position += _COUNTS.size
+        for _ in range(open_count):
+            producer_id, first_offset, began_ms = _OPEN.unpack_from(data, position)
+            state._open[producer_id] = OpenTransaction(first_offset, began_ms)
+            position += _OPEN.size
+        for _ in range(aborted_count):
+            state._aborted.append(Aborted(*_ABORTED.unpack_from(data, position)))
+            position += _ABORTED.size
+        for _ in range(epoch_count):
+            producer_id, epoch = _COORDINATOR.unpack_from(data, position)
+            state._coordinator_epochs[producer_id] = epoch
+            position += _COORDINATOR.size
+        return state, position
