@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from broker.handlers import (
+    alter_configs,
     api_versions,
     create_partitions,
     create_topics,
@@ -27,6 +28,7 @@ from broker.handlers import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     metadata,
@@ -71,6 +73,7 @@ def _table(*modules: ModuleType) -> Mapping[int, Handler]:
 
 
 HANDLERS: Mapping[int, Handler] = _table(
+    alter_configs,
     api_versions,
     create_partitions,
     create_topics,
@@ -88,6 +91,7 @@ HANDLERS: Mapping[int, Handler] = _table(
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     metadata,

@@ -1,13 +1,13 @@
 """IncrementalAlterConfigs: set, delete, append to and subtract from topic configs (KIP-339). A node's are read only."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from broker.configs import TOPIC_CONFIGS, ConfigType, check_topic_configs, default_value
 from broker.handlers.describe_configs import BROKER, TOPIC
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.topics import check_topic_name
+from broker.topics import Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.incremental_alter_configs import (
     KEY,
@@ -55,22 +55,30 @@ async def handle(
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
-async def _alter(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bool, validate_only: bool) -> None:
+def find_alterable(
+    node: Node, resource_type: int, name: str, config_names: Sequence[str], *, is_duplicate: bool
+) -> Topic:
+    """The topic whose configs may be changed. Raises what Kafka raises for everything else."""
     if is_duplicate:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-    if wanted.resource_type == BROKER:
+    if resource_type == BROKER:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "Broker configs are read only here: they are settings of the node's start."
         )
-    if wanted.resource_type != TOPIC:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {wanted.resource_type}")
-    check_topic_name(wanted.resource_name)
-    topic = node.topics.get(wanted.resource_name)
+    if resource_type != TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource_type}")
+    check_topic_name(name)
+    topic = node.topics.get(name)
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{wanted.resource_name}' does not exist.")
-    names = Counter(config.name for config in wanted.configs)
-    if duplicates := [name for name, count in names.items() if count > 1]:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    if duplicates := [config for config, count in Counter(config_names).items() if count > 1]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {', '.join(duplicates)}")
+    return topic
+
+
+async def _alter(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bool, validate_only: bool) -> None:
+    names = [config.name for config in wanted.configs]
+    topic = find_alterable(node, wanted.resource_type, wanted.resource_name, names, is_duplicate=is_duplicate)
     changes = {config.name: _new_value(node, config, topic.info.configs) for config in wanted.configs}
     set_configs = check_topic_configs({name: value for name, value in changes.items() if value is not None})
     unset = [name for name, value in changes.items() if value is None]

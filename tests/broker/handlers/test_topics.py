@@ -8,6 +8,7 @@ import pytest
 from broker.app import RunningNode
 from broker.configs import TOPIC_CONFIGS, ConfigSource
 from protocol.errors import ErrorCode
+from protocol.messages import alter_configs
 from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -29,6 +30,7 @@ from protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from protocol.messages.list_config_resources import ListConfigResourcesRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -302,6 +304,35 @@ async def test_changes_that_are_refused(client: RawClient) -> None:
     assert await alter(client, ("retention.ms", 0, "1"), ("retention.ms", 0, "2")) == ErrorCode.INVALID_REQUEST
     assert await alter(client, ("retention.ms", 0, "1"), name="none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await alter(client, ("message.max.bytes", 0, "1"), kind=BROKER, name="1") == ErrorCode.INVALID_REQUEST
+
+
+async def test_replacing_all_configs(client: RawClient) -> None:
+    await create(client, topic("t", retention_ms="1", segment_bytes="100"))
+
+    async def replace(name: str, **configs: str | None) -> int:
+        values = [alter_configs.AlterableConfig(name=key.replace("_", "."), value=configs[key]) for key in configs]
+        resource = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=values)
+        response = await client.call(alter_configs.AlterConfigsRequest(resources=[resource]), 2)
+        return int(response.responses[0].error_code)
+
+    assert await replace("none", retention_ms="1") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await replace("t", retention_ms="x") == ErrorCode.INVALID_CONFIG
+    assert await replace("t", retention_ms="2") == 0
+    configs = await describe(client, TOPIC, "t", "retention.ms", "segment.bytes")
+    assert (configs["retention.ms"].value, configs["segment.bytes"].value) == ("2", "1073741824")
+
+
+async def test_resources_that_have_configs(client: RawClient) -> None:
+    await create(client, topic("a"), topic("b"))
+    response = await client.call(ListConfigResourcesRequest(), 1)
+    assert [(each.resource_type, each.resource_name) for each in response.config_resources] == [
+        (TOPIC, "a"),
+        (TOPIC, "b"),
+        (BROKER, "1"),
+    ]
+    assert (await client.call(ListConfigResourcesRequest(), 0)).config_resources == ()
+    refused = await client.call(ListConfigResourcesRequest(resource_types=[99]), 1)
+    assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 async def test_topics_page_by_page(client: RawClient) -> None:
