@@ -82,6 +82,15 @@ class Durable:
             raise self.error
 
 
+class QueueFull(OverCapacity):
+    """The device is behind: as much waits for it as may. Nothing was appended; trimming does not help, time does."""
+
+    def __init__(self, message: str, durable: Durable) -> None:
+        super().__init__(message)
+        self.durable = durable
+        """Completes when some of what waits is through: a good time to try again."""
+
+
 class Appended(NamedTuple):
     """Where a record was put, and the completion of its block."""
 
@@ -127,7 +136,8 @@ class WriteAheadLog(Protocol):
     def append(self, parts: Sequence[Buffer]) -> Appended:
         """Append one record whose body is the concatenation of `parts`; the parts are copied before this returns.
 
-        Raises OverCapacity when the ring is full, WalFailed after a failure, WalFenced when another node took over.
+        Raises OverCapacity when the ring is full (QueueFull when the device is behind), WalFailed after a failure,
+        WalFenced when another node took over.
         Completions come in the order of appends: a record is never reported durable before an earlier one.
         """
         ...

@@ -36,6 +36,7 @@ from wal.interface import (
     Appended,
     Buffer,
     OverCapacity,
+    QueueFull,
     RecordTooLarge,
     RecoveredRecord,
     WalError,
@@ -51,6 +52,7 @@ from wal.stats import WalStats
 from wal.window import SlidingWindow
 
 _LOG = structlog.get_logger(__name__)
+_IDLE_BUFFERS_BYTES_MAX: Final = 64 << 20
 
 
 class DeltaWal:
@@ -83,7 +85,7 @@ class DeltaWal:
         """Why appends are refused: the failure, or that the log is not open (any more)."""
         self._strict: Final = settings.fencing == "strict" or (settings.fencing == "auto" and device.shared)
         self._budget: Final = Budget(settings.iops_max, settings.bandwidth_bytes_max, settings.header_iops)
-        self._pool: Final = BufferPool(settings.block_bytes_max, settings.queue_bytes_max)
+        self._pool: Final = BufferPool(settings.block_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX))
         self._current: Block | None = None
         self._pending: deque[Block] = deque()
         self._writing: deque[Block] = deque()
@@ -115,7 +117,7 @@ class DeltaWal:
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes of the ring available to records, headers and padding included."""
+        """Bytes of the ring available to records, headers and padding included. Before `recover`, as configured."""
         return self._capacity_bytes
 
     @property
@@ -193,9 +195,8 @@ class DeltaWal:
         self.recovered = end
         self._salt = record_salt(header.log_id)
         self._capacity_bytes = header.ring_bytes
-        self._record_bytes_max = min(
-            settings.window_bytes_max - PADDING_BYTES_MIN - PAGE_BYTES, header.ring_bytes // 4, settings.queue_bytes_max
-        )
+        whole_max = min(settings.window_bytes_max, settings.queue_bytes_max, header.ring_bytes // 4)
+        self._record_bytes_max = whole_max - PADDING_BYTES_MIN - PAGE_BYTES
         if live_records:
             self._live.extend(end.blocks)
         self._next_offset = end.next_offset
@@ -255,12 +256,18 @@ class DeltaWal:
         needed = page_up(size_bytes + PADDING_BYTES_MIN)
         offset = self._next_offset
         free_bytes = self._limit_offset - offset
-        if needed > free_bytes or offset + needed - self._window.start > self._settings.queue_bytes_max:
+        if needed > free_bytes:
             self.stats.over_capacity += 1
-            what = "ring" if needed > free_bytes else "queue to the device"
             raise OverCapacity(
-                f"{self._device.name}: the {what} is full: record of {size_bytes} bytes, {max(free_bytes, 0)} of "
-                f"{self._capacity_bytes} bytes free, {self._queued_bytes()} bytes waiting for the device"
+                f"{self._device.name}: the ring is full: record of {size_bytes} bytes, {max(free_bytes, 0)} of "
+                f"{self._capacity_bytes} bytes free"
+            )
+        if offset + needed - self._window.start > self._settings.queue_bytes_max:
+            self.stats.over_capacity += 1
+            raise QueueFull(
+                f"{self._device.name}: the device is behind: record of {size_bytes} bytes, {self._queued_bytes()} "
+                f"bytes wait for it, {self._settings.queue_bytes_max} may",
+                (self._writing or self._pending)[0].durable,
             )
         room_bytes = max(needed, min(self._settings.block_bytes_max, free_bytes))
         block = Block(offset, self._pool.take(room_bytes), room_bytes, self._salt, self._clock())

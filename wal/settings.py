@@ -25,8 +25,8 @@ class WalSettings:
     """First bound of the sliding window: what a recovery reads past the end, and skips."""
     window_bytes_max: int = 64 * _MIB
     """Last bound of the window; no record may be larger."""
-    queue_bytes_max: int = 64 * _MIB
-    """Bytes appended and not yet durable; past it, appends raise OverCapacity."""
+    queue_bytes_max: int = 256 * _MIB
+    """Bytes appended and not yet durable; past it, appends raise QueueFull. Clients that await acks stay below."""
     iops_max: int = 0
     """Writes a second, a write of more than 256 KiB counting for several; 0: no budget. A budget belongs to a rented
     disk (an EBS gp3 volume gives 3000 for nothing); on a local one it would only cap the throughput."""

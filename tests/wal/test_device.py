@@ -50,6 +50,21 @@ async def test_a_file_is_made_whole_and_holds_a_log(tmp_path: Path) -> None:
     await wal.close()
 
 
+async def test_large_records_come_back_across_the_chunks_of_a_recovery(tmp_path: Path) -> None:
+    settings = WalSettings(capacity_bytes=16 * MIB, window_bytes=256 << 10)
+    sizes = [3 * MIB, 100, 2 * MIB + 7, 3 * MIB]
+    wal = DeltaWal(open_device(tmp_path / "wal", settings), settings, node_id=1, node_epoch=1, now_ms=lambda: 5)
+    assert [record async for record in wal.recover()] == []
+    for number, size in enumerate(sizes):
+        wal.append([bytes([number]) * size])
+    await wal.close()
+    wal = DeltaWal(open_device(tmp_path / "wal", settings), settings, node_id=1, node_epoch=2, now_ms=lambda: 5)
+    found = [record.body async for record in wal.recover()]
+    assert [len(body) for body in found] == sizes
+    assert all(body == bytes([number]) * len(body) for number, body in enumerate(found))
+    await wal.close()
+
+
 async def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "wal"
     device = open_device(path, SETTINGS)

@@ -13,6 +13,7 @@ from wal.format import PAGE_BYTES, RING_POSITION, Shutdown, newest_header
 from wal.interface import (
     Durable,
     OverCapacity,
+    QueueFull,
     RecordTooLarge,
     WalCorrupt,
     WalError,
@@ -119,9 +120,15 @@ async def test_the_queue_to_a_slow_device_is_bounded() -> None:
     device.faults.hang = True
     for _ in range(8):
         wal.append([bytes(16000)])
-    with pytest.raises(OverCapacity, match="the queue to the device is full"):
+    with pytest.raises(
+        QueueFull, match=r"the device is behind: record of 16024 bytes, \d+ bytes wait for it"
+    ) as caught:
         wal.append([bytes(16000)])
     assert wal.snapshot().queued_bytes <= SETTINGS.queue_bytes_max
+    device.faults.hang = False
+    device.release()
+    await caught.value.durable
+    await wal.append([bytes(16000)]).durable
 
 
 async def test_a_record_that_never_fits_says_so() -> None:
