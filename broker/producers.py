@@ -24,6 +24,13 @@ _PRODUCER = struct.Struct(">qhqB")
 _BATCH = struct.Struct(">iiqqq")
 
 
+class Producer(NamedTuple):
+    """Who writes: a producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
 class BatchEntry(NamedTuple):
     """What is remembered of an appended batch. Offsets are half open: [base, end)."""
 

@@ -142,17 +142,31 @@ class ClassicGroup:
             self._after_loss(Event.MEMBER_GONE, now)
         return errors, self._drain()
 
-    def check_commit(self, member_id: str, group_instance_id: str | None, generation: int, now: Now) -> ErrorCode:
-        """Return why this commit is refused, or NONE. A commit also shows that its member is alive."""
+    def check_commit(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+        now: Now,
+        *,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Return why this commit is refused, or NONE. A commit also shows that its member is alive.
+
+        A transactional one may come without a member (before KIP-447), and during a rebalance: the transaction itself
+        fences.
+        """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE  # a tool, or a consumer that assigns itself
         if generation < 0 and not member_id and group_instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
         if error := self._check_generation(member_id, group_instance_id, generation):
             return error
         self._extend_session(self.members[member_id], now)
+        if transactional:
+            return ErrorCode.NONE
         action = TABLE[Event.COMMIT][self.state]
         return action if isinstance(action, ErrorCode) else ErrorCode.NONE
 

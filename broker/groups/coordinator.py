@@ -128,7 +128,7 @@ class GroupCoordinator:
             writer = shard.writer
             if shard.loaded and writer.written_bytes >= max(COMPACT_BYTES_MIN, COMPACT_RATIO * writer.live_bytes):
                 try:
-                    await writer.rewrite(shard.live_records)
+                    await writer.rewrite(shard.live_records, shard.open_transactions)
                 except StorageError as error:
                     _log.warning("offsets log not compacted", partition=index, error=str(error))
 
@@ -176,6 +176,22 @@ class GroupCoordinator:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         return self.shard(group_id)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of `__consumer_offsets`, which must be open (`ready`)."""
+        assert self._shards is not None, "asked for when ready"
+        return len(self._shards)
+
+    def shard_at(self, partition: int) -> GroupShard:
+        """Return the loaded shard of a partition. Raises KafkaError as `shard`."""
+        if self._closed or self._shards is None or not 0 <= partition < len(self._shards):
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        shard = self._shards[partition]
+        if shard is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        _check_loaded(shard)
+        return shard
 
     def groups(self) -> Iterator[ClassicGroup]:
         """Yield all groups. Raises KafkaError while some are still being loaded."""

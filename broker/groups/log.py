@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from broker.producers import Producer
 from protocol.errors import ErrorCode
 from s3stream.errors import StorageError, StorageFull
 from wal.interface import Durable, WalError
@@ -28,6 +29,16 @@ class KeyValue(NamedTuple):
         return len(self.key) + len(self.value or b"")
 
 
+class LogBatch(NamedTuple):
+    """What a replay yields: records, or the marker that ends a producer's transaction."""
+
+    records: Sequence[KeyValue]
+    producer: Producer | None = None
+    """Of a transaction: its records hold once a marker says so."""
+    committed: bool | None = None
+    """A marker's verdict; None for records."""
+
+
 class InternalLog(Protocol):
     """One partition of an internal topic, open for writing on this node."""
 
@@ -36,11 +47,14 @@ class InternalLog(Protocol):
         """Offset of the next record appended."""
         ...
 
-    def append(self, records: Sequence[KeyValue]) -> Durable:
-        """Append one batch. Raises StorageFull when it must be tried again later, StorageStopped when never."""
+    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
+        """Append one batch, as part of the producer's transaction if one is given.
+
+        Raises StorageFull when it must be tried again later, StorageStopped when never.
+        """
         ...
 
-    def replay(self) -> AsyncIterator[Sequence[KeyValue]]:
+    def replay(self) -> AsyncIterator[LogBatch]:
         """Yield all durable records from the start of the log, in order, a batch at a time."""
         ...
 
@@ -108,10 +122,37 @@ class LogWriter:
         self._queue.append(_Write(records, done))
         self._schedule_flush()
 
-    async def rewrite(self, live: Callable[[], Iterable[KeyValue]]) -> None:
+    def write_transactional(self, records: Sequence[KeyValue], producer: Producer, done: WriteDone) -> bool:
+        """Append records of a transaction at once, behind all that was written before; False, and `done`, if it fails.
+
+        At once, because the caller has just seen that the transaction is open: a turn later its marker may be there.
+        For the same reason they do not wait while the storage is full, but the client does.
+        """
+        if _size_bytes(records) > BATCH_BYTES_MAX:
+            done(ErrorCode.MESSAGE_TOO_LARGE)
+            return False
+        if self._queue:
+            self._flush()
+        if self._queue or self._held:
+            done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return False
+        try:
+            durable = self.log.append(records, producer)
+        except StorageError as error:
+            full = isinstance(error, StorageFull)
+            done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if full else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return False
+        self._appending(durable, _Batch(records, [_Write(records, done)]))
+        return True
+
+    async def rewrite(
+        self,
+        live: Callable[[], Iterable[KeyValue]],
+        open_transactions: Callable[[], Iterable[tuple[Producer, Sequence[KeyValue]]]] = tuple,
+    ) -> None:
         """Append the live state and trim everything before it; writes that come meanwhile wait for the append.
 
-        `live` is called when nothing is under way, so that it sees exactly what the log says. Raises StorageError: the
+        Both are called when nothing is under way, so that they see exactly what the log says. Raises StorageError: the
         log is then as valid as before, only longer.
         """
         self._held = True
@@ -125,6 +166,10 @@ class LogWriter:
             for batch in _batches([_Write([record], None) for record in live()]):
                 durable = self.log.append(batch.records)
                 live_bytes += _size_bytes(batch.records)
+            for producer, records in open_transactions():
+                for batch in _batches([_Write([record], None) for record in records]):
+                    durable = self.log.append(batch.records, producer)
+                    live_bytes += _size_bytes(batch.records)
             self.written_bytes, self.live_bytes = 0, live_bytes
         finally:
             self._held = False
@@ -157,9 +202,12 @@ class LogWriter:
                     if write.done is not None:
                         write.done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 continue
-            self.written_bytes += _size_bytes(batch.records)
-            self._in_flight += 1
-            durable.add_done_callback(partial(self._appended, batch))
+            self._appending(durable, batch)
+
+    def _appending(self, durable: Durable, batch: _Batch) -> None:
+        self.written_bytes += _size_bytes(batch.records)
+        self._in_flight += 1
+        durable.add_done_callback(partial(self._appended, batch))
 
     def _appended(self, batch: _Batch, error: WalError | None) -> None:
         self._in_flight -= 1

@@ -27,18 +27,29 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
+class TransactionalOffset(NamedTuple):
+    """An offset of an open transaction."""
+
+    committed: CommittedOffset
+    order: int
+    """Its place in the order of writes of the group."""
+
+
 class GroupOffsets:
     """Committed offsets of one group, by topic and partition."""
 
-    __slots__ = ("_in_flight", "topics")
+    __slots__ = ("_in_flight", "_order", "topics", "transactional")
 
     def __init__(self) -> None:
         self.topics: dict[str, dict[int, CommittedOffset]] = {}
         self._in_flight: dict[TopicPartition, int] = {}
+        self._order = 0
+        self.transactional: dict[int, dict[TopicPartition, TransactionalOffset]] = {}
+        """Offsets of open transactions, by producer id: in the log, and valid once a marker commits them."""
 
     def __bool__(self) -> bool:
         """True if anything is committed or about to be."""
-        return bool(self.topics or self._in_flight)
+        return bool(self.topics or self._in_flight or self.transactional)
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         """Return the durable offset of a partition."""
@@ -64,12 +75,42 @@ class GroupOffsets:
 
     def known(self) -> set[TopicPartition]:
         """Return all partitions with a record in the log, or one on its way there."""
-        return {key for key, _ in self.items()} | self._in_flight.keys()
+        return {key for key, _ in self.items()}.union(self._in_flight, *self.transactional.values())
 
-    def begin(self, keys: Iterable[TopicPartition]) -> None:
-        """Note that records of these partitions are on their way."""
+    def is_unstable(self, topic: str, partition: int) -> bool:
+        """Whether an open transaction may still change the offset of a partition."""
+        key = TopicPartition(topic, partition)
+        return any(key in offsets for offsets in self.transactional.values())
+
+    def put_transactional(self, producer_id: int, key: TopicPartition, committed: CommittedOffset) -> None:
+        """Remember an offset of an open transaction."""
+        self._order += 1
+        self.transactional.setdefault(producer_id, {})[key] = TransactionalOffset(committed, self._order)
+
+    def supersede(self, key: TopicPartition, order: int | None = None) -> None:
+        """Forget what open transactions say of a partition: the log has a later record that does not depend on them.
+
+        `order` is what `begin` returned for that record; None for the latest.
+        """
+        for producer_id, offsets in list(self.transactional.items()):
+            if key in offsets and (order is None or offsets[key].order < order):
+                del offsets[key]
+                if not offsets:
+                    del self.transactional[producer_id]
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A marker is durable: the transaction's offsets hold now, or never."""
+        offsets = self.transactional.pop(producer_id, {})
+        if committed:
+            for key, offset in offsets.items():
+                self.put(*key, offset.committed)
+
+    def begin(self, keys: Iterable[TopicPartition]) -> int:
+        """Note that records of these partitions are on their way; returns their place in the order of writes."""
         for key in keys:
             self._in_flight[key] = self._in_flight.get(key, 0) + 1
+        self._order += 1
+        return self._order
 
     def end(self, keys: Iterable[TopicPartition]) -> None:
         """Note that records of these partitions have arrived, or failed."""
@@ -85,7 +126,7 @@ class GroupOffsets:
         found = []
         for key, committed in self.items():
             since_ms = used_since(key, committed)
-            if since_ms is None or key in self._in_flight:
+            if since_ms is None or key in self._in_flight or self.is_unstable(*key):
                 continue
             deadline_ms = committed.expire_timestamp_ms
             if now_ms >= (deadline_ms if deadline_ms != -1 else since_ms + retention_ms):

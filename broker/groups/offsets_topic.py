@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from broker.groups.log import OFFSETS_TOPIC, KeyValue
+from broker.groups.log import OFFSETS_TOPIC, KeyValue, LogBatch
 from broker.partition import Partition
+from broker.producers import Producer
 from broker.settings import GroupSettings
 from broker.topics import TopicManager
-from protocol.records import Record, build_batch, decode_records, parse_batch
+from protocol.batch import TRANSACTIONAL_MASK
+from protocol.records import ControlType, Record, build_batch, control_record, decode_records, parse_batch
 from wal.interface import Durable
 
 OFFSETS_TOPIC_CONFIGS = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
@@ -27,15 +29,20 @@ class PartitionLog:
         """Offset of the next record appended."""
         return self._partition.stream.next_offset
 
-    def append(self, records: Sequence[KeyValue]) -> Durable:
+    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
         """Append one batch, timestamped now."""
         now_ms = self._now_ms()
-        batch = build_batch([Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
+        plain = [Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records]
+        if producer is None:
+            batch = build_batch(plain)
+        else:
+            producer_id, epoch = producer
+            batch = build_batch(plain, producer_id=producer_id, producer_epoch=epoch, attributes=TRANSACTIONAL_MASK)
         durable = self._partition.append_internal(batch).durable
         assert durable is not None, "an internal append is never a duplicate"
         return durable
 
-    async def replay(self) -> AsyncIterator[Sequence[KeyValue]]:
+    async def replay(self) -> AsyncIterator[LogBatch]:
         """Yield all durable records, a batch at a time."""
         stream = self._partition.stream
         offset, end_offset = stream.start_offset, stream.confirmed_offset
@@ -43,10 +50,16 @@ class PartitionLog:
             result = await stream.read(offset, REPLAY_BYTES_MAX, end_offset=end_offset)
             assert result.next_offset > offset, "a read below the confirmed offset returns something"
             for batch in result.batches:
-                if parse_batch(batch.payload).is_control:
-                    continue  # the end of a transaction: says nothing by itself
+                header = parse_batch(batch.payload)
+                producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
+                if header.is_control:
+                    kind, _ = control_record(batch.payload)
+                    if kind in {ControlType.ABORT, ControlType.COMMIT}:
+                        yield LogBatch((), producer, committed=kind == ControlType.COMMIT)
+                    continue
                 records = decode_records(batch.payload)
-                yield [KeyValue(record.key or b"", record.value) for record in records if record.offset >= offset]
+                kept = [KeyValue(record.key or b"", record.value) for record in records if record.offset >= offset]
+                yield LogBatch(kept, producer)
             offset = result.next_offset
 
     async def trim(self, offset: int) -> None:

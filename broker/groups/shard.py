@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from broker.groups.classic import ClassicGroup
-from broker.groups.log import KeyValue, LogWriter, WriteDone
+from broker.groups.log import KeyValue, LogBatch, LogWriter, WriteDone
 from broker.groups.member import NEVER_MS
 from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
 from broker.groups.records import (
@@ -25,6 +25,7 @@ from broker.groups.records import (
 )
 from broker.groups.table import GroupState
 from broker.groups.values import Effect, GroupSnapshot, Join, JoinAnswer, Leaver, Now, Reply, Sync, SyncAnswer, Write
+from broker.producers import Producer
 from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
@@ -68,6 +69,8 @@ class GroupShard:
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, GroupEntry] = {}
         self._foreign: dict[bytes, bytes] = {}
+        self._open: dict[int, tuple[int, set[str]]] = {}
+        """Epoch and groups of the producers that have committed offsets in an open transaction, by producer id."""
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
@@ -76,11 +79,15 @@ class GroupShard:
         snapshots: dict[str, GroupSnapshot] = {}
         offsets: dict[str, GroupOffsets] = {}
         async for batch in self.writer.log.replay():
-            for record in batch:
+            if batch.producer is not None:
+                self._replay_transactional(batch, batch.producer, offsets)
+                continue
+            for record in batch.records:
                 self._replay(record, snapshots, offsets)
                 self.writer.written_bytes += record.size_bytes
         now = self._now()
-        for group_id in snapshots.keys() | offsets.keys():
+        found = {group_id for group_id, kept in offsets.items() if kept}
+        for group_id in snapshots.keys() | found:
             stored = snapshots.get(group_id)
             if stored is None:
                 group = ClassicGroup(group_id, self._settings)
@@ -91,15 +98,34 @@ class GroupShard:
             self._arm(entry)
         self.loaded = True
 
+    def _replay_transactional(self, batch: LogBatch, producer: Producer, offsets: dict[str, GroupOffsets]) -> None:
+        if batch.committed is not None:
+            _, group_ids = self._open.pop(producer.producer_id, (0, set[str]()))
+            for group_id in group_ids:
+                offsets[group_id].end_transaction(producer.producer_id, committed=batch.committed)
+            return
+        for record in batch.records:
+            match parse(record):
+                case OffsetRecord(group_id, key, CommittedOffset() as committed):
+                    offsets.setdefault(group_id, GroupOffsets()).put_transactional(producer.producer_id, key, committed)
+                    self._note_open(producer, group_id)
+            self.writer.written_bytes += record.size_bytes
+
+    def _note_open(self, producer: Producer, group_id: str) -> None:
+        _, group_ids = self._open.get(producer.producer_id, (0, set[str]()))
+        group_ids.add(group_id)
+        self._open[producer.producer_id] = producer.epoch, group_ids
+
     def _replay(self, record: KeyValue, snapshots: dict[str, GroupSnapshot], offsets: dict[str, GroupOffsets]) -> None:
         match parse(record):
             case OffsetRecord(group_id, key, None):
                 if group_id in offsets:
                     offsets[group_id].remove(*key)
-                    if not offsets[group_id]:
-                        del offsets[group_id]
+                    offsets[group_id].supersede(key)
             case OffsetRecord(group_id, key, CommittedOffset() as committed):
-                offsets.setdefault(group_id, GroupOffsets()).put(*key, committed)
+                kept = offsets.setdefault(group_id, GroupOffsets())
+                kept.put(*key, committed)
+                kept.supersede(key)
             case GroupRecord(group_id, None):
                 snapshots.pop(group_id, None)
             case GroupRecord(group_id, GroupSnapshot() as snapshot):
@@ -117,6 +143,7 @@ class GroupShard:
             if entry.timer is not None:
                 entry.timer.cancel()
         self._entries.clear()
+        self._open.clear()
 
     def live_records(self) -> Iterator[KeyValue]:
         """Yield what the log must hold: the durable state and nothing else."""
@@ -127,6 +154,18 @@ class GroupShard:
                 yield offset_record(group_id, key, committed)
         for foreign_key, value in self._foreign.items():
             yield KeyValue(foreign_key, value)
+
+    def open_transactions(self) -> Iterator[tuple[Producer, Sequence[KeyValue]]]:
+        """Yield what the log must hold besides: offsets whose transactions have no marker yet."""
+        for producer_id, (epoch, group_ids) in self._open.items():
+            records = [
+                offset_record(group_id, key, committed)
+                for group_id in sorted(group_ids)
+                if group_id in self._entries
+                for key, (committed, _) in self._entries[group_id].offsets.transactional.get(producer_id, {}).items()
+            ]
+            if records:
+                yield Producer(producer_id, epoch), records
 
     # -- Members -----------------------------------------------------------------------------------------------------
 
@@ -172,28 +211,41 @@ class GroupShard:
         generation: int,
         offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
         done: WriteDone,
+        producer: Producer | None = None,
     ) -> None:
-        """Write offsets and call `done` when they are durable and visible, or have failed."""
+        """Write offsets and call `done` when they are durable and visible, or have failed.
+
+        With a producer they are part of its transaction: `done` when they are durable, visible once that commits.
+        """
         entry = self._entries.get(group_id)
         if entry is None:
             if generation >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             entry = self._create(group_id)
-        error = entry.group.check_commit(member_id, group_instance_id, generation, self._now())
+        error = entry.group.check_commit(
+            member_id, group_instance_id, generation, self._now(), transactional=producer is not None
+        )
         self._arm(entry)
         if error:
             raise KafkaError(error)
         if not offsets:
             done(ErrorCode.NONE)
             return
-        entry.offsets.begin(key for key, _ in offsets)
         records = [offset_record(group_id, key, committed) for key, committed in offsets]
-        self.writer.write(records, partial(self._committed, entry, offsets, done))
+        if producer is not None:
+            if self.writer.write_transactional(records, producer, done):
+                self._note_open(producer, group_id)
+                for key, committed in offsets:
+                    entry.offsets.put_transactional(producer.producer_id, key, committed)
+            return
+        order = entry.offsets.begin(key for key, _ in offsets)
+        self.writer.write(records, partial(self._committed, entry, offsets, order, done))
 
     def _committed(
         self,
         entry: GroupEntry,
         offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        order: int,
         done: WriteDone,
         error: ErrorCode,
     ) -> None:
@@ -201,7 +253,15 @@ class GroupShard:
         if not error:
             for key, committed in offsets:
                 entry.offsets.put(*key, committed)
+                entry.offsets.supersede(key, order)
         done(error)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A transaction's marker is durable in the log: its offsets hold now, or never."""
+        _, group_ids = self._open.pop(producer_id, (0, set[str]()))
+        for group_id in group_ids:
+            if (entry := self._entries.get(group_id)) is not None:
+                entry.offsets.end_transaction(producer_id, committed=committed)
 
     def offsets(self, group_id: str) -> GroupOffsets | None:
         """Return the durable offsets of a group."""
@@ -234,17 +294,23 @@ class GroupShard:
             if done is not None:
                 done(ErrorCode.NONE)
             return
-        entry.offsets.begin(keys)
+        order = entry.offsets.begin(keys)
         records = [offset_record(entry.group.group_id, key, None) for key in keys]
-        self.writer.write(records, partial(self._dropped, entry, keys, done))
+        self.writer.write(records, partial(self._dropped, entry, keys, order, done))
 
     def _dropped(
-        self, entry: GroupEntry, keys: Sequence[TopicPartition], done: WriteDone | None, error: ErrorCode
+        self,
+        entry: GroupEntry,
+        keys: Sequence[TopicPartition],
+        order: int,
+        done: WriteDone | None,
+        error: ErrorCode,
     ) -> None:
         entry.offsets.end(keys)
         if not error:
             for key in keys:
                 entry.offsets.remove(*key)
+                entry.offsets.supersede(key, order)
         if done is not None:
             done(error)
 

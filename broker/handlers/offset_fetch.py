@@ -38,15 +38,22 @@ class FoundTopic(NamedTuple):
     topic_id: bytes
     offsets: Mapping[int, CommittedOffset]
     error: ErrorCode = ErrorCode.NONE
+    unstable: frozenset[int] = frozenset()
+    """Partitions whose offset is hidden, because an open transaction may change it."""
+
+    def error_of(self, partition: int) -> ErrorCode:
+        """What to answer for a partition."""
+        return ErrorCode.UNSTABLE_OFFSET_COMMIT if partition in self.unstable else self.error
 
 
 def handle(node: Node, request: OffsetFetchRequest, context: Exchange) -> OffsetFetchResponse:
     """Answer at once."""
     version = context.api_version
+    stable = request.require_stable
     if version >= GROUPS_VERSION:
-        return OffsetFetchResponse(groups=[_group(node, asked, version) for asked in request.groups])
+        return OffsetFetchResponse(groups=[_group(node, asked, version, stable=stable) for asked in request.groups])
     try:
-        found = _find(node, request.group_id, request.topics, version)
+        found = _find(node, request.group_id, request.topics, version, stable=stable)
         error = ErrorCode.NONE
     except KafkaError as refused:
         found, error = [], refused.code
@@ -58,9 +65,9 @@ def handle(node: Node, request: OffsetFetchRequest, context: Exchange) -> Offset
     return OffsetFetchResponse(topics=[_old_topic(topic) for topic in found], error_code=error)
 
 
-def _group(node: Node, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+def _group(node: Node, asked: OffsetFetchRequestGroup, version: int, *, stable: bool) -> OffsetFetchResponseGroup:
     try:
-        found = _find(node, asked.group_id, asked.topics, version)
+        found = _find(node, asked.group_id, asked.topics, version, stable=stable)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[_new_topic(topic) for topic in found])
@@ -71,11 +78,23 @@ def _find(
     group_id: str,
     topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics] | None,
     version: int,
+    *,
+    stable: bool,
 ) -> list[FoundTopic]:
     offsets = node.groups.shard(group_id).offsets(group_id) or GroupOffsets()
-    if topics is None:
-        return list(_all(node, offsets, version))
-    return [_asked(node, offsets, topic, version) for topic in topics]
+    found = (
+        _all(node, offsets, version) if topics is None else (_asked(node, offsets, each, version) for each in topics)
+    )
+    if stable and offsets.transactional:
+        return [_without_unstable(topic, offsets) for topic in found]
+    return list(found)
+
+
+def _without_unstable(topic: FoundTopic, offsets: GroupOffsets) -> FoundTopic:
+    """Hide the offsets that an open transaction may change (KIP-447)."""
+    unstable = frozenset(index for index in topic.offsets if offsets.is_unstable(topic.name, index))
+    shown = {index: NOTHING_COMMITTED if index in unstable else each for index, each in topic.offsets.items()}
+    return topic._replace(offsets=shown, unstable=unstable)
 
 
 def _all(node: Node, offsets: GroupOffsets, version: int) -> Iterable[FoundTopic]:
@@ -113,7 +132,7 @@ def _old_topic(topic: FoundTopic) -> OffsetFetchResponseTopic:
                 committed_offset=committed.offset,
                 committed_leader_epoch=committed.leader_epoch,
                 metadata=committed.metadata,
-                error_code=topic.error,
+                error_code=topic.error_of(index),
             )
             for index, committed in topic.offsets.items()
         ],
@@ -130,7 +149,7 @@ def _new_topic(topic: FoundTopic) -> OffsetFetchResponseTopics:
                 committed_offset=committed.offset,
                 committed_leader_epoch=committed.leader_epoch,
                 metadata=committed.metadata,
-                error_code=topic.error,
+                error_code=topic.error_of(index),
             )
             for index, committed in topic.offsets.items()
         ],

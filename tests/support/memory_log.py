@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from broker.groups.log import KeyValue
+from broker.groups.log import KeyValue, LogBatch
+from broker.producers import Producer
 from s3stream.errors import StorageError
 from wal.interface import Durable, WalError
 
@@ -10,23 +11,30 @@ from wal.interface import Durable, WalError
 class MemoryLog:
     """Satisfies `broker.groups.log.InternalLog`. With `hold` set, appends wait for `release`."""
 
-    def __init__(self, batches: Sequence[Sequence[KeyValue]] = ()) -> None:
-        self.batches: list[tuple[int, Sequence[KeyValue]]] = []
+    def __init__(self, batches: Sequence[Sequence[KeyValue] | LogBatch] = ()) -> None:
+        self.batches: list[tuple[int, LogBatch]] = []
         self.next_offset = 0
         self.hold = False
         self.refusal: StorageError | None = None
         self.held: list[Durable] = []
         self.durable_batches = 0
         for batch in batches:
-            _ = self.append(batch)
+            _ = self._append(batch if isinstance(batch, LogBatch) else LogBatch(list(batch)))
 
-    def append(self, records: Sequence[KeyValue]) -> Durable:
+    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
         """Append one batch."""
+        assert records
+        return self._append(LogBatch(list(records), producer))
+
+    def append_marker(self, producer: Producer, *, committed: bool) -> Durable:
+        """Append the marker that ends a transaction."""
+        return self._append(LogBatch((), producer, committed))
+
+    def _append(self, batch: LogBatch) -> Durable:
         if self.refusal is not None:
             raise self.refusal
-        assert records
-        self.batches.append((self.next_offset, list(records)))
-        self.next_offset += len(records)
+        self.batches.append((self.next_offset, batch))
+        self.next_offset += len(batch.records) or 1
         durable = Durable()
         self.held.append(durable)
         if not self.hold:
@@ -41,7 +49,7 @@ class MemoryLog:
         for durable in held:
             durable.complete(error)
 
-    async def replay(self) -> AsyncIterator[Sequence[KeyValue]]:
+    async def replay(self) -> AsyncIterator[LogBatch]:
         """Yield the durable records."""
         for _, batch in self.batches[: self.durable_batches]:
             yield batch
@@ -54,7 +62,7 @@ class MemoryLog:
 
     def records(self) -> list[KeyValue]:
         """Return all records there are."""
-        return [record for _, batch in self.batches for record in batch]
+        return [record for _, batch in self.batches for record in batch.records]
 
     def crash(self) -> "MemoryLog":
         """Return the log as a new process would find it."""

@@ -6,7 +6,7 @@ import pytest
 
 from broker.groups import coordinator
 from broker.groups.coordinator import GroupCoordinator, java_hash, partition_of
-from broker.groups.log import KeyValue
+from broker.groups.log import KeyValue, LogBatch
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.records import offset_record
 from broker.settings import GroupSettings
@@ -103,7 +103,7 @@ class FailingLog(MemoryLog):
         super().__init__([committed(1)])
         self.replays = 0
 
-    async def replay(self) -> AsyncIterator[Sequence[KeyValue]]:
+    async def replay(self) -> AsyncIterator[LogBatch]:
         self.replays += 1
         if self.replays == 1:
             raise StoreError("not now")

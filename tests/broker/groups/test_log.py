@@ -28,7 +28,7 @@ async def test_writes_of_one_turn_share_a_batch_and_are_reported_in_order() -> N
     writer.write([record("c")], lambda error: done.append(f"2 {error.name}"))
     assert not log.batches
     await turn()
-    assert [batch for _, batch in log.batches] == [[record("a"), record("b"), record("c")]]
+    assert [batch.records for _, batch in log.batches] == [[record("a"), record("b"), record("c")]]
     assert done == ["1 NONE", "2 NONE"]
 
 
@@ -89,7 +89,7 @@ async def test_batches_are_bounded() -> None:
     writer.write([record("d", half), record("e", half)], partial(done.__setitem__, "de"))
     writer.write([record("f", half + half)], partial(done.__setitem__, "f"))
     await turn()
-    assert [len(batch) for _, batch in log.batches] == [1, 1, 1, 1, 1]
+    assert [len(batch.records) for _, batch in log.batches] == [1, 1, 1, 1, 1]
     assert done == dict.fromkeys(["a", "b", "c", "de"], ErrorCode.NONE) | {"f": ErrorCode.MESSAGE_TOO_LARGE}
 
 
