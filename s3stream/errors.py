@@ -9,6 +9,10 @@ class StorageFull(StorageError):
     """No room for the append until an upload has freed some. Nothing was appended; the caller waits and retries."""
 
 
+class AppendTooLarge(StorageError):
+    """The WAL never takes an append of this size. Nothing was appended; waiting does not help."""
+
+
 class StorageStopped(StorageError):
     """The engine takes no more appends: the WAL failed, the node was fenced, or it is closing. Says why."""
 
