@@ -114,6 +114,7 @@ class S3Stream:
             on_due=self._pipeline.wake,
             on_failure=lambda error: self._fail(StorageStopped(f"the WAL failed: {error}")),
             on_taken_up=self._pipeline.taken_up,
+            on_room=self._wake_writers,
         )
         self._reader = ColdReader(
             catalog=catalog, stores=stores, settings=settings, stats=self.stats, cluster=cluster, spawn=self._spawn
@@ -150,6 +151,7 @@ class S3Stream:
         """Whether more appends are welcome. While False, stop reading from clients and await `wait_writable`."""
         return (
             self._journal.error is None
+            and not self._journal.full
             and self._cache.uncommitted_bytes <= self._settings.log_cache_bytes
             and self._wal.used_bytes <= self._wal_full_bytes
         )
@@ -159,7 +161,8 @@ class S3Stream:
         while not self.writable:
             if self._journal.error is not None:
                 raise StorageStopped(str(self._journal.error))
-            self._journal.request_seal()
+            if not self._journal.full:
+                self._journal.request_seal()
             waiter = asyncio.get_running_loop().create_future()
             self._writable_waiters.append(waiter)
             await waiter
@@ -418,6 +421,7 @@ class S3Stream:
         self._wake_writers()
 
     def _wake_writers(self) -> None:
+        self._journal.full = False
         waiters, self._writable_waiters = self._writable_waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from s3stream.errors import StorageStopped
+from s3stream.errors import AppendTooLarge, StorageError, StorageFull, StorageStopped
 from s3stream.log_cache import LogCache, Run
-from wal.interface import Durable, WalError, WriteAheadLog
+from wal.interface import Durable, OverCapacity, QueueFull, WalError, WriteAheadLog
 
 if TYPE_CHECKING:
     from s3stream.stream import Stream
@@ -33,8 +33,12 @@ class Journal:
         on_due: Callable[[], None],
         on_failure: Callable[[WalError], None],
         on_taken_up: Callable[[int], None],
+        on_room: Callable[[], None],
     ) -> None:
-        """`on_due` is called when the current block should be sealed: by size, age, or WAL pressure."""
+        """`on_due` is called when the current block should be sealed: by size, age, or WAL pressure.
+
+        `on_room` is called when the WAL's device, having been behind, has written something out.
+        """
         self.wal = wal
         self.cache = cache
         self.error: StorageStopped | None = None
@@ -47,6 +51,9 @@ class Journal:
         self.pending: dict[Stream, int] = {}
         """Streams with appends in that block, and the end of the last one."""
         self.on_taken_up = on_taken_up
+        self.full = False
+        """The WAL has refused an append for want of room, and nothing was written out or uploaded since."""
+        self._on_room = on_room
         self._pressure_bytes = pressure_bytes
         self._age_s = age_s
         self._on_due = on_due
@@ -75,6 +82,17 @@ class Journal:
         self.durable = durable
         self.pending = pending = {stream: end_offset}
         durable.add_done_callback(partial(self._completed, pending))
+
+    def refuse(self, error: OverCapacity) -> StorageError:
+        """What an append raises that the WAL has no room for: StorageFull if waiting may help."""
+        if self.wal.used_bytes == 0:
+            return AppendTooLarge(f"no append of this size will ever fit: {error}")
+        self.full = True
+        if isinstance(error, QueueFull):
+            error.durable.add_done_callback(lambda _: self._on_room())
+        else:
+            self.request_seal()
+        return StorageFull(f"WAL: {error}")
 
     def fail(self, error: WalError) -> None:
         """The WAL refused an append for good."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from s3stream.catalog.interface import OpenStream
-from s3stream.errors import OffsetOutOfRange, StorageError, StorageFull, StorageStopped
+from s3stream.errors import AppendTooLarge, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
 from s3stream.journal import Journal
 from s3stream.log_cache import BATCH_OVERHEAD_BYTES, ReadResult, Run, StreamRuns
 from s3stream.model import StreamBatch
@@ -96,8 +96,8 @@ class Stream:
         """Append the batch that begins at `next_offset`; its payload must not change until it is uploaded.
 
         Cheap and synchronous. When the completion's callbacks run, `confirmed_offset` has advanced. Raises
-        OffsetOutOfRange, StorageFull (nothing appended; wait for `wait_writable` and repeat), StorageStopped, or the
-        stream's own error.
+        OffsetOutOfRange, StorageFull (nothing appended; wait for `wait_writable` and repeat), AppendTooLarge,
+        StorageStopped, or the stream's own error.
         """
         journal = self._journal
         if journal.error is not None or self.error is not None:
@@ -117,10 +117,9 @@ class Stream:
         try:
             offset, _, durable = journal.wal.append((header, payload))
         except OverCapacity as error:
-            journal.request_seal()
-            raise StorageFull(f"WAL: {error}") from error
+            raise journal.refuse(error) from error
         except RecordTooLarge as error:
-            raise StorageError(f"stream {self.stream_id}: {error}") from error
+            raise AppendTooLarge(f"stream {self.stream_id}: {error}") from error
         except WalError as error:
             journal.fail(error)
             raise self._refusal() from error

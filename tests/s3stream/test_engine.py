@@ -1,5 +1,6 @@
 """The engine from append to object and back."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Sequence
@@ -10,11 +11,12 @@ import pytest
 
 from s3stream.catalog.interface import UploadCommit
 from s3stream.engine import S3Stream
-from s3stream.errors import Discontinuity, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
+from s3stream.errors import AppendTooLarge, Discontinuity, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
 from s3stream.model import ObjectKind, StreamBatch, object_key
 from s3stream.object.writer import ObjectWriter
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from wal.interface import Appended, Buffer, QueueFull
 from wal.memory import MemoryWal
 
 
@@ -121,6 +123,46 @@ async def test_full_wal_refuses_without_a_change_and_goes_on_after_the_upload(tm
             sent += fill(stream, 1)
             await engine.flush()
             assert same(await read_all(stream), sent)
+
+
+async def test_a_full_queue_to_the_device_is_waited_for_without_an_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        cluster.wal.auto_complete = False
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            fill(stream, 3)
+            durable = stream.append(make_batch(stream_id, 30))
+
+            def refuse(parts: Sequence[Buffer]) -> Appended:
+                raise QueueFull("the queue to the device is full", durable)
+
+            monkeypatch.setattr(cluster.wal, "append", refuse)
+            with pytest.raises(StorageFull, match="the queue to the device is full"):
+                fill(stream, 1)
+            seen = [engine.writable]
+            waiter = asyncio.create_task(engine.wait_writable())
+            await asyncio.sleep(0)
+            assert not waiter.done()
+            monkeypatch.undo()
+            cluster.wal.complete()
+            await waiter
+            assert [*seen, engine.writable] == [False, True]
+            fill(stream, 1)
+            assert engine.stats.uploads == 0
+
+
+async def test_an_append_that_never_fits_is_refused_for_good(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path, wal_bytes=5000) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            with pytest.raises(AppendTooLarge, match="no append of this size will ever fit"):
+                fill(stream, 1, size_bytes=6000)
+            assert engine.writable
+            fill(stream, 1)
 
 
 async def test_failed_wal_stops_appends_and_says_why(tmp_path: Path) -> None:
