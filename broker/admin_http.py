@@ -33,6 +33,7 @@ class AdminServer:
     def __init__(self, running: "RunningNode") -> None:
         self._running = running
         self._server: asyncio.Server | None = None
+        self._requests: set[asyncio.Task[object]] = set()
         self.address = ""
         """`host:port` once started."""
         self._routes: Mapping[str, tuple[str, Callable[[], Awaitable[Answer]]]] = {
@@ -53,12 +54,21 @@ class AdminServer:
         self.address = f"{host}:{port}"
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and give up what is being answered."""
         if self._server is not None:
             self._server.close()
             self._server = None
+        requests = set(self._requests)
+        for request in requests:
+            request.cancel()
+        if requests:
+            await asyncio.wait(requests)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = asyncio.current_task()
+        assert request is not None, "the server runs this in a task"
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -381,6 +381,9 @@ def _make_store(settings: Settings) -> ObjectStore:
 
 async def _open_wal(settings: Settings, info: NodeInfo) -> DeltaWal:
     wanted = WalSettings(capacity_bytes=settings.wal.capacity_bytes, durability=settings.wal.durability)
+    if not settings.wal_path.exists():
+        log = structlog.get_logger("node")
+        log.info("making the log file", path=str(settings.wal_path), capacity_bytes=wanted.capacity_bytes)
     device = await asyncio.to_thread(open_device, settings.wal_path, wanted)
     return DeltaWal(
         device,

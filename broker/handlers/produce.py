@@ -22,7 +22,7 @@ from protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from s3stream.errors import StorageError, StorageFull, StreamFenced
+from s3stream.errors import AppendTooLarge, StorageError, StorageFull, StreamFenced
 from wal.interface import Durable, WalError
 
 __all__ = ["KEY", "handle"]
@@ -76,9 +76,7 @@ class _Call:
             except KafkaError as error:
                 result = self._failure(data, error.code, error.message)
             except StorageError as error:
-                fenced = isinstance(error, StreamFenced)
-                code = ErrorCode.NOT_LEADER_OR_FOLLOWER if fenced else ErrorCode.KAFKA_STORAGE_ERROR
-                result = self._failure(data, code, str(error))
+                result = self._failure(data, _code_of(error), str(error))
             self._results.append(result)
             self._next += 1
         return True
@@ -159,6 +157,12 @@ class _Call:
                 )
             partitions.append(result)
         return ProduceResponse(responses=responses)
+
+
+def _code_of(error: StorageError) -> ErrorCode:
+    if isinstance(error, AppendTooLarge):
+        return ErrorCode.MESSAGE_TOO_LARGE
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(error, StreamFenced) else ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def _end_without_answer(call: _Call, context: Exchange) -> None:

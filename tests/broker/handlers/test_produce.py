@@ -263,3 +263,12 @@ async def test_full_storage_makes_clients_wait_and_loses_nothing(tmp_path: Path)
             offsets.append(answer.base_offset)
         assert offsets == list(range(60))
         assert node.node.storage.stats.uploads > 1
+
+
+async def test_a_batch_no_log_can_take_is_too_large(tmp_path: Path) -> None:
+    limits = {"wal_capacity_bytes": 8 << 20, "topic_max_message_bytes": 50 << 20}
+    async with running_node(tmp_path, **limits) as node, raw_client(node.bootstrap) as client:
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        answer = await produce_one(client, batch_of(b"x" * (20 << 20)))
+        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert (await produce_one(client, batch_of(b"small"))).base_offset == 0, "the node goes on"
