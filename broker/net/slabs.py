@@ -41,7 +41,7 @@ class SlabPool:
         start = self._position
         if start + size > len(self._current):
             if size > self._slab_bytes // 2:
-                return memoryview(mmap.mmap(-1, size))
+                return memoryview(_map(size))
             self._current = self._take_slab()
             start = 0
         self._position = (start + size + ALIGNMENT - 1) & -ALIGNMENT
@@ -51,7 +51,7 @@ class SlabPool:
         if self._free:
             memory = self._free.pop()
         else:
-            memory = mmap.mmap(-1, self._slab_bytes)
+            memory = _map(self._slab_bytes)
             self._slabs_mapped += 1
         # One array per use of the slab: views hold the array, the array's end gives the mapping back.
         array = self._slab_type.from_buffer(memory)
@@ -61,3 +61,8 @@ class SlabPool:
     def _give_back(self, memory: mmap.mmap) -> None:
         if len(self._free) < self._pooled_max:
             self._free.append(memory)
+
+
+def _map(size: int) -> mmap.mmap:
+    """Fresh private memory: the default, shared memory, costs a tmpfs page on each first touch."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
