@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compaction.cleaner import Cleaning
-from compaction.plan import Read, cut_read
+from compaction.plan import SLICE_BLOCKS, Read, cut_read
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.catalog.interface import Catalog, CompactionCommit
@@ -149,7 +149,9 @@ class CompactionNode:
                 await throttle.spend(read.end - read.start)
                 try:
                     data = await store.get(key, read.start, read.end)
-                    for entry in read.entries:
+                    for at, entry in enumerate(read.entries, 1):
+                        if at % SLICE_BLOCKS == 0:
+                            await asyncio.sleep(0)
                         block = data[entry.position - read.start : entry.end_position - read.start]
                         check_block(block, entry, where=f"{store.name}:{key}")
                         blocks[read.object_id, entry.position] = block

@@ -20,7 +20,7 @@ from s3stream.errors import StorageError
 from s3stream.model import ObjectKind
 from s3stream.object.format import IndexEntry
 
-SLICE_BLOCKS = 1000
+SLICE_BLOCKS = 250
 """Blocks planned in one go: about a millisecond's work."""
 
 

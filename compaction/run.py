@@ -22,7 +22,7 @@ from compaction.plan import (
 )
 from compaction.proof import Totals, prove_coverage, prove_totals
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
-from s3stream.model import NewObject, ObjectInfo, ObjectKind, StreamRange
+from s3stream.model import NewObject, ObjectInfo, ObjectKind, RangeLocation, StreamRange
 from s3stream.object.format import BLOCK_HEADER, IndexEntry
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.interface import ObjectStore
@@ -94,8 +94,8 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     if not full:
         sources = list(select(sources, node.settings, now_ms))
     located = await node.catalog.object_ranges([source.object_id for source in sources])
-    live = [location.range for ranges in located.values() for location in ranges]
-    streams = await node.catalog.get_streams(sorted({each.stream_id for each in live}))
+    live, stream_ids = await asyncio.to_thread(_live_ranges, located)
+    streams = await node.catalog.get_streams(stream_ids)
     starts = {stream_id: info.start_offset for stream_id, info in streams.items()}
     # Log compaction works on stream objects: when all is wanted, its streams do not wait for their size or age.
     by_key = node.cleaning.policies() if full and node.cleaning is not None else {}
@@ -111,6 +111,12 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     young = [source.born_ms for source in survey.sources if now_ms - source.born_ms < node.settings.force_split_ms]
     inputs = [info for info in infos if info.object_id in chosen]
     return SetPlan(store, inputs, survey, starts, live, min(young, default=now_ms))
+
+
+def _live_ranges(located: Mapping[int, Sequence[RangeLocation]]) -> tuple[list[StreamRange], list[int]]:
+    """All ranges, and the streams they are of."""
+    live = [location.range for ranges in located.values() for location in ranges]
+    return live, sorted({each.stream_id for each in live})
 
 
 async def _read_sources(node: CompactionNode, infos: Sequence[ObjectInfo]) -> list[Source]:
@@ -178,7 +184,8 @@ async def execute_sets(
         if set_writer is not None:
             await set_writer.abort()
     survey = plan.survey
-    prove_coverage(plan.live, run.outputs, plan.starts)
+    # Beside the event loop: it may take long, and looks only at what changes no more.
+    await asyncio.to_thread(prove_coverage, plan.live, run.outputs, plan.starts)
     prove_totals(
         Totals(survey.live_blocks, survey.live_records, survey.live_bytes),
         Totals(run.blocks, run.records, run.size_bytes),

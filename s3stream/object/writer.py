@@ -27,6 +27,7 @@ from wal.interface import Buffer
 BLOCK_BYTES = 512 * 1024
 PART_BYTES = 8 * 1024 * 1024
 PARTS_IN_FLIGHT = 4
+COPY_BYTES_PER_TURN = 1024 * 1024
 
 
 class ObjectOrder(StorageError):
@@ -154,8 +155,8 @@ class ObjectWriter:
             await self._send_wave()
         self._raw = [(entry, bytes(data)) for entry, data in self._raw]
         self._block = [batch._replace(payload=bytes(batch.payload)) for batch in self._block]
-        self._part = [b"".join(self._part)] if self._part else []
-        self._wave = [[b"".join(part)] if isinstance(part, list) else part for part in self._wave]
+        self._part = [await _copy(self._part)] if self._part else []
+        self._wave = [[await _copy(part)] if isinstance(part, list) else part for part in self._wave]
 
     async def copy_blocks(self, entries: Sequence[IndexEntry], source_key: str) -> None:
         """Add adjacent blocks of another object of the store without moving their bytes through here.
@@ -282,3 +283,16 @@ class ObjectWriter:
             receipt = await upload.put_part(number, part)
             part.clear()
             return receipt
+
+
+async def _copy(parts: Sequence[Buffer]) -> Buffer:
+    """One buffer of its own, copied a little at a time: other tasks get their turn."""
+    copy = bytearray(sum(len(part) for part in parts))
+    at = turn = 0
+    for part in parts:
+        copy[at : at + len(part)] = part
+        at += len(part)
+        if at - turn >= COPY_BYTES_PER_TURN:
+            turn = at
+            await asyncio.sleep(0)
+    return copy
