@@ -29,6 +29,7 @@ from broker.net.server import Server, bind
 from broker.node import Address, Node
 from broker.producer_ids import ProducerIds
 from broker.settings import Settings
+from broker.stores import make_store
 from broker.topics import TopicManager
 from compaction.cleaner import Cleaning
 from compaction.node import CompactionNode
@@ -42,7 +43,6 @@ from s3stream.errors import CatalogError, NodeFenced, StorageError
 from s3stream.gc import GarbageCollector
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
-from s3stream.store.local import LocalStore
 from wal.device import open_device
 from wal.interface import WalError
 from wal.log import DeltaWal
@@ -119,7 +119,7 @@ class RunningNode:
         catalog = open_catalog(settings.catalog_url)
         await catalog.open(cluster=settings.node.cluster)
         stack.push_async_callback(catalog.close)
-        running.store = _make_store(settings)
+        running.store = make_store(settings, random.Random())  # noqa: S311 - spreads retries in time
         await running.store.open()
         stack.push_async_callback(running.store.close)
         info = await catalog.register_node(
@@ -216,7 +216,6 @@ class RunningNode:
             producer_ids=ProducerIds(catalog),
             server=server,
             now_ms=now_ms,
-            random=generator,
             advertised_apis=[
                 ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
                 for key, handler in HANDLERS.items()
@@ -364,19 +363,6 @@ def _reserve(settings: Settings) -> socket.socket:
         return bind(host, port)
     except OSError as error:
         raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-
-
-def _make_store(settings: Settings) -> ObjectStore:
-    wanted = settings.objects
-    if wanted.store == "local":
-        return LocalStore("local", settings.objects_path)
-    from s3stream.store.s3 import S3Settings, S3Store  # half a second that a node with a local store need not spend
-
-    return S3Store(
-        "s3",
-        S3Settings(bucket=wanted.bucket, endpoint=wanted.endpoint, region=wanted.region, path_style=wanted.path_style),
-        rng=random.Random(),  # noqa: S311 - spreads retries in time
-    )
 
 
 async def _open_wal(settings: Settings, info: NodeInfo) -> DeltaWal:

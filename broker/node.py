@@ -1,6 +1,5 @@
 """What a handler is given: the components of the running node, put together by `broker.app`."""
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,7 +41,6 @@ class Node:
     producer_ids: "ProducerIds"
     server: "Server"
     now_ms: Callable[[], int]
-    random: random.Random
     advertised_apis: Sequence[ApiVersion] = ()
     """What ApiVersions answers."""
     advertised: Address = field(default_factory=lambda: Address("", 0))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from broker.settings import Settings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
-from s3stream.store.s3 import S3Settings, S3Store
 
 
 def make_store(settings: Settings, rng: random.Random) -> ObjectStore:
@@ -14,6 +13,8 @@ def make_store(settings: Settings, rng: random.Random) -> ObjectStore:
     objects = settings.objects
     if objects.store == "local":
         return LocalStore("local", settings.objects_path)
+    from s3stream.store.s3 import S3Settings, S3Store  # half a second that a local store need not spend
+
     return S3Store(
         "s3",
         S3Settings(

@@ -154,7 +154,6 @@ class Connection(asyncio.BufferedProtocol):
         "host",
         "number",
         "port",
-        "state",
     )
 
     def __init__(self, hub: Hub, number: int) -> None:
@@ -165,7 +164,6 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.draining = False
         self.active_tick = hub.tick
-        self.state: dict[str, object] = {}
         self._transport: asyncio.Transport | None = None
         self._prefix = b""
         self._frame: memoryview | None = None

@@ -26,7 +26,7 @@ async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
         node.wal._fail(WalFailed("the disk is gone"))
         answer = (await client.produce("t", [batch_of(b"after")])).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert "the disk is gone" in answer.error_message
+        assert "the disk is gone" in str(answer.error_message)
         async with asyncio.timeout(10):
             assert "the disk is gone" in await node.failed
         fetched = await client.call(FETCH, 12)
