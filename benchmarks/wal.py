@@ -125,7 +125,7 @@ class Trimmer:
 
 
 async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: float) -> Run:
-    """Append as fast as the device takes it, 16 MiB queued."""
+    """Append as fast as the device takes it. 2 MiB are queued: writers don't starve, and buffers stay in the cache."""
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
     run = Run()
@@ -135,7 +135,7 @@ async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: flo
     def done(_: WalError | None) -> None:
         nonlocal queued
         queued -= body_bytes
-        if queued < 8 * MIB:
+        if queued <= MIB + body_bytes:
             room.set()
 
     async with asyncio.TaskGroup() as group:
@@ -143,7 +143,7 @@ async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: flo
         before = wal.stats.writes
         began, cpu = time.perf_counter(), time.process_time()
         while time.perf_counter() - began < seconds:
-            while queued < 16 * MIB:
+            while queued < max(2 * MIB, 5 * body_bytes):
                 appended = wal.append((body,))
                 appended.durable.add_done_callback(done)
                 trimmer.note(appended)
@@ -153,7 +153,7 @@ async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: flo
             await room.wait()
         while queued:
             room.clear()
-            if queued >= 8 * MIB:
+            if queued > MIB + body_bytes:
                 await room.wait()
             else:
                 await asyncio.sleep(0.0005)

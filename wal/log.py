@@ -85,7 +85,7 @@ class DeltaWal:
         """Why appends are refused: the failure, or that the log is not open (any more)."""
         self._strict: Final = settings.fencing == "strict" or (settings.fencing == "auto" and device.shared)
         self._budget: Final = Budget(settings.iops_max, settings.bandwidth_bytes_max, settings.header_iops)
-        self._pool: Final = BufferPool(settings.block_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX))
+        self._pool: Final = BufferPool(settings.write_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX))
         self._current: Block | None = None
         self._pending: deque[Block] = deque()
         self._writing: deque[Block] = deque()
@@ -269,7 +269,7 @@ class DeltaWal:
                 f"bytes wait for it, {self._settings.queue_bytes_max} may",
                 (self._writing or self._pending)[0].durable,
             )
-        room_bytes = max(needed, min(self._settings.block_bytes_max, free_bytes))
+        room_bytes = max(needed, min(self._settings.write_bytes_max, free_bytes))
         block = Block(offset, self._pool.take(room_bytes), room_bytes, self._salt, self._clock())
         self._current = block
         if not self._turn_scheduled:

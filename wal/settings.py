@@ -19,7 +19,8 @@ class WalSettings:
     capacity_bytes: int = 2048 * _MIB
     """Bytes used of the device, headers included. Fixed when the log is formatted; `resize` changes it."""
     block_bytes_max: int = 256 << 10
-    """A block is sealed before it passes this; cloud disks split larger writes. A larger record is written whole."""
+    """Bytes of records in one write, which may be a page longer: one record of 256 KiB or four of 64 KiB fit in spite of
+    their headers. Cloud disks split larger writes. A larger record is written whole."""
     writes_in_flight_max: int = 4
     window_bytes: int = 4 * _MIB
     """First bound of the sliding window: what a recovery reads past the end, and skips."""
@@ -45,14 +46,19 @@ class WalSettings:
     format: bool = False
     """Format a device that holds something else, destroying it."""
 
+    @property
+    def write_bytes_max(self) -> int:
+        """Length of a full block on the device: its records, and a page for their headers and the padding."""
+        return self.block_bytes_max + PAGE_BYTES
+
     def __post_init__(self) -> None:
         ring_bytes = self.capacity_bytes - RING_POSITION
         _check("capacity_bytes", self.capacity_bytes, RING_POSITION + 16 * PAGE_BYTES, 1 << 50, page=True)
         _check("block_bytes_max", self.block_bytes_max, PAGE_BYTES, 16 * _MIB, page=True)
         _check("writes_in_flight_max", self.writes_in_flight_max, 1, 64)
         _check("window_bytes", self.window_bytes, PAGE_BYTES, self.window_bytes_max, page=True)
-        _check("window_bytes_max", self.window_bytes_max, self.block_bytes_max, 1 << 40, page=True)
-        _check("queue_bytes_max", self.queue_bytes_max, self.block_bytes_max, 1 << 40)
+        _check("window_bytes_max", self.window_bytes_max, self.write_bytes_max, 1 << 40, page=True)
+        _check("queue_bytes_max", self.queue_bytes_max, self.write_bytes_max, 1 << 40)
         _check("write_timeout_ms", self.write_timeout_ms, 1, 1 << 31)
         _check("iops_max", self.iops_max, 0, 1 << 31)
         _check("bandwidth_bytes_max", self.bandwidth_bytes_max, 0, 1 << 50)

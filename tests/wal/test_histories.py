@@ -49,7 +49,7 @@ class History:
             writes_in_flight_max=random.choice([1, 2, 4, 8]),
             window_bytes=min(window_pages, 16) * PAGE_BYTES,
             window_bytes_max=16 * PAGE_BYTES,
-            queue_bytes_max=random.choice([4, 16, 64]) * PAGE_BYTES,
+            queue_bytes_max=random.choice([5, 16, 64]) * PAGE_BYTES,
             fencing=random.choice(["strict", "local"]),
         )
         size_bytes = RING_POSITION + 128 * PAGE_BYTES
