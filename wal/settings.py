@@ -19,7 +19,7 @@ class WalSettings:
     capacity_bytes: int = 2048 * _MIB
     """Bytes used of the device, headers included. Fixed when the log is formatted; `resize` changes it."""
     block_bytes_max: int = 256 << 10
-    """Bytes of records in one write, which may be a page longer: one record of 256 KiB or four of 64 KiB fit in spite of
+    """Bytes of records in one write, which may be a page longer: a record of 256 KiB or four of 64 KiB fit in spite of
     their headers. Cloud disks split larger writes. A larger record is written whole."""
     writes_in_flight_max: int = 4
     window_bytes: int = 4 * _MIB
