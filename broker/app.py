@@ -28,6 +28,7 @@ from broker.handlers import HANDLERS
 from broker.net.server import Server, bind
 from broker.node import Address, Node
 from broker.producer_ids import ProducerIds
+from broker.retention import keep_enforcing
 from broker.settings import Settings
 from broker.stores import make_store
 from broker.topics import TopicManager
@@ -241,6 +242,7 @@ class RunningNode:
             self._keep_lease(),
             self._watch_storage(),
             self._expire_producers(),
+            keep_enforcing(self.node.topics.led_partitions, now_ms, self.settings.topic.retention_check_interval_ms),
         ):
             self._spawn(work)
         if self.settings.compaction.enabled:

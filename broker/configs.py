@@ -305,8 +305,9 @@ _TOPIC_DEFS = (
         "retention.ms",
         _L,
         "604800000",
-        "How long records are kept." + _NO_EFFECT + "old records are not yet dropped by age.",
+        "How long records are kept, by their timestamps; -1 keeps them for ever. Whole batches go, from the start on.",
         broker="log.retention.ms",
+        setting=("topic", "retention_ms"),
         low=-1,
     ),
     _def("segment.bytes", _I, "1073741824", "Size of segment files." + _SEGMENTS, broker="log.segment.bytes", low=14),
@@ -340,6 +341,8 @@ class TopicConfig:
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     compacted: bool
+    retention_ms: int
+    """How long records are kept; -1: for ever."""
     deletable: bool
     """Whether `cleanup.policy` has `delete`: only then may records be deleted on request."""
 
@@ -377,6 +380,7 @@ def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicC
         timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         compacted="compact" in _parse_list(value("cleanup.policy")),
+        retention_ms=int(value("retention.ms")),
         deletable="delete" in _parse_list(value("cleanup.policy")),
     )
 
@@ -392,6 +396,8 @@ _BROKER_SETTINGS = (
     ("log.message.timestamp.after.max.ms", _L, "3600000", ("topic", "message_timestamp_after_max_ms")),
     ("log.message.timestamp.before.max.ms", _L, str(LONG_MAX), ("topic", "message_timestamp_before_max_ms")),
     ("log.message.timestamp.type", _S, "CreateTime", ("topic", "message_timestamp_type")),
+    ("log.retention.check.interval.ms", _L, "300000", ("topic", "retention_check_interval_ms")),
+    ("log.retention.ms", _L, "604800000", ("topic", "retention_ms")),
     ("max.connections", _I, str(INT_MAX), ("network", "connections_max")),
     ("max.connections.per.ip", _I, str(INT_MAX), ("network", "connections_per_address_max")),
     ("max.incremental.fetch.session.cache.slots", _I, "1000", ("fetch", "sessions_max")),

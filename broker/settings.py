@@ -195,6 +195,16 @@ class TopicSettings(Area):
         ge=0,
         description="How far a timestamp may lie in the past (Kafka: log.message.timestamp.before.max.ms).",
     )
+    retention_ms: int = Field(
+        default=-1,
+        ge=-1,
+        description="How long records are kept, by their timestamps; -1: for ever (Kafka: log.retention.ms).",
+    )
+    retention_check_interval_ms: int = Field(
+        default=300_000,
+        ge=10,
+        description="How often partitions are looked over for it (Kafka: log.retention.check.interval.ms).",
+    )
     producer_id_expiration_ms: int = Field(
         default=86_400_000,
         ge=1000,
@@ -254,6 +264,40 @@ class GroupSettings(Area):
     )
 
 
+class TransactionSettings(Area):
+    """Transactions."""
+
+    timeout_max_ms: int = Field(
+        default=900_000,
+        ge=1,
+        description="Longest time a producer may ask for a transaction (Kafka: transaction.max.timeout.ms).",
+    )
+    id_expiration_ms: int = Field(
+        default=7 * 86_400_000,
+        ge=1,
+        description="A transactional id not used for this long is forgotten (Kafka: transactional.id.expiration.ms).",
+    )
+    abort_interval_ms: int = Field(
+        default=10_000,
+        ge=1,
+        description="How often transactions that have had their time are looked for "
+        "(Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms).",
+    )
+    expire_interval_ms: int = Field(
+        default=3_600_000,
+        ge=1,
+        description="How often unused transactional ids are looked for "
+        "(Kafka: transaction.remove.expired.transaction.cleanup.interval.ms).",
+    )
+    ids_max: int = Field(default=1_000_000, ge=50, description="Transactional ids kept, all together.")
+    state_partitions: int = Field(
+        default=50,
+        ge=1,
+        description="Partitions of `__transaction_state` when it is created "
+        "(Kafka: transaction.state.log.num.partitions). It cannot change later.",
+    )
+
+
 class CompactionSettings(Area):
     """Rewriting small objects into large ones."""
 
@@ -293,6 +337,7 @@ class Settings(Area):
     topic: TopicSettings = TopicSettings()
     fetch: FetchSettings = FetchSettings()
     group: GroupSettings = GroupSettings()
+    transaction: TransactionSettings = TransactionSettings()
     compaction: CompactionSettings = CompactionSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()

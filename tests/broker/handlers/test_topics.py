@@ -253,7 +253,7 @@ async def test_configs_are_described_with_their_sources(client: RawClient) -> No
     assert found["retention.ms"] == (
         "1000",
         ConfigSource.DYNAMIC_TOPIC_CONFIG,
-        ["retention.ms", "log.retention.ms"],
+        ["retention.ms", "log.retention.ms", "log.retention.ms"],
     )
     assert found["max.message.bytes"] == (
         "2000000",
