@@ -316,14 +316,12 @@ class DeltaWal:
         self._in_flight[block] = loop.time()
         if self._watch is None:
             self._watch_later(loop)
-        header = self._header.header
-        buffer = block.buffer
         segments = []
-        begin = 0
-        for position, length in header.segments(block.offset, block.length):
-            segments.append((position, buffer[begin : begin + length]))
+        begin = ios = 0
+        for position, length in self._header.header.segments(block.offset, block.length):
+            segments.append((position, block.buffer[begin : begin + length]))
             begin += length
-        ios = sum(io_count(length) for _, length in header.segments(block.offset, block.length))
+            ios += io_count(length)
         self.stats.writes += ios
         self._budget.take(block.length, ios)
         self._device.submit(
