@@ -230,7 +230,8 @@ class CompactionService:
                 left_alone=sorted(node.left_alone),
                 errors=errors,
             )
-            log.info("compaction done", **{key: value for key, value in self.last.as_json().items() if key != "calls"})
+            say = log.info if self.last.commits or errors else log.debug
+            say("compaction done", **{key: value for key, value in self.last.as_json().items() if key != "calls"})
             return self.last
 
     async def _compact_sets(self, *, full: bool, report: ReportProgress, errors: list[str]) -> None:

@@ -59,6 +59,8 @@ class S3Settings:
     connect_timeout_ms: int = 5_000
     read_timeout_ms: int = 30_000
     """Longest silence of the service inside an answer."""
+    attempt_timeout_ms: int = 120_000
+    """Longest time for one attempt at a call: a connection that takes bytes and leads nowhere has no other limit."""
     attempts_max: int = 8
     backoff_ms_min: int = 50
     backoff_ms_max: int = 5_000
@@ -275,7 +277,8 @@ class S3Store:
         while True:
             setattr(self._calls, kind, getattr(self._calls, kind) + 1)
             try:
-                return await attempt()
+                async with asyncio.timeout(self._settings.attempt_timeout_ms / 1000):
+                    return await attempt()
             except (ClientError, BotoCoreError, ClientConnectionError, OSError, EOFError) as cause:
                 failure = classify(cause)
                 if not failure.retry or number >= self._policy.attempts_max:

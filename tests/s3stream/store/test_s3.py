@@ -43,14 +43,22 @@ class Faults:
 
 
 @contextlib.asynccontextmanager
-async def faulty(server: S3Server, *, read_timeout_ms: int = 30_000) -> AsyncIterator[tuple[S3Store, Faults]]:
+async def faulty(
+    server: S3Server, *, read_timeout_ms: int = 30_000, attempt_timeout_ms: int = 30_000
+) -> AsyncIterator[tuple[S3Store, Faults]]:
     """A store behind a proxy."""
     faults = Faults()
     at = urlsplit(server.endpoint)
     assert at.hostname
     assert at.port
     async with fault_proxy(at.hostname, at.port, faults.decide) as endpoint:
-        settings = replace(s3_settings(server), endpoint=endpoint, attempts_max=4, read_timeout_ms=read_timeout_ms)
+        settings = replace(
+            s3_settings(server),
+            endpoint=endpoint,
+            attempts_max=4,
+            read_timeout_ms=read_timeout_ms,
+            attempt_timeout_ms=attempt_timeout_ms,
+        )
         store = S3Store("s3", settings, rng=random.Random(1), sleep=faults.sleep)
         await store.open()
         try:
@@ -142,6 +150,13 @@ async def test_a_silent_service_times_out(server: S3Server, prefix: str) -> None
         faults.add("GET", Fault(hang=True))
         assert bytes(await store.get(prefix + "a", 0, 1)) == b"x"
         assert store.calls.retries == 1
+
+
+async def test_an_attempt_has_a_limit_of_its_own(server: S3Server, prefix: str) -> None:
+    async with faulty(server, attempt_timeout_ms=500) as (store, faults):
+        faults.add("PUT", Fault(hang=True))
+        await store.put(prefix + "a", [b"x"], writer_id="w")
+        assert (store.calls.put, store.calls.retries) == (2, 1)
 
 
 async def test_deletes_fail_key_by_key(server: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
