@@ -89,7 +89,8 @@ class IoScheduler:
                 return
             self._turn += 1
             first = next(wanted for wanted in self._queue if wanted.priority is priority)
-            idle = min(free, self._limits[priority] - self._running[priority])
+            # A few GETs at a time keep the link busy: what many readers want needs no cutting.
+            idle = min(self._settings.reads_in_flight // 2 - sum(self._running.values()), self._limits[priority])
             # Two windows of a read-ahead go side by side: the first must not take every slot.
             self._start(first, (idle + 1) // 2 if priority is Priority.READ_AHEAD else idle)
 

@@ -143,10 +143,21 @@ class ObjectLoader:
         """The index of an object."""
         index = self.indexes.get(info.object_id)
         if index is None:
-            found = await self.shared(("index", info.object_id), lambda: self._read_index(info))
+            found = await self.shared(("index", info.object_id), partial(self._read_index, info))
             assert isinstance(found, ObjectIndex)
             index = found
         return index
+
+    def expect(self, stream_id: int, offset: int) -> None:
+        """A reader will come to `offset`, and then on into the next object: have both indexes loaded, if need be."""
+        location = self.location(stream_id, offset)
+        following = self.location(stream_id, location.range.end_offset) if location is not None else None
+        for found in (location, following):
+            if found is not None:
+                info = found.object
+                key = ("index", info.object_id)
+                if info.object_id not in self.indexes and key not in self._loading:
+                    _ = self._start(key, partial(self._read_index, info))
 
     async def _read_index(self, info: ObjectInfo) -> ObjectIndex:
         self._stats.index_reads += 1

@@ -23,7 +23,8 @@ log = structlog.get_logger(__name__)
 READER_IDLE_S = 30
 AHEAD_FILLS_MAX = 64
 """Look-ups and indexes that one window may load: where every object holds next to nothing, a window stays short."""
-READ_AHEAD_FIRST_BYTES = 1024 * 1024
+READ_AHEAD_FIRST_BYTES = 4 * 1024 * 1024
+"""First window of a reader; the next is twice as long."""
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class ReadAhead:
         self._spawn = spawn
         self._readers: OrderedDict[tuple[int, int], _Reader] = OrderedDict()
         total = settings.read_ahead_total_bytes
-        self._bytes_max = settings.block_cache_bytes // 4 if total is None else total
+        self._bytes_max = settings.block_cache_bytes // 2 if total is None else total
         self._bytes = 0
 
     def arrive(self, stream_id: int, offset: int, committed_end: int) -> _Reader | None:
@@ -102,6 +103,7 @@ class ReadAhead:
             ahead.mark, ahead.until = start, plan.at
             ahead.busy = lacking is not None
             ahead.window_bytes = min(window * 2, settings.read_ahead_bytes_max)
+            self._loader.expect(stream_id, plan.at)
             self._spawn(self._read_ahead(plan, lacking, ahead))
             self._bytes += window
 

@@ -48,14 +48,14 @@ class StorageSettings:
     """Streams whose object locations are remembered."""
     read_bytes_max: int = 8 * MIB
     """Largest ranged GET; longer runs become several, side by side."""
-    read_split_bytes_min: int = 1 * MIB
-    """A run is not cut into pieces smaller than this to keep idle connections busy."""
+    read_split_bytes_min: int = 4 * MIB
+    """A run is not cut into pieces smaller than this to keep idle connections busy: a call costs CPU, too."""
     read_gap_bytes_max: int = 64 * KIB
     """Two ranges of an object with no more than this between them are read in one GET: cheaper than a second call."""
     read_ahead_bytes_max: int = 8 * MIB
     """Largest read-ahead window of a sequential reader; two windows at a time (double buffering). 0 turns it off."""
     read_ahead_total_bytes: int | None = None
-    """Bound of all read-ahead under way; None: a quarter of the block cache."""
+    """Bound of all read-ahead under way; None: half of the block cache."""
     read_ahead_readers: int = 1024
     """Sequential readers that are remembered."""
     reads_in_flight: int = 16
