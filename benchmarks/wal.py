@@ -6,6 +6,7 @@ the log alternate, and medians are compared: only ratios within one run count.
 """
 
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -259,16 +260,13 @@ async def recovery(path: Path, capacity_bytes: int, body_bytes: int) -> tuple[in
     settings = settings_of(capacity_bytes, "direct")
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
-    appended = None
+    appended: list[Appended] = []
     while wal.used_bytes + 4 * MIB < wal.capacity_bytes:
-        try:
-            appended = wal.append((body,))
-        except OverCapacity:
-            assert appended is not None
-            await appended.durable
-    assert appended is not None
-    await appended.durable
+        appended = [wal.append((body,)) for _ in range(max(1, 2 * MIB // body_bytes))]
+        await appended[-1].durable
     await wal._device.close()  # noqa: SLF001 - what a crash would leave
+    del wal, appended
+    gc.collect()
     began, cpu = time.perf_counter(), time.process_time()
     again, records = await opened(path, settings)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
