@@ -34,7 +34,9 @@ test: tools ## format, lint, types, import contracts and all tests
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
 bench: tools ## every benchmark, about a minute each (BENCH_ARGS= for the long runs)
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(BENCH_ARGS) || exit 1; done
+	@$(BIN)/python -m scripts.tools fio
+	@for file in $$(grep -l __main__ benchmarks/*.py); do module=$$(basename $$file .py); echo "== $$module"; \
+		$(BIN)/python -m benchmarks.$$module $(BENCH_ARGS) || exit 1; done
 
 soak: tools ## the randomised tests for longer
 	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 $(PYTEST_ARGS)

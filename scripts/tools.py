@@ -57,6 +57,8 @@ class Tool:
     """Where it is, if it is there."""
     fetch: Callable[[Path], None]
     """Bring it; the argument is an empty folder for work. Raises SkippedError."""
+    for_tests: bool = True
+    """Whether it is among those that are brought when none is named."""
 
 
 def run(*command: str | Path, environ: dict[str, str] | None = None) -> None:
@@ -249,6 +251,7 @@ TOOLS = (
     Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
+    Tool("fio", "fio", lambda: on_path("fio"), lambda _work: apt_install("fio"), for_tests=False),
 )
 
 
@@ -278,14 +281,14 @@ def ensure(tool: Tool) -> tuple[bool, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Bring the named tools, or all; 1 when one is missing that ANABRANCH_REQUIRE_TOOLS asks for."""
+    """Bring the named tools, or all that tests use; 1 when one is missing that ANABRANCH_REQUIRE_TOOLS asks for."""
     known = {tool.name: tool for tool in TOOLS}
     unknown = [name for name in arguments if name not in known]
     if unknown:
         print(f"unknown tool {unknown[0]!r}; known: {', '.join(known)}", file=sys.stderr)
         return 2
     missing = 0
-    for name in arguments or known:
+    for name in arguments or [tool.name for tool in TOOLS if tool.for_tests]:
         there, words = ensure(known[name])
         print(f"  {known[name].purpose:<28} {'ready  ' if there else 'SKIPPED'}  {words}", flush=True)
         missing += not there
