@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.app import RunningNode
-from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, parse_batch, patch, seal
+from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, check_crc, parse_batch, patch, seal
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes | bytearray | None], ErrorCode]] = {
     "a control batch": (lambda: batch_of(b"a", attributes=CONTROL_MASK), ErrorCode.INVALID_RECORD),
     "a transaction": (
         lambda: batch_of(b"a", attributes=TRANSACTIONAL_MASK, producer_id=1, producer_epoch=0, base_sequence=0),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "a producer without sequence": (
         lambda: batch_of(b"a", producer_id=1, producer_epoch=0),
@@ -236,6 +236,24 @@ async def test_log_append_time_is_written_into_the_batch(node: RunningNode, clie
     assert [record.timestamp_ms for record in decode_records(found[1])] == [answer.log_append_time_ms] * 2
     partition = node.node.topics.partition("stamped", 0)
     assert partition.max_timestamp.timestamp_ms == answer.log_append_time_ms
+
+
+@pytest.mark.parametrize("kept", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+async def test_batches_are_kept_in_the_codec_the_topic_asks_for(client: RawClient, kept: str) -> None:
+    await create(client, "packed", compression_type=kept)
+    values = [b"%d" % at * 50 for at in range(20)]
+    for codec in Compression:
+        fields = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 20 * codec}
+        assert (
+            await produce_one(client, batch_of(*values, compression=codec, **fields), topic="packed")
+        ).error_code == 0
+    found = list(iterate_batches(await fetch_records(client, "packed")))
+    expected = Compression.NONE if kept == "uncompressed" else Compression[kept.upper()]
+    assert {header.compression for header, _ in found} == {expected}
+    assert [header.base_sequence for header, _ in found] == [0, 20, 40, 60, 80]
+    for header, data in found:
+        check_crc(data, header)
+        assert [record.value for record in decode_records(data)] == values
 
 
 async def test_a_compacted_topic_wants_keys(client: RawClient) -> None:

@@ -307,7 +307,7 @@ async def test_changes_that_are_refused(client: RawClient) -> None:
 
 
 async def test_replacing_all_configs(client: RawClient) -> None:
-    await create(client, topic("t", retention_ms="1", segment_bytes="100"))
+    await create(client, topic("t", retention_ms="1", segment_bytes="2000000"))
 
     async def replace(name: str, **configs: str | None) -> int:
         values = [alter_configs.AlterableConfig(name=key.replace("_", "."), value=configs[key]) for key in configs]
