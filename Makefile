@@ -29,7 +29,7 @@ test: tools ## format, lint, types, import contracts and all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy -p scripts
+	$(BIN)/mypy -p scripts -p benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
