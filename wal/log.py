@@ -92,6 +92,8 @@ class DeltaWal:
         """At the device or through, in order; those through wait for the ones before them."""
         self._in_flight: dict[Block, float] = {}
         """Blocks at the device and when they went there, by the loop's clock."""
+        self._overdue: Block | None = None
+        """Found to take too long by the last check."""
         self._live: deque[BlockSpan] = deque()
         """Durable blocks from the head on."""
         self._next_offset = 0
@@ -419,20 +421,27 @@ class DeltaWal:
         self._watch = loop.call_later(self._settings.write_timeout_ms / 4000, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
+        """Fail the log if a write is overdue at two checks in a row.
+
+        In a row, because a process that was stopped or a loop that was held up finds its timers due before it has
+        looked at the completions that came meanwhile.
+        """
         self._watch = None
         if not self._in_flight or self._error is not None:
             return
         loop = get_running_loop()
         block, handed_at = next(iter(self._in_flight.items()))
-        if (loop.time() - handed_at) * 1000 > self._settings.write_timeout_ms:
+        overdue = (loop.time() - handed_at) * 1000 > self._settings.write_timeout_ms
+        if overdue and self._overdue is block:
             self._fail(
                 WalFailed(
                     f"{self._device.name}: write of {block.length} bytes at offset {block.offset} took longer than "
                     f"{self._settings.write_timeout_ms} ms"
                 )
             )
-        else:
-            self._watch_later(loop)
+            return
+        self._overdue = block if overdue else None
+        self._watch_later(loop)
 
     def _cancel_timers(self) -> None:
         for timer in (self._timer, self._watch):

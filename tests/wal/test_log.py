@@ -206,6 +206,19 @@ async def test_a_write_that_never_ends_times_out() -> None:
     assert isinstance(wal.error, WalFailed)
 
 
+async def test_a_process_that_was_stopped_for_longer_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timers are due when it goes on, and so are the completions: the write itself was not slow."""
+    wal, _ = await opened(make_disk(), replace(SETTINGS, write_timeout_ms=20))
+    appended = wal.append([b"a"])
+    await sleep(0)
+    assert wal.snapshot().in_flight == 1
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    monkeypatch.setattr(loop, "time", lambda: before() + 1000)
+    await appended.durable
+    assert wal.error is None
+
+
 @pytest.mark.parametrize("strict", [True, False])
 async def test_the_former_owner_stops_acking(strict: bool) -> None:
     disk = make_disk()
