@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
 from compaction.cleaner import CLEANED, Cleaner, Cleaning, CleanPlan, KeyMap, plan_cleaning
-from compaction.node import CompactionNode
+from compaction.node import CompactionNode, Drafts
 from compaction.plan import Read, cut_read
 from compaction.proof import prove_coverage
 from compaction.stream_plan import live_entries
 from compaction.throttle import Throttle, yield_to_uploads
+from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectKind, StreamBatch
 from s3stream.object.format import decode_block
 from s3stream.object.reader import ObjectIndex
@@ -61,11 +62,14 @@ async def execute_cleaning(
                 await outputs.write(kept, cleaned=kept.end_offset <= end_offset)
             await asyncio.sleep(0)
         await outputs.finish()
+        live = [location.range for location in plan.objects]
+        prove_coverage(live, outputs.made, {plan.stream_id: plan.stream_start})
+    except StorageError:
+        await outputs.discard()
+        raise
     finally:
         await outputs.abort()
-    live = [location.range for location in plan.objects]
-    prove_coverage(live, outputs.made, {plan.stream_id: plan.stream_start})
-    await node.commit([location.object.object_id for location in plan.objects], outputs.made)
+    await outputs.drafts.commit([location.object.object_id for location in plan.objects], outputs.made)
     node.stats.streams_cleaned += 1
     node.stats.records_removed += cleaner.records_removed
     return outputs.made
@@ -102,6 +106,7 @@ class _Outputs:
     def __init__(self, node: CompactionNode, store: str) -> None:
         self._node = node
         self._store = node.stores[store]
+        self.drafts = Drafts(node, self._store)
         self._writer_id = node.new_writer_id()
         self._writer: ObjectWriter | None = None
         self._cleaned = True
@@ -116,7 +121,7 @@ class _Outputs:
         self._cleaned = cleaned
         if self._writer is None:
             writer_id = self._writer_id + CLEANED if cleaned else self._writer_id
-            (object_id,) = await self._node.prepare(1, self._store.name, writer_id)
+            (object_id,) = await self.drafts.prepare(1, writer_id)
             self._writer = self._node.writer(self._store, object_id, ObjectKind.SO, writer_id)
         await self._writer.write(batch)
         self._unsettled_bytes += batch.size_bytes
@@ -132,6 +137,11 @@ class _Outputs:
             self._writer = None
             self.made.append(made)
             self._node.stats.bytes_written += made.size_bytes
+
+    async def discard(self) -> None:
+        """Delete what was written."""
+        await self.abort()
+        await self.drafts.discard()
 
     async def abort(self) -> None:
         """Give up the object being written, if there is one."""

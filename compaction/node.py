@@ -6,17 +6,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import structlog
+
 from compaction.cleaner import Cleaning
 from compaction.plan import SLICE_BLOCKS, Read, cut_read
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.catalog.interface import Catalog, CompactionCommit
-from s3stream.errors import CatalogUnavailable, CorruptObject, ObjectNotFound, StorageError
+from s3stream.errors import CatalogError, CatalogUnavailable, CorruptObject, ObjectNotFound, StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, object_key
 from s3stream.object.format import check_block
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.interface import ObjectStore
+
+log = structlog.get_logger(__name__)
 
 COMMIT_ATTEMPTS = 5
 COMMIT_PAUSE_SECONDS = 1.0
@@ -98,19 +102,6 @@ class CompactionNode:
             raise BadInput(info.object_id, StorageError(f"there is no object store named {info.store!r}"))
         return store
 
-    async def prepare(self, count: int, store: str, writer_id: str) -> Sequence[int]:
-        """Reserve ids for outputs; what is not committed is reaped after its deadline."""
-        now_ms = self.now_ms()
-        return await self.catalog.prepare_objects(
-            count,
-            node_id=self.node_id,
-            node_epoch=self.node_epoch,
-            writer_id=writer_id,
-            store=store,
-            now_ms=now_ms,
-            deadline_ms=now_ms + self.settings.prepare_ttl_ms,
-        )
-
     def writer(self, store: ObjectStore, object_id: int, kind: ObjectKind, writer_id: str) -> ObjectWriter:
         """A writer of an output."""
         return ObjectWriter(
@@ -190,6 +181,53 @@ class CompactionNode:
         self.stats.commits += 1
         self.stats.objects_in += len(inputs)
         self.stats.objects_out += len(outputs)
+
+
+class Drafts:
+    """Outputs of one run, prepared in the catalog and not committed yet.
+
+    What a crash leaves of them is reaped after its deadline; a run that fails and lives discards them at once, or a run
+    that fails each time would fill the store.
+    """
+
+    def __init__(self, node: CompactionNode, store: ObjectStore) -> None:
+        self._node = node
+        self._store = store
+        self._object_ids: list[int] = []
+
+    async def prepare(self, count: int, writer_id: str) -> Sequence[int]:
+        """Reserve ids."""
+        now_ms = self._node.now_ms()
+        object_ids = await self._node.catalog.prepare_objects(
+            count,
+            node_id=self._node.node_id,
+            node_epoch=self._node.node_epoch,
+            writer_id=writer_id,
+            store=self._store.name,
+            now_ms=now_ms,
+            deadline_ms=now_ms + self._node.settings.prepare_ttl_ms,
+        )
+        self._object_ids += object_ids
+        return object_ids
+
+    async def commit(self, inputs: Sequence[int], outputs: Sequence[NewObject]) -> None:
+        """Swap inputs for outputs. What the catalog refuses is discarded; what it may have taken is left alone."""
+        try:
+            await self._node.commit(inputs, outputs)
+        except CatalogUnavailable:
+            raise
+        except CatalogError:
+            await self.discard()
+            raise
+
+    async def discard(self) -> None:
+        """Delete what was written and forget it. Only while nothing of it can be committed; never raises StorageError."""
+        keys = {self._node.key(object_id): object_id for object_id in self._object_ids}
+        try:
+            failed = await self._store.delete(list(keys))
+            await self._node.catalog.forget_objects([keys[key] for key in keys if key not in failed])
+        except StorageError as error:
+            log.warning("drafts of a failed compaction stay until their deadline", error=str(error))
 
 
 def born_ms(info: ObjectInfo) -> int:

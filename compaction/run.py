@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compaction.node import BadInput, CompactionNode, Progress, ReportProgress, born_ms, labelled_writer_id
+from compaction.node import BadInput, CompactionNode, Drafts, Progress, ReportProgress, born_ms, labelled_writer_id
 from compaction.plan import (
     SLICE_BLOCKS,
     Iteration,
@@ -22,6 +22,7 @@ from compaction.plan import (
 )
 from compaction.proof import Totals, prove_coverage, prove_totals
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
+from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, RangeLocation, StreamRange
 from s3stream.object.format import BLOCK_HEADER, IndexEntry
 from s3stream.object.writer import ObjectWriter
@@ -149,10 +150,40 @@ async def execute_sets(
 ) -> Sequence[NewObject]:
     """Carry out a plan and commit it; returns the outputs. Raises BadInput, StoreError, CatalogError, CoverageError."""
     store = node.stores[plan.store]
+    run = _Run()
+    drafts = Drafts(node, store)
+    try:
+        await _write_outputs(node, plan, drafts, run, timed=timed, under_pressure=under_pressure, report=report)
+        # Beside the event loop: it may take long, and looks only at what changes no more.
+        await asyncio.to_thread(prove_coverage, plan.live, run.outputs, plan.starts)
+        survey = plan.survey
+        prove_totals(
+            Totals(survey.live_blocks, survey.live_records, survey.live_bytes),
+            Totals(run.blocks, run.records, run.size_bytes),
+            BLOCK_HEADER.size,
+        )
+    except StorageError:
+        await drafts.discard()
+        raise
+    await drafts.commit([info.object_id for info in plan.inputs], run.outputs)
+    node.stats.bytes_written += sum(output.size_bytes for output in run.outputs)
+    return run.outputs
+
+
+async def _write_outputs(
+    node: CompactionNode,
+    plan: SetPlan,
+    drafts: Drafts,
+    run: _Run,
+    *,
+    timed: bool,
+    under_pressure: Callable[[], bool],
+    report: ReportProgress,
+) -> None:
+    store = node.stores[plan.store]
     writer_id = node.new_writer_id()
     set_writer_id = labelled_writer_id(writer_id, plan.born_ms)
     throttle = Throttle(run_rate(plan.survey.live_bytes, node.settings) if timed else 0, node.sleep)
-    run = _Run()
     set_writer: ObjectWriter | None = None
     done_bytes = 0
     report(Progress("stream sets", 0, plan.survey.live_bytes))
@@ -166,11 +197,11 @@ async def execute_sets(
             blocks = await node.read_blocks(iteration.reads, store, throttle)
             node.stats.iteration_bytes_peak = max(node.stats.iteration_bytes_peak, iteration.size_bytes)
             alone = [write for write in iteration.writes if write.kind is ObjectKind.SO]
-            await _write_stream_objects(node, store, writer_id, alone, blocks, run)
+            await _write_stream_objects(node, store, drafts, writer_id, alone, blocks, run)
             for write in iteration.writes:
                 if write.kind is ObjectKind.SSO:
                     if set_writer is None:
-                        (object_id,) = await node.prepare(1, plan.store, set_writer_id)
+                        (object_id,) = await drafts.prepare(1, set_writer_id)
                         set_writer = node.writer(store, object_id, ObjectKind.SSO, set_writer_id)
                     await _write_pieces(set_writer, write, blocks)
                     await set_writer.settle()
@@ -183,25 +214,20 @@ async def execute_sets(
     finally:
         if set_writer is not None:
             await set_writer.abort()
-    survey = plan.survey
-    # Beside the event loop: it may take long, and looks only at what changes no more.
-    await asyncio.to_thread(prove_coverage, plan.live, run.outputs, plan.starts)
-    prove_totals(
-        Totals(survey.live_blocks, survey.live_records, survey.live_bytes),
-        Totals(run.blocks, run.records, run.size_bytes),
-        BLOCK_HEADER.size,
-    )
-    await node.commit([info.object_id for info in plan.inputs], run.outputs)
-    node.stats.bytes_written += sum(output.size_bytes for output in run.outputs)
-    return run.outputs
 
 
 async def _write_stream_objects(
-    node: CompactionNode, store: ObjectStore, writer_id: str, writes: Sequence[Write], blocks: Blocks, run: _Run
+    node: CompactionNode,
+    store: ObjectStore,
+    drafts: Drafts,
+    writer_id: str,
+    writes: Sequence[Write],
+    blocks: Blocks,
+    run: _Run,
 ) -> None:
     if not writes:
         return
-    object_ids = await node.prepare(len(writes), store.name, writer_id)
+    object_ids = await drafts.prepare(len(writes), writer_id)
     slots = asyncio.Semaphore(node.settings.reads_in_flight)
 
     async def write_one(write: Write, object_id: int) -> tuple[NewObject, Sequence[IndexEntry]]:

@@ -14,6 +14,8 @@ import structlog
 from compaction.clean_run import execute_cleaning, plan_cleanings
 from compaction.cleaner import CleanPlan
 from compaction.node import BadInput, CompactionNode, CompactionStats, Progress, ReportProgress
+from compaction.plan import PlanRefused
+from compaction.proof import CoverageError
 from compaction.run import SetPlan, execute_sets, memory_for_blocks, plan_sets
 from compaction.stream_run import StreamGroup, execute_group, plan_streams
 from compaction.throttle import Throttle, run_rate
@@ -244,6 +246,9 @@ class CompactionService:
             except BadInput as error:
                 self._leave_alone(error)
                 errors.append(str(error))
+            except (CoverageError, PlanRefused) as error:
+                self._refused("stream sets", error, errors)
+                return
             else:
                 return
 
@@ -290,12 +295,20 @@ class CompactionService:
             except BadInput as error:
                 self._leave_alone(error)
                 errors.append(str(error))
+            except CoverageError as error:
+                self._refused(stage, error, errors)
             except CatalogError as error:
                 # The stream was trimmed past the objects, deleted, or compacted by its new owner meanwhile.
                 log.warning("compaction of a stream given up", stage=stage, stream_id=plan.stream_id, reason=str(error))
                 errors.append(str(error))
             done += sum(each.object.size_bytes for each in plan.objects)
             report(Progress(stage, done, total))
+
+    def _refused(self, stage: str, error: StorageError, errors: list[str]) -> None:
+        """Inputs that contradict the catalog or each other: nothing was changed; the rest of the run goes on."""
+        self._node.stats.runs_failed += 1
+        errors.append(str(error))
+        log.error("compaction refused", stage=stage, error=str(error))
 
     def _leave_alone(self, error: BadInput) -> None:
         self._node.left_alone.add(error.object_id)

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from compaction.node import BadInput, CompactionNode
+from compaction.node import BadInput, CompactionNode, Drafts
 from compaction.plan import Piece, Source, merge_reads
 from compaction.proof import Totals, prove_coverage, prove_totals
 from compaction.run import memory_for_blocks
 from compaction.stream_plan import Copy, Rewrite, live_entries, plan_groups, plan_segments
 from compaction.throttle import Throttle, yield_to_uploads
+from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectKind, RangeLocation
 from s3stream.object.format import BLOCK_HEADER, IndexEntry
 from s3stream.object.writer import ObjectWriter
@@ -78,17 +79,22 @@ async def execute_group(
     node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
     store = node.store_of(group.objects[0].object)
     writer_id = node.new_writer_id()
-    (object_id,) = await node.prepare(1, store.name, writer_id)
-    async with node.writer(store, object_id, ObjectKind.SO, writer_id) as writer:
-        for segment in plan_segments(sources):
-            if isinstance(segment, Copy):
-                await writer.copy_blocks(segment.entries, node.key(segment.object_id))
-                node.stats.bytes_copied += segment.entries[-1].end_position - segment.entries[0].position
-            else:
-                await _rewrite(node, group, segment, writer, throttle)
-        made = await writer.close()
-    await _prove(group, sources, made, writer.entries)
-    await node.commit([location.object.object_id for location in group.objects], [made])
+    drafts = Drafts(node, store)
+    (object_id,) = await drafts.prepare(1, writer_id)
+    try:
+        async with node.writer(store, object_id, ObjectKind.SO, writer_id) as writer:
+            for segment in plan_segments(sources):
+                if isinstance(segment, Copy):
+                    await writer.copy_blocks(segment.entries, node.key(segment.object_id))
+                    node.stats.bytes_copied += segment.entries[-1].end_position - segment.entries[0].position
+                else:
+                    await _rewrite(node, group, segment, writer, throttle)
+            made = await writer.close()
+        await _prove(group, sources, made, writer.entries)
+    except StorageError:
+        await drafts.discard()
+        raise
+    await drafts.commit([location.object.object_id for location in group.objects], [made])
     return made
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from compaction.node import BadInput
+from compaction.plan import Source, Survey
 from compaction.run import execute_sets, plan_sets
 from compaction.service import CompactionService, CompactionSummary
 from compaction.settings import CompactionSettings
@@ -335,9 +336,11 @@ async def test_a_fenced_node_commits_nothing(some: Cluster) -> None:
     service = some.service(SMALL)
     before = await some.contents()
     await some.catalog.register_node(NODE, "other", 1, now_ms=some.clock.now, lease_ms=HOUR_MS)
+    stored = set(memory(some).objects)
     with pytest.raises(NodeFenced):
         await service.run_once()
     assert await some.contents() == before
+    assert set(memory(some).objects) == stored
 
 
 async def test_a_damaged_object_is_left_alone(some: Cluster) -> None:
@@ -435,3 +438,46 @@ async def test_timed_runs_are_held_to_a_rate_and_let_uploads_go_first(some: Clus
     assert service.stats.pauses == 3 * summary.iterations
     assert max(slept) > 1
     assert await some.contents() == before
+
+
+async def test_outputs_that_do_not_add_up_are_not_committed(some: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that forgets a block: the proof refuses, nothing changes, the second level still runs."""
+    await fill(some, 4, 6)
+    (stream, *_) = list(some.ends)
+    for _ in range(2):
+        await some.upload((SO, [some.batch(stream, 1_000)]))
+    before, stored = await some.contents(), set(memory(some).objects)
+    real = Survey.scan
+
+    def forgetful(survey: Survey, source: Source) -> Iterator[None]:
+        entries = list(source.entries)
+        return real(survey, source._replace(entries=entries[:-1]))
+
+    monkeypatch.setattr(Survey, "scan", forgetful)
+    service = some.service(SMALL)
+    summary = await service.run_once()
+    assert "expected" in summary.errors[0]
+    assert (summary.sso_after, summary.so_after) == (6, 1)
+    assert service.stats.runs_failed == 1
+    # What the refused plan wrote is gone; the one new object is the second level's.
+    assert len(set(memory(some).objects) - stored) == 1
+    assert await some.contents() == before
+    await every_object_is_accounted_for(some)
+
+
+async def test_a_refused_commit_leaves_nothing_behind(some: Cluster) -> None:
+    """Fenced between the reads and the commit."""
+    await fill(some, 4, 6)
+    node = some.node(SMALL)
+    (plan,) = await plan_sets(node, full=True)
+    stored = set(memory(some).objects)
+
+    async def fence(call: str, _: str) -> None:
+        if call == "put" and len(memory(some).objects) == len(stored):
+            await some.catalog.register_node(NODE, "other", 1, now_ms=some.clock.now, lease_ms=HOUR_MS)
+
+    memory(some).hook = fence
+    with pytest.raises(NodeFenced):
+        await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
+    assert set(memory(some).objects) == stored
+    assert ObjectState.PREPARED not in await states(some)
