@@ -221,7 +221,7 @@ class Drafts:
             raise
 
     async def discard(self) -> None:
-        """Delete what was written and forget it. Only while nothing of it can be committed; never raises StorageError."""
+        """Delete and forget what was written. Only while nothing of it can be committed; raises no StorageError."""
         keys = {self._node.key(object_id): object_id for object_id in self._object_ids}
         try:
             failed = await self._store.delete(list(keys))
