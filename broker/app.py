@@ -32,6 +32,9 @@ from broker.retention import keep_enforcing
 from broker.settings import Settings
 from broker.stores import make_store
 from broker.topics import TopicManager
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.markers import MarkerWriter
+from broker.transactions.topic import TransactionTopic
 from compaction.cleaner import Cleaning
 from compaction.node import CompactionNode
 from compaction.service import CompactionService
@@ -199,6 +202,14 @@ class RunningNode:
         settings = self.settings
         generator = random.Random()  # noqa: S311 - session ids need no secrecy
         server = Server(settings.network)
+        groups = GroupCoordinator(
+            OffsetsTopic(topics, settings.group, now_ms),
+            settings.group,
+            now_ms=now_ms,
+            new_id=lambda: str(uuid.uuid4()),
+        )
+        markers = MarkerWriter(topics, groups)
+        producer_ids = ProducerIds(catalog)
         self.node = Node(
             settings=settings,
             node_id=info.node_id,
@@ -207,14 +218,17 @@ class RunningNode:
             catalog=catalog,
             storage=storage,
             topics=topics,
-            groups=GroupCoordinator(
-                OffsetsTopic(topics, settings.group, now_ms),
-                settings.group,
+            groups=groups,
+            transactions=TransactionCoordinator(
+                TransactionTopic(topics, settings.transaction, now_ms),
+                markers,
+                settings.transaction,
                 now_ms=now_ms,
-                new_id=lambda: str(uuid.uuid4()),
+                next_producer_id=producer_ids.next,
             ),
+            markers=markers,
             fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, generator),
-            producer_ids=ProducerIds(catalog),
+            producer_ids=producer_ids,
             server=server,
             now_ms=now_ms,
             advertised_apis=[
@@ -229,6 +243,7 @@ class RunningNode:
     async def _serve(self, bound: socket.socket) -> None:
         node = self.node
         await node.groups.start()
+        await node.transactions.start()
         self._make_compaction()
         collector = GarbageCollector(
             catalog=node.catalog,
@@ -238,6 +253,7 @@ class RunningNode:
         )
         for work in (
             node.groups.run(),
+            node.transactions.run(),
             collector.run(),
             self._keep_lease(),
             self._watch_storage(),
@@ -327,6 +343,7 @@ class RunningNode:
         if self.admin is not None:
             await self.admin.close()
         self.node.groups.close()
+        self.node.transactions.close()
         cut_off = await server.drain(self.settings.node.drain_timeout_ms)
         self._cancel_tasks()
         await self.node.storage.close(upload=self.node.storage.error is None)

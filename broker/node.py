@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from broker.net.server import Server
     from broker.producer_ids import ProducerIds
     from broker.topics import TopicManager
+    from broker.transactions.coordinator import TransactionCoordinator
+    from broker.transactions.markers import MarkerWriter
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Node:
     storage: S3Stream
     topics: "TopicManager"
     groups: "GroupCoordinator"
+    transactions: "TransactionCoordinator"
+    markers: "MarkerWriter"
     fetch_sessions: "FetchSessions"
     producer_ids: "ProducerIds"
     server: "Server"

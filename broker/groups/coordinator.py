@@ -193,6 +193,12 @@ class GroupCoordinator:
         _check_loaded(shard)
         return shard
 
+    def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """A marker is durable in a partition of `__consumer_offsets`: the offsets of its transaction hold, or never."""
+        shard = None if self._shards is None else self._shards[partition]
+        if shard is not None and shard.loaded:
+            shard.end_transaction(producer_id, committed=committed)
+
     def groups(self) -> Iterator[ClassicGroup]:
         """Yield all groups. Raises KafkaError while some are still being loaded."""
         for _, shard in self._led():

@@ -47,6 +47,11 @@ class InternalLog(Protocol):
         """Offset of the next record appended."""
         ...
 
+    @property
+    def leader_epoch(self) -> int:
+        """Grows whenever the log is opened for writing."""
+        ...
+
     def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
         """Append one batch, as part of the producer's transaction if one is given.
 

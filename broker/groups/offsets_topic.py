@@ -29,6 +29,11 @@ class PartitionLog:
         """Offset of the next record appended."""
         return self._partition.stream.next_offset
 
+    @property
+    def leader_epoch(self) -> int:
+        """Grows whenever the log is opened for writing."""
+        return self._partition.leader_epoch
+
     def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
         """Append one batch, timestamped now."""
         now_ms = self._now_ms()

@@ -10,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -20,7 +22,10 @@ from broker.handlers import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -31,6 +36,7 @@ from broker.handlers import (
     list_config_resources,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -38,6 +44,8 @@ from broker.handlers import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from broker.net.connection import Exchange
 from broker.node import Node
@@ -74,6 +82,8 @@ def _table(*modules: ModuleType) -> Mapping[int, Handler]:
 
 HANDLERS: Mapping[int, Handler] = _table(
     alter_configs,
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     api_versions,
     create_partitions,
     create_topics,
@@ -83,7 +93,10 @@ HANDLERS: Mapping[int, Handler] = _table(
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -94,6 +107,7 @@ HANDLERS: Mapping[int, Handler] = _table(
     list_config_resources,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -101,4 +115,6 @@ HANDLERS: Mapping[int, Handler] = _table(
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )

@@ -5,10 +5,25 @@ import re
 from broker.net.connection import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
-from protocol.messages.api_versions import KEY, ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.api_versions import (
+    KEY,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 __all__ = ["KEY", "handle", "unsupported_version"]
 
+FEATURES_FROM_ZERO_SINCE = 4
+"""Clients of version 3 do not take a feature whose versions begin with 0: as in Kafka they are not told of it."""
+FEATURES = {"transaction.version": 2}
+"""Features whose version a client goes by, all at their newest."""
+_SUPPORTED = [SupportedFeatureKey(name=name, max_version=version) for name, version in FEATURES.items()]
+_FINALIZED = [
+    FinalizedFeatureKey(name=name, max_version_level=version, min_version_level=version)
+    for name, version in FEATURES.items()
+]
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -18,7 +33,12 @@ def handle(node: Node, request: ApiVersionsRequest, context: Exchange) -> ApiVer
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=node.advertised_apis)
+    return ApiVersionsResponse(
+        api_keys=node.advertised_apis,
+        supported_features=_SUPPORTED if context.api_version >= FEATURES_FROM_ZERO_SINCE else (),
+        finalized_features_epoch=0,
+        finalized_features=_FINALIZED,
+    )
 
 
 def unsupported_version(node: Node) -> ApiVersionsResponse:

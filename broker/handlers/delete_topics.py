@@ -45,6 +45,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, context: Exchange) ->
             )
     if deleted:
         node.groups.forget_topics(deleted)
+        node.transactions.forget_topics(deleted)
     return DeleteTopicsResponse(responses=responses)
 
 

@@ -1,13 +1,15 @@
-"""FindCoordinator: every group this node leads the partition of is coordinated here.
+"""FindCoordinator: every group and transactional id this node leads the partition of is coordinated here.
 
-The first request of all creates `__consumer_offsets`. Transactions and share groups are not served: asking for their
-coordinator is refused with a code that clients do not retry.
+The first request of all creates `__consumer_offsets` or `__transaction_state`. Share groups are not served: asking for
+their coordinator is refused with a code that clients do not retry.
 """
 
 from collections.abc import Coroutine
 
+from broker.groups.coordinator import GroupCoordinator
 from broker.net.connection import Exchange
 from broker.node import Node
+from broker.transactions.coordinator import TransactionCoordinator
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import find_coordinator
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -15,6 +17,7 @@ from s3stream.errors import StorageError
 
 KEY = find_coordinator.KEY
 GROUP_KEY_TYPE = 0
+TRANSACTION_KEY_TYPE = 1
 BATCH_VERSION = 4
 """From here on a request names many keys."""
 
@@ -22,15 +25,27 @@ BATCH_VERSION = 4
 def handle(
     node: Node, request: FindCoordinatorRequest, context: Exchange
 ) -> FindCoordinatorResponse | Coroutine[None, None, FindCoordinatorResponse]:
-    """Answer at once if `__consumer_offsets` is there, else create it first."""
-    if request.key_type == GROUP_KEY_TYPE and not node.groups.ready:
-        return _create_and_answer(node, request, context.api_version)
+    """Answer at once if the coordinator's topic is there, else create it first."""
+    coordinator = _coordinator_of(node, request.key_type)
+    if coordinator is not None and not coordinator.ready:
+        return _create_and_answer(coordinator, node, request, context.api_version)
     return _answer(node, request, context.api_version)
 
 
-async def _create_and_answer(node: Node, request: FindCoordinatorRequest, version: int) -> FindCoordinatorResponse:
+def _coordinator_of(node: Node, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:
+    if key_type == GROUP_KEY_TYPE:
+        return node.groups
+    return node.transactions if key_type == TRANSACTION_KEY_TYPE else None
+
+
+async def _create_and_answer(
+    coordinator: GroupCoordinator | TransactionCoordinator,
+    node: Node,
+    request: FindCoordinatorRequest,
+    version: int,
+) -> FindCoordinatorResponse:
     try:
-        await node.groups.ensure()
+        await coordinator.ensure()
     except (KafkaError, StorageError) as error:
         return _answer(node, request, version, str(error))
     return _answer(node, request, version)
@@ -54,9 +69,10 @@ def _answer(
 
 def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Coordinator:
     error = ErrorCode.NONE
-    if key_type != GROUP_KEY_TYPE:
+    coordinator = _coordinator_of(node, key_type)
+    if coordinator is None:
         error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
-    elif problem is not None or not node.groups.coordinates(key):
+    elif problem is not None or not coordinator.coordinates(key):
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error:
         message = problem or error.message

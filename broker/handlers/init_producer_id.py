@@ -1,33 +1,33 @@
-"""InitProducerId: an id for an idempotent producer. Transactions are not served yet, and say so."""
-
-from collections.abc import Coroutine
-from typing import Any
+"""InitProducerId: an id and epoch for an idempotent producer, or the next epoch of a transactional id."""
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from protocol.errors import ErrorCode
+from broker.producers import Producer
+from broker.transactions.errors import code_for_old
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.init_producer_id import KEY, InitProducerIdRequest, InitProducerIdResponse
 from s3stream.errors import StorageError
 
 __all__ = ["KEY", "handle"]
 
+FENCED_VERSION = 4
 
-def handle(
-    node: Node, request: InitProducerIdRequest, context: Exchange
-) -> InitProducerIdResponse | Coroutine[Any, Any, InitProducerIdResponse]:
-    """Give a new id with epoch 0, as Kafka does for every producer without a transactional id."""
-    del context
-    if request.transactional_id is not None:
-        code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
-        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+
+async def handle(node: Node, request: InitProducerIdRequest, context: Exchange) -> InitProducerIdResponse:
+    """Give a new id with epoch 0 to every producer without a transactional id, as Kafka does."""
     if (request.producer_id < 0) != (request.producer_epoch < 0):
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
-    return _new_id(node)
-
-
-async def _new_id(node: Node) -> InitProducerIdResponse:
+        return _failed(ErrorCode.INVALID_REQUEST)
     try:
-        producer_id = await node.producer_ids.next()
+        if request.transactional_id is None:
+            return InitProducerIdResponse(producer_id=await node.producer_ids.next(), producer_epoch=0)
+        expected = Producer(request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
+        producer = await node.transactions.init(request.transactional_id, request.transaction_timeout_ms, expected)
+    except KafkaError as error:
+        return _failed(code_for_old(error.code, context.api_version, FENCED_VERSION))
     except StorageError:
-        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
+
+
+def _failed(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_epoch=-1)

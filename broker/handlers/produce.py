@@ -1,17 +1,22 @@
 """Produce: append record batches, answer when they are durable.
 
 No task per request: batches are appended as the request is read, and the completion of the last one's WAL block answers
-(blocks complete in order, so it covers those before it). Only when the storage is full does a coroutine take over; the
-connection starts nothing else meanwhile, so that the order of batches stays that of the requests.
+(blocks complete in order, so it covers those before it). Only when the storage is full, or when a partition has to be
+added to a transaction first, does a coroutine take over; the connection starts nothing else meanwhile, so that the
+order of batches stays that of the requests.
 """
 
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from broker.groups.offsets import TopicPartition
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.partition import Partition
+from broker.producers import Producer
 from broker.topics import INTERNAL_TOPICS
+from broker.transactions.errors import code_for_writer
+from broker.transactions.machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
     KEY,
@@ -28,6 +33,14 @@ from wal.interface import Durable, WalError
 __all__ = ["KEY", "handle"]
 
 TOPIC_IDS_SINCE = 13
+ABORTABLE_SINCE = 11
+ADDS_TO_TRANSACTION_SINCE = 12
+"""From here on a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
+_WORTH_ADDING = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
+
+
+class _NotInTransaction(Exception):
+    """The batch has to wait until its partition is added."""
 
 
 def handle(
@@ -52,12 +65,27 @@ def handle(
 class _Call:
     """One request's progress: what is appended, and how far it has come."""
 
-    __slots__ = ("_api_version", "_next", "_node", "_results", "_work", "durable", "failed")
+    __slots__ = (
+        "_api_version",
+        "_joining",
+        "_next",
+        "_node",
+        "_results",
+        "_transactional_id",
+        "_verify",
+        "_work",
+        "durable",
+        "failed",
+    )
 
     def __init__(self, node: Node, request: ProduceRequest, api_version: int) -> None:
         self._node = node
         self._api_version = api_version
         self._work = [(topic, data) for topic in request.topic_data for data in topic.partition_data]
+        self._transactional_id = request.transactional_id
+        self._verify = None if request.transactional_id is None else self._verify_transaction
+        self._joining: tuple[TopicPartition, Producer] | None = None
+        """What the transaction must take in before the next batch can be appended."""
         self._next = 0
         self._results: list[PartitionProduceResponse] = []
         self.durable: Durable | None = None
@@ -65,13 +93,16 @@ class _Call:
         self.failed = False
 
     def append_all(self) -> bool:
-        """Append until all is done (True) or the storage is full (False): call again when it no longer is."""
+        """Append until all is done (True), or something is to be waited for: call again then.
+
+        That is room in the storage, or a partition to become part of the transaction.
+        """
         work = self._work
         while self._next < len(work):
             topic, data = work[self._next]
             try:
                 result = self._append(topic, data)
-            except StorageFull:
+            except (StorageFull, _NotInTransaction):
                 return False
             except KafkaError as error:
                 result = self._failure(data, error.code, error.message)
@@ -85,7 +116,7 @@ class _Call:
         partition = self._find(topic, data.index)
         if partition.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
-        base_offset, _, append_time_ms, durable = partition.append(data.records, self._api_version)
+        base_offset, _, append_time_ms, durable = partition.append(data.records, self._api_version, self._verify)
         if durable is not None:
             self.durable = durable
         return PartitionProduceResponse(
@@ -108,14 +139,50 @@ class _Call:
         self.failed = True
         return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
 
+    def _verify_transaction(self, partition: Partition, producer_id: int, epoch: int) -> None:
+        """A transaction is about to open in a partition: only as part of what its coordinator knows to be open."""
+        assert self._transactional_id is not None, "else there is no transaction"
+        where, producer = TopicPartition(partition.topic, partition.index), Producer(producer_id, epoch)
+        try:
+            self._node.transactions.verify(self._transactional_id, producer, where)
+        except KafkaError as error:
+            if self._api_version >= ADDS_TO_TRANSACTION_SINCE and error.code in _WORTH_ADDING:
+                self._joining = where, producer
+                raise _NotInTransaction from None
+            raise self._transaction_error(error) from None
+
+    def _transaction_error(self, error: KafkaError) -> KafkaError:
+        abortable = self._api_version >= ABORTABLE_SINCE
+        return KafkaError(
+            code_for_writer(error.code, knows_abortable=abortable, retry=ErrorCode.NOT_ENOUGH_REPLICAS), error.message
+        )
+
+    async def _join_transaction(self, where: TopicPartition, producer: Producer) -> None:
+        """Have the coordinator take the partition in, durably; a refusal answers for the batch."""
+        self._joining = None
+        assert self._transactional_id is not None, "else there is no transaction"
+        try:
+            await self._node.transactions.add(self._transactional_id, producer, [where], VERSION_2)
+        except (KafkaError, StorageError) as error:
+            _, data = self._work[self._next]
+            if isinstance(error, KafkaError):
+                error = self._transaction_error(error)
+                self._results.append(self._failure(data, error.code, error.message))
+            else:
+                self._results.append(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
+            self._next += 1
+
     async def wait_and_finish(self, *, answer: bool) -> ProduceResponse | None:
-        """Go on when uploads have made room; no error reaches the client for that."""
+        """Go on when uploads have made room, or the partition is in the transaction."""
         storage = self._node.storage
         while True:
             try:
-                if storage.writable:  # full all the same: this batch needs more room than is left
-                    await storage.flush()
-                await storage.wait_writable()
+                if self._joining is not None:
+                    await self._join_transaction(*self._joining)
+                else:
+                    if storage.writable:  # full all the same: this batch needs more room than is left
+                        await storage.flush()
+                    await storage.wait_writable()
             except StorageError:
                 pass  # the next attempt meets the reason, and answers with it
             if self.append_all():

@@ -14,6 +14,7 @@ class MemoryLog:
     def __init__(self, batches: Sequence[Sequence[KeyValue] | LogBatch] = ()) -> None:
         self.batches: list[tuple[int, LogBatch]] = []
         self.next_offset = 0
+        self.leader_epoch = 0
         self.hold = False
         self.refusal: StorageError | None = None
         self.held: list[Durable] = []

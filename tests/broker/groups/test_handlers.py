@@ -143,9 +143,9 @@ async def test_every_version_finds_the_coordinator(node: RunningNode, version: i
 
 
 async def test_coordinators_of_other_things_are_refused_for_good(client: WireClient) -> None:
-    response = await client.request(FindCoordinatorRequest(coordinator_keys=["tx"], key_type=1))
+    response = await client.request(FindCoordinatorRequest(coordinator_keys=["g:t:0"], key_type=2))
     assert response.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
-    assert (await client.request(FindCoordinatorRequest(key="tx", key_type=1), 2)).node_id == -1
+    assert (await client.request(FindCoordinatorRequest(key="g:t:0", key_type=2), 3)).node_id == -1
 
 
 @pytest.mark.parametrize("version", range(4))

@@ -1,0 +1,33 @@
+"""AddOffsetsToTxn: make a group's offsets part of a transaction, that is, its partition of `__consumer_offsets`."""
+
+from broker.groups.coordinator import partition_of
+from broker.groups.log import OFFSETS_TOPIC
+from broker.groups.offsets import TopicPartition
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.producers import Producer
+from broker.transactions.errors import code_for_old
+from broker.transactions.machine import VERSION_1
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import add_offsets_to_txn
+from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from s3stream.errors import StorageError
+
+KEY = add_offsets_to_txn.KEY
+FENCED_VERSION = 2
+
+
+async def handle(node: Node, request: AddOffsetsToTxnRequest, context: Exchange) -> AddOffsetsToTxnResponse:
+    """Answer when the coordinator's record is durable."""
+    if not request.transactional_id:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    try:
+        await node.groups.ensure()
+        where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
+        producer = Producer(request.producer_id, request.producer_epoch)
+        await node.transactions.add(request.transactional_id, producer, [where], VERSION_1)
+    except KafkaError as error:
+        return AddOffsetsToTxnResponse(error_code=code_for_old(error.code, context.api_version, FENCED_VERSION))
+    except StorageError:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return AddOffsetsToTxnResponse()

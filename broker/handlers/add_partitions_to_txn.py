@@ -1,0 +1,106 @@
+"""AddPartitionsToTxn: name partitions a transaction writes to. Answered when the coordinator's record is durable.
+
+Up to version 3 this is what clients of transaction.version 1 send. From 4 on it is for brokers: many transactions in
+one request, and `verify_only` to ask whether partitions are in a transaction already.
+"""
+
+from collections.abc import Sequence
+
+from broker.groups.offsets import TopicPartition
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.producers import Producer
+from broker.transactions.errors import code_for_old
+from broker.transactions.machine import VERSION_1, VERSION_2
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import add_partitions_to_txn
+from protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from s3stream.errors import StorageError
+
+KEY = add_partitions_to_txn.KEY
+BATCH_VERSION = 4
+FENCED_VERSION = 2
+"""From here on clients know PRODUCER_FENCED."""
+
+Errors = dict[TopicPartition, ErrorCode]
+
+
+async def handle(node: Node, request: AddPartitionsToTxnRequest, context: Exchange) -> AddPartitionsToTxnResponse:
+    """Add the partitions of each transaction, all of them or none."""
+    version = context.api_version
+    if version >= BATCH_VERSION:
+        results = [await _of_broker(node, transaction) for transaction in request.transactions]
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
+    producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    topics = request.v3_and_below_topics
+    errors = await _add(node, request.v3_and_below_transactional_id, producer, topics, VERSION_1)
+    errors = {where: code_for_old(code, version, FENCED_VERSION) for where, code in errors.items()}
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, errors))
+
+
+async def _of_broker(node: Node, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
+    producer = Producer(asked.producer_id, asked.producer_epoch)
+    if asked.verify_only:
+        errors = {where: _verify(node, asked.transactional_id, producer, where) for where in _partitions(asked.topics)}
+    else:
+        errors = await _add(node, asked.transactional_id, producer, asked.topics, VERSION_2)
+    return AddPartitionsToTxnResult(
+        transactional_id=asked.transactional_id, topic_results=_results(asked.topics, errors)
+    )
+
+
+def _verify(node: Node, transactional_id: str, producer: Producer, where: TopicPartition) -> ErrorCode:
+    try:
+        node.transactions.verify(transactional_id, producer, where)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+async def _add(
+    node: Node, transactional_id: str, producer: Producer, topics: Sequence[AddPartitionsToTxnTopic], version: int
+) -> Errors:
+    wanted = _partitions(topics)
+    unknown = {where for where in wanted if not _exists(node, where)}
+    if unknown:
+        missing, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+        return {where: missing if where in unknown else rest for where in wanted}
+    try:
+        await node.transactions.add(transactional_id, producer, wanted, version)
+    except KafkaError as error:
+        return dict.fromkeys(wanted, error.code)
+    except StorageError:
+        return dict.fromkeys(wanted, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return dict.fromkeys(wanted, ErrorCode.NONE)
+
+
+def _exists(node: Node, where: TopicPartition) -> bool:
+    topic = node.topics.get(where.topic)
+    return topic is not None and 0 <= where.partition < len(topic.partitions)
+
+
+def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+def _results(topics: Sequence[AddPartitionsToTxnTopic], errors: Errors) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=errors[TopicPartition(topic.name, index)]
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

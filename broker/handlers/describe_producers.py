@@ -1,0 +1,53 @@
+"""DescribeProducers: the producers a partition remembers, with their open transactions: how hanging ones are found."""
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.partition import Partition
+from protocol.errors import KafkaError
+from protocol.messages import describe_producers
+from protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+KEY = describe_producers.KEY
+
+
+def handle(node: Node, request: DescribeProducersRequest, context: Exchange) -> DescribeProducersResponse:  # noqa: ARG001 - every handler's signature
+    """Answer at once."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name, partitions=[_described(node, topic.name, index) for index in topic.partition_indexes]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _described(node: Node, topic: str, index: int) -> PartitionResponse:
+    try:
+        partition = node.topics.partition(topic, index)
+    except KafkaError as error:
+        return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
+    return PartitionResponse(partition_index=index, active_producers=_producers(partition))
+
+
+def _producers(partition: Partition) -> list[ProducerState]:
+    transactions = partition.transactions
+    return [
+        ProducerState(
+            producer_id=producer_id,
+            producer_epoch=entry.epoch,
+            last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
+            last_timestamp=entry.last_used_ms,
+            coordinator_epoch=transactions.coordinator_epoch(producer_id),
+            current_txn_start_offset=(
+                transactions.open[producer_id].first_offset if producer_id in transactions.open else -1
+            ),
+        )
+        for producer_id, entry in partition.producers.entries.items()
+    ]

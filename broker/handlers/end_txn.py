@@ -1,0 +1,35 @@
+"""EndTxn: commit or abort. Answered when the decision is durable; the markers follow by themselves."""
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.producers import Producer
+from broker.transactions.errors import code_for_old
+from broker.transactions.machine import VERSION_1, VERSION_2
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import end_txn
+from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from s3stream.errors import StorageError
+
+KEY = end_txn.KEY
+FENCED_VERSION = 2
+V2_VERSION = 5
+"""From here on each transaction has an epoch of its own, and the answer brings the next one."""
+
+
+async def handle(node: Node, request: EndTxnRequest, context: Exchange) -> EndTxnResponse:
+    """Decide."""
+    if not request.transactional_id:
+        return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    version = VERSION_2 if context.api_version >= V2_VERSION else VERSION_1
+    try:
+        producer = await node.transactions.end(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            commit=request.committed,
+            version=version,
+        )
+    except KafkaError as error:
+        return EndTxnResponse(error_code=code_for_old(error.code, context.api_version, FENCED_VERSION))
+    except StorageError:
+        return EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

@@ -1,0 +1,80 @@
+"""WriteTxnMarkers: end transactions in partitions. Answered when all markers are durable.
+
+It comes from coordinators on other nodes, and from tools that end a hanging transaction (`kafka-transactions abort`).
+"""
+
+import asyncio
+from functools import partial
+
+from broker.groups.offsets import TopicPartition
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.producers import Producer
+from broker.transactions.machine import VERSION_2
+from broker.transactions.markers import Marker
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import write_txn_markers
+from protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from s3stream.errors import StorageError, StorageFull
+from wal.interface import WalError
+
+KEY = write_txn_markers.KEY
+
+
+async def handle(node: Node, request: WriteTxnMarkersRequest, context: Exchange) -> WriteTxnMarkersResponse:  # noqa: ARG001 - every handler's signature
+    """Write them in the order of the request."""
+    return WriteTxnMarkersResponse(markers=[await _write(node, marker) for marker in request.markers])
+
+
+async def _write(node: Node, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+    marker = Marker(
+        Producer(asked.producer_id, asked.producer_epoch),
+        asked.transaction_result,
+        asked.coordinator_epoch,
+        bumped=asked.transaction_version >= VERSION_2,
+    )
+    outcomes = [
+        (
+            topic.name,
+            [(index, _begin(node, TopicPartition(topic.name, index), marker)) for index in topic.partition_indexes],
+        )
+        for topic in asked.topics
+    ]
+    return WritableTxnMarkerResult(
+        producer_id=asked.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=name,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=await outcome)
+                    for index, outcome in partitions
+                ],
+            )
+            for name, partitions in outcomes
+        ],
+    )
+
+
+def _begin(node: Node, where: TopicPartition, marker: Marker) -> "asyncio.Future[ErrorCode]":
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    try:
+        node.markers.write(where, marker, partial(_done, outcome))
+    except KafkaError as error:
+        outcome.set_result(error.code)
+    except StorageFull:
+        outcome.set_result(ErrorCode.NOT_ENOUGH_REPLICAS)  # the code of this answer that is tried again
+    except StorageError:
+        outcome.set_result(ErrorCode.KAFKA_STORAGE_ERROR)
+    return outcome
+
+
+def _done(outcome: "asyncio.Future[ErrorCode]", error: WalError | None) -> None:
+    if not outcome.done():
+        outcome.set_result(ErrorCode.NONE if error is None else ErrorCode.KAFKA_STORAGE_ERROR)

@@ -1,0 +1,418 @@
+"""The transaction coordinator: finds an id's shard, carries out decisions, and looks after what has had its time.
+
+A transactional id belongs to the partition of `__transaction_state` that it hashes to, and to the node that leads it.
+Until the partition is replayed its ids answer COORDINATOR_LOAD_IN_PROGRESS.
+
+A decision is carried out without a task: the log's callback for Prepare appends the markers, the callback of the last
+marker appends Complete. What cannot be done at once (the storage is full, a group's log is still being loaded, another
+node leads the partition) is tried again by `run`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from broker.groups.coordinator import partition_of
+from broker.groups.log import InternalLog, InternalTopic, LogWriter
+from broker.groups.offsets import TopicPartition
+from broker.producers import Producer
+from broker.settings import TransactionSettings
+from broker.transactions import machine
+from broker.transactions.machine import VERSION_2, ProducerIdNeeded, Transaction
+from broker.transactions.markers import Marker, MarkerDone
+from broker.transactions.shard import PREPARED, Entry, TransactionShard
+from broker.transactions.topic import TRANSACTION_TOPIC
+from protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from s3stream.errors import StorageError
+from wal.interface import WalError
+
+LOADS_AT_ONCE_MAX = 8
+COMPACT_BYTES_MIN = 4 * 1024 * 1024
+COMPACT_RATIO = 2
+"""A log is rewritten to its live state as those of groups are."""
+CHECK_S = 10.0
+"""How often logs are looked over, and loading is tried again."""
+RETRY_S = 0.1
+"""How often markers that could not be written are tried again."""
+CONCURRENT_WAIT_S = 0.5
+"""How long a request waits for the end of a transaction under way before its client is told to ask again."""
+EXPIRE_IDS_PER_TURN = 1000
+GIVEN_UP = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+"""Refusals of a marker that no later try changes: the topic is gone, or a newer coordinator has been there."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Markers(Protocol):
+    """Where markers are written: the partitions of a node, or a test."""
+
+    def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
+        """Append a marker. Raises KafkaError or StorageError, and then does not call `done`."""
+        ...
+
+
+class TransactionCoordinator:
+    """All transactional ids this node coordinates. Call `start`, keep `run` running, and `close` at the end."""
+
+    def __init__(
+        self,
+        topic: InternalTopic,
+        markers: Markers,
+        settings: TransactionSettings,
+        *,
+        now_ms: Callable[[], int],
+        next_producer_id: Callable[[], Awaitable[int]],
+    ) -> None:
+        self.settings = settings
+        self._topic = topic
+        self._markers = markers
+        self._now_ms = now_ms
+        self._next_producer_id = next_producer_id
+        self._shards: list[TransactionShard | None] | None = None
+        self._opening = asyncio.Lock()
+        self._unloaded = asyncio.Event()
+        self._stuck: dict[str, tuple[TransactionShard, Entry]] = {}
+        self._closed = False
+
+    # -- Life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take up the partitions there are; `run` loads them."""
+        await self._open(create=False)
+
+    async def ensure(self) -> None:
+        """Create `__transaction_state` if there is none. Raises KafkaError or StorageError."""
+        if self._shards is None:
+            await self._open(create=True)
+
+    async def _open(self, *, create: bool) -> None:
+        async with self._opening:
+            if self._shards is not None or self._closed:
+                return
+            logs = await self._topic.open(create=create)
+            if logs is not None:
+                self._shards = [None if log is None else self._new_shard(log) for log in logs]
+                self._unloaded.set()
+
+    def _new_shard(self, log: InternalLog) -> TransactionShard:
+        shard = TransactionShard(LogWriter(log), self._advance)
+        shard.loaded = log.next_offset == 0  # nothing was ever written: nothing to replay
+        return shard
+
+    async def run(self) -> None:
+        """Load shards, write what is left of markers, abort what has had its time, expire ids, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_loaded())
+            group.create_task(self._every(lambda: RETRY_S, self.retry))
+            group.create_task(self._every(lambda: self.settings.abort_interval_ms / 1000, self.abort_timed_out))
+            group.create_task(self._every(lambda: self.settings.expire_interval_ms / 1000, self.expire))
+
+    async def _keep_loaded(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):
+                    await self._unloaded.wait()
+            self._unloaded.clear()
+            await self._load()
+            await self.compact()
+
+    async def _every(self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s())
+            await work()
+
+    async def _load(self) -> None:
+        at_once = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
+
+        async def load(index: int, shard: TransactionShard) -> None:
+            async with at_once:
+                try:
+                    await shard.load()
+                except StorageError as error:
+                    _log.error("transactions not loaded, trying again", partition=index, error=str(error))
+                except (MalformedMessage, KafkaError) as error:
+                    shard.broken = True
+                    _log.error("transactions not loaded: the log is damaged", partition=index, error=str(error))
+
+        async with asyncio.TaskGroup() as group:
+            for index, shard in self._led():
+                if not shard.loaded and not shard.broken:
+                    group.create_task(load(index, shard))
+
+    def _led(self) -> Iterator[tuple[int, TransactionShard]]:
+        return ((index, shard) for index, shard in enumerate(self._shards or ()) if shard is not None)
+
+    async def compact(self) -> None:
+        """Rewrite logs that hold little that is live."""
+        for index, shard in self._led():
+            writer = shard.writer
+            if shard.loaded and writer.written_bytes >= max(COMPACT_BYTES_MIN, COMPACT_RATIO * writer.live_bytes):
+                try:
+                    await writer.rewrite(shard.live_records)
+                except StorageError as error:
+                    _log.warning("transaction log not compacted", partition=index, error=str(error))
+
+    def close(self) -> None:
+        """Stop coordinating; whoever waits for an answer is told to look for another coordinator."""
+        self._closed = True
+        self._stuck.clear()
+        for _, shard in self._led():
+            shard.close()
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """With `__transaction_state` itself deleted there is nothing left; any other topic's markers are given up."""
+        if TRANSACTION_TOPIC in topics:
+            for _, shard in self._led():
+                shard.close()
+            self._stuck.clear()
+            self._shards = None  # the next client that looks for its coordinator creates it anew
+
+    # -- Finding -----------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether `__transaction_state` is open, its transactions loaded or not."""
+        return self._shards is not None
+
+    def coordinates(self, transactional_id: str) -> bool:
+        """Whether this node coordinates the id."""
+        shards = self._shards
+        return shards is not None and shards[partition_of(transactional_id, len(shards))] is not None
+
+    def shard(self, transactional_id: str) -> TransactionShard:
+        """The loaded shard of an id.
+
+        Raises KafkaError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        if self._closed or self._shards is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        shard = self._shards[partition_of(transactional_id, len(self._shards))]
+        if shard is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        _check_loaded(shard)
+        return shard
+
+    def transactions(self) -> Iterator[Transaction]:
+        """All transactional ids. Raises KafkaError while some are still being loaded."""
+        for _, shard in self._led():
+            _check_loaded(shard)
+            yield from (entry.state for entry in shard.entries.values())
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """One transactional id. Raises KafkaError, TRANSACTIONAL_ID_NOT_FOUND among others."""
+        entry = self.shard(transactional_id).entries.get(transactional_id)
+        if entry is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return entry.state
+
+    # -- Requests ----------------------------------------------------------------------------------------------------
+
+    async def init(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> Producer:
+        """InitProducerId: a new epoch, durable. Raises KafkaError or StorageError.
+
+        CONCURRENT_TRANSACTIONS while an open transaction is aborted first.
+        """
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if not 0 < timeout_ms <= self.settings.timeout_max_ms:
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        new_id: int | None = None
+        while True:
+            shard = self.shard(transactional_id)
+            entry = shard.entries.get(transactional_id)
+            if entry is None:
+                if new_id is None:
+                    new_id = await self._next_producer_id()
+                    continue
+                self._check_room(shard)
+                state = machine.begin(transactional_id, new_id, timeout_ms, self._now_ms())
+                entry = shard.entries[transactional_id] = Entry(state)
+            if await self._wait_idle(entry):
+                continue
+            try:
+                state = machine.init(entry.state, expected, timeout_ms, self._now_ms(), new_id)
+            except ProducerIdNeeded:
+                new_id = await self._next_producer_id()
+                continue
+            await self._write(shard, entry, state)
+            if state.status not in PREPARED:
+                return state.producer
+            await self._wait_idle(entry)  # for the abort, then give the new epoch at once
+
+    async def add(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition], version: int
+    ) -> None:
+        """Make partitions part of the open transaction, durably; begins one if there is none. Raises KafkaError."""
+        wanted = frozenset(partitions)
+        while True:
+            shard = self.shard(transactional_id)
+            entry = shard.find(transactional_id)
+            machine.check_producer(entry.state, producer)
+            if await self._wait_idle(entry):
+                continue
+            state = machine.add(entry.state, producer, wanted, version, self._now_ms())
+            if state is not None:
+                await self._write(shard, entry, state)
+            return
+
+    def verify(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> None:
+        """Raise KafkaError unless the producer may write to the partition, now and as long as nothing is awaited.
+
+        TRANSACTION_ABORTABLE stands for a partition that is not in the transaction.
+        """
+        entry = self.shard(transactional_id).find(transactional_id)
+        machine.check_producer(entry.state, producer)
+        if entry.pending:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        machine.verify(entry.state, producer, partition)
+
+    async def end(self, transactional_id: str, producer: Producer, *, commit: bool, version: int) -> Producer:
+        """EndTxn: decide, durably; returns who writes the next transaction. Raises KafkaError or StorageError."""
+        new_id: int | None = None
+        while True:
+            shard = self.shard(transactional_id)
+            entry = shard.find(transactional_id)
+            if entry.pending and await self._wait_idle(entry):
+                continue
+            now_ms = self._now_ms()
+            try:
+                state = machine.end(
+                    entry.state, producer, commit=commit, version=version, now_ms=now_ms, new_producer_id=new_id
+                )
+            except ProducerIdNeeded:
+                new_id = await self._next_producer_id()
+                continue
+            if state is None:
+                return entry.state.producer
+            await self._write(shard, entry, state)
+            return state.producer
+
+    async def _wait_idle(self, entry: Entry) -> bool:
+        """Wait while something is under way; False if there was nothing.
+
+        Raises CONCURRENT_TRANSACTIONS if it takes too long.
+        """
+        if not entry.is_busy:
+            return False
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry.waiters.append(waiter)
+        try:
+            async with asyncio.timeout(CONCURRENT_WAIT_S):
+                await waiter
+        except TimeoutError:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS) from None
+        return True
+
+    def _check_room(self, shard: TransactionShard) -> None:
+        if len(shard.entries) >= self.settings.ids_max // max(len(self._shards or ()), 1):
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"too many transactional ids: {self.settings.ids_max} (transaction.ids_max)"
+            )
+
+    @staticmethod
+    async def _write(shard: TransactionShard, entry: Entry, state: Transaction) -> None:
+        error = await shard.write(entry, state)
+        if error:
+            raise KafkaError(error)
+
+    # -- Carrying out ------------------------------------------------------------------------------------------------
+
+    def _advance(self, shard: TransactionShard, entry: Entry) -> None:
+        """Append the markers that are missing; when none is, append Complete."""
+        state = entry.state
+        if shard.closed or self._closed or state.status not in PREPARED:
+            return
+        marker = Marker(
+            Producer(state.producer_id, state.epoch),
+            state.is_committed,
+            shard.coordinator_epoch,
+            bumped=state.client_version >= VERSION_2,
+        )
+        stuck = False
+        for where in sorted(entry.unmarked - entry.writing):
+            entry.writing.add(where)
+            try:
+                self._markers.write(where, marker, partial(self._marked, shard, entry, state, where))
+            except (KafkaError, StorageError) as error:
+                entry.writing.discard(where)
+                if isinstance(error, KafkaError) and error.code in GIVEN_UP:
+                    _log.info(
+                        "marker given up", transactional_id=state.transactional_id, where=where, reason=str(error)
+                    )
+                    entry.unmarked.discard(where)
+                else:
+                    stuck = True
+        if stuck:
+            self._stuck[state.transactional_id] = shard, entry
+        elif entry.state is state:
+            self._complete(shard, entry)
+
+    def _marked(
+        self, shard: TransactionShard, entry: Entry, state: Transaction, where: TopicPartition, error: WalError | None
+    ) -> None:
+        if error is not None or entry.state is not state:
+            return  # the log has failed: what follows is the recovery's
+        entry.unmarked.discard(where)
+        entry.writing.discard(where)
+        self._complete(shard, entry)
+
+    def _complete(self, shard: TransactionShard, entry: Entry) -> None:
+        if entry.unmarked or entry.pending or shard.closed:
+            return
+        outcome = shard.write(entry, machine.complete(entry.state, self._now_ms()))
+        outcome.add_done_callback(lambda done: self._completed(shard, entry, done))
+
+    def _completed(self, shard: TransactionShard, entry: Entry, outcome: "asyncio.Future[ErrorCode]") -> None:
+        if not outcome.cancelled() and outcome.result() and not shard.closed:
+            self._stuck[entry.state.transactional_id] = shard, entry
+
+    async def retry(self) -> None:
+        """Try again what could not be carried out."""
+        stuck, self._stuck = self._stuck, {}
+        for shard, entry in stuck.values():
+            self._advance(shard, entry)
+
+    # -- Time --------------------------------------------------------------------------------------------------------
+
+    async def abort_timed_out(self) -> None:
+        """Abort transactions that have been open for too long, and fence their producers."""
+        for _, shard in self._led():
+            for transactional_id in list(shard.ongoing):
+                entry = shard.entries.get(transactional_id)
+                now_ms = self._now_ms()
+                if entry is None or entry.pending or not machine.is_timed_out(entry.state, now_ms):
+                    continue
+                _log.info(
+                    "transaction timed out",
+                    transactional_id=transactional_id,
+                    open_ms=now_ms - entry.state.start_ms,
+                    timeout_ms=entry.state.timeout_ms,
+                )
+                await shard.write(entry, machine.fence(entry.state, now_ms))
+
+    async def expire(self) -> None:
+        """Forget transactional ids that have not been used for long."""
+        for _, shard in self._led():
+            now_ms = self._now_ms()
+            for count, (transactional_id, entry) in enumerate(list(shard.entries.items())):
+                if not entry.is_busy and machine.is_expired(entry.state, now_ms, self.settings.id_expiration_ms):
+                    shard.forget(transactional_id)
+                if count % EXPIRE_IDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+
+
+def _check_loaded(shard: TransactionShard) -> None:
+    if shard.broken:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if not shard.loaded:
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -1,0 +1,59 @@
+"""Writing the markers that end a transaction in its partitions, and telling groups whose offsets were part of it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.log import OFFSETS_TOPIC
+from broker.groups.offsets import TopicPartition
+from broker.producers import Producer
+from broker.topics import TopicManager
+from protocol.records import ControlType
+from wal.interface import WalError
+
+MarkerDone = Callable[[WalError | None], None]
+"""Called when the marker is durable and its effect visible, or the log has failed. Must not raise."""
+
+
+class Marker(NamedTuple):
+    """What a marker says, the same for all partitions of a transaction."""
+
+    producer: Producer
+    committed: bool
+    coordinator_epoch: int
+    bumped: bool
+    """Whether the end of the transaction raised the epoch (transaction.version 2)."""
+
+
+class MarkerWriter:
+    """Writes markers to the partitions that this node leads."""
+
+    def __init__(self, topics: TopicManager, groups: GroupCoordinator) -> None:
+        self._topics = topics
+        self._groups = groups
+
+    def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
+        """Append a marker. Raises KafkaError or StorageError, and then does not call `done`."""
+        partition = self._topics.partition(*where)
+        is_offsets = where.topic == OFFSETS_TOPIC
+        if is_offsets:
+            # A log that is being replayed might be past the marker's place already.
+            self._groups.shard_at(where.partition)
+        durable = partition.append_marker(
+            ControlType.COMMIT if marker.committed else ControlType.ABORT,
+            producer_id=marker.producer.producer_id,
+            producer_epoch=marker.producer.epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            bumped=marker.bumped,
+        )
+        producer_id, committed = marker.producer.producer_id, marker.committed
+
+        def written(error: WalError | None) -> None:
+            if is_offsets and error is None:
+                self._groups.end_transaction(where.partition, producer_id, committed=committed)
+            done(error)
+
+        if durable is None:
+            written(None)
+        else:
+            durable.add_done_callback(written)

@@ -1,0 +1,151 @@
+"""The transactional ids of one partition of `__transaction_state`: their durable states and the writes under way.
+
+Memory shows what is durable: a state changes when its record is in the log, and whoever asked is told then. While a
+write is under way the id is *pending*, and everything else waits. Callbacks of the log do the changes, so that a
+request that is given up half way leaves nothing half done.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from broker.groups.log import KeyValue, LogWriter
+from broker.groups.offsets import TopicPartition
+from broker.transactions.machine import NO_EPOCH, Transaction
+from broker.transactions.records import parse, transaction_record
+from broker.transactions.table import TransactionStatus
+from protocol.errors import ErrorCode, KafkaError
+
+PREPARED = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
+
+
+@dataclass(slots=True)
+class Entry:
+    """A transactional id with what goes on about it."""
+
+    state: Transaction
+    pending: bool = False
+    """A record is on its way to the log."""
+    unmarked: set[TopicPartition] = field(default_factory=set)
+    """Partitions of a prepared transaction whose marker is not durable yet."""
+    writing: set[TopicPartition] = field(default_factory=set)
+    """Those of them whose marker is appended."""
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    """Requests that wait until nothing is under way."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a decision is being made or carried out."""
+        return self.pending or self.state.status in PREPARED
+
+    def wake(self) -> None:
+        """Let those who wait look again."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class TransactionShard:
+    """Transactional ids that hash to one partition."""
+
+    def __init__(self, writer: LogWriter, prepared: Callable[["TransactionShard", Entry], None]) -> None:
+        self.writer = writer
+        self.loaded = False
+        self.broken = False
+        """The log cannot be read; its ids stay unavailable, and nothing is written over it."""
+        self.closed = False
+        self.entries: dict[str, Entry] = {}
+        self.ongoing: set[str] = set()
+        """Ids with an open transaction: what timeouts look at."""
+        self._prepared = prepared
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """Shown in markers; a coordinator with a lower one was replaced."""
+        return self.writer.log.leader_epoch
+
+    async def load(self) -> None:
+        """Replay the log and go on with what was prepared. Raises StorageError, MalformedMessage."""
+        states: dict[str, Transaction] = {}
+        async for batch in self.writer.log.replay():
+            for record in batch.records:
+                transactional_id, state = parse(record)
+                if state is None:
+                    states.pop(transactional_id, None)
+                else:
+                    states[transactional_id] = state
+                self.writer.written_bytes += record.size_bytes
+        self.entries = {transactional_id: Entry(state) for transactional_id, state in states.items()}
+        self.loaded = True
+        for entry in self.entries.values():
+            self._changed(entry)
+
+    def close(self) -> None:
+        """Stop coordinating; requests under way are told to look for another coordinator."""
+        self.closed = True
+        self.loaded = False
+        for entry in self.entries.values():
+            entry.wake()
+        self.entries.clear()
+        self.ongoing.clear()
+
+    def live_records(self) -> Iterator[KeyValue]:
+        """Yield what the log must hold: the durable states and nothing else."""
+        for transactional_id, entry in self.entries.items():
+            if entry.state.epoch != NO_EPOCH:
+                yield transaction_record(transactional_id, entry.state)
+
+    def write(self, entry: Entry, state: Transaction) -> asyncio.Future[ErrorCode]:
+        """Write the next state; the future has the outcome once memory shows it."""
+        assert not entry.pending, "one change at a time"
+        entry.pending = True
+        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def done(error: ErrorCode) -> None:
+            entry.pending = False
+            if self.closed:
+                error = ErrorCode.NOT_COORDINATOR
+            elif not error:
+                entry.state = state
+                self._changed(entry)
+            elif entry.state.epoch == NO_EPOCH:
+                del self.entries[state.transactional_id]  # never was in the log
+            if not outcome.done():
+                outcome.set_result(error)
+            if not entry.is_busy:
+                entry.wake()
+
+        self.writer.write([transaction_record(state.transactional_id, state)], done)
+        return outcome
+
+    def forget(self, transactional_id: str) -> None:
+        """Delete an id that has expired."""
+        entry = self.entries[transactional_id]
+        entry.pending = True
+
+        def done(error: ErrorCode) -> None:
+            entry.pending = False
+            if not error and self.entries.get(transactional_id) is entry:
+                del self.entries[transactional_id]
+            entry.wake()
+
+        self.writer.write([transaction_record(transactional_id, None)], done)
+
+    def find(self, transactional_id: str) -> Entry:
+        """The entry of an id. Raises INVALID_PRODUCER_ID_MAPPING."""
+        entry = self.entries.get(transactional_id)
+        if entry is None:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return entry
+
+    def _changed(self, entry: Entry) -> None:
+        state = entry.state
+        if state.status is TransactionStatus.ONGOING:
+            self.ongoing.add(state.transactional_id)
+        else:
+            self.ongoing.discard(state.transactional_id)
+        if state.status in PREPARED:
+            entry.unmarked = set(state.partitions)
+            entry.writing = set()
+            self._prepared(self, entry)
