@@ -33,7 +33,13 @@ def prometheus_text(running: "RunningNode") -> str:
 def _samples(running: "RunningNode") -> Iterator[Sample]:
     node = running.node
     for key, count in sorted(running.dispatcher.requests.items()):
-        yield "requests_total", {"api": APIS[key].name}, count
+        yield "requests_total", {"api": _api_name(key)}, count
+    for key, latency in sorted(node.server.latency.items()):
+        yield "request_seconds_total", {"api": _api_name(key)}, latency.seconds
+    for key, latency in sorted(node.server.latency.items()):
+        for quantile in (0.5, 0.99):
+            labels = {"api": _api_name(key), "quantile": str(quantile)}
+            yield "request_seconds", labels, latency.quantile_us(quantile) / 1e6
     yield "request_failures_total", {}, running.dispatcher.failures
     yield "connections", {}, len(node.server.connections)
     yield "request_bytes_held", {}, node.server.bytes_held
@@ -54,6 +60,10 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
         yield f"compaction_{name}_total", {}, value
     for name, value in _numbers(running.store.calls):
         yield "store_calls_total", {"kind": name}, value
+
+
+def _api_name(key: int) -> str:
+    return APIS[key].name if key in APIS else str(key)
 
 
 def _numbers(stats: Any) -> Iterator[tuple[str, int]]:
@@ -114,6 +124,13 @@ async def status(running: "RunningNode") -> dict[str, Any]:
             "progress": None if running.compaction.progress is None else running.compaction.progress._asdict(),
             "last": None if running.compaction.last is None else running.compaction.last.as_json(),
         },
-        "requests": {APIS[key].name: count for key, count in sorted(running.dispatcher.requests.items())},
+        "requests": {
+            _api_name(key): {
+                "count": latency.count,
+                "p50_us": latency.quantile_us(0.5),
+                "p99_us": latency.quantile_us(0.99),
+            }
+            for key, latency in sorted(node.server.latency.items())
+        },
         "connections": len(node.server.connections),
     }

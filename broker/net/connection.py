@@ -42,6 +42,11 @@ class Hub(Protocol):
     requests_in_flight_max: int
     connection_bytes_max: int
 
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds, for measuring how long requests take."""
+        ...
+
     def dispatch(self, exchange: "Exchange", frame: Buffer) -> None:
         """Handle a request; the answer comes through `exchange.complete`, now or later."""
         ...
@@ -56,6 +61,10 @@ class Hub(Protocol):
 
     def refused(self, connection: "Connection", reason: str) -> None:
         """Note that the connection is closed because of what the peer sent."""
+        ...
+
+    def answered(self, exchange: "Exchange") -> None:
+        """Note that a request has got its answer."""
         ...
 
     def charge(self, size: int) -> None:
@@ -95,7 +104,7 @@ class Exchange:
         self.client_id = client_id
         self.header_end = 0
         self.frame_bytes = 0
-        self.started = 0.0
+        self.started = connection.clock()
         self.done = False
         self.parts: Sequence[Buffer] | None = None
         self.on_close: Callable[[], None] | None = None
@@ -149,6 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_writing_paused",
         "active_tick",
+        "clock",
         "closed",
         "draining",
         "host",
@@ -158,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, hub: Hub, number: int) -> None:
         self._hub = hub
+        self.clock = hub.clock
         self.number = number
         self.host = ""
         self.port = 0
@@ -370,6 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         while outstanding and outstanding[0].done:
             first = outstanding.popleft()
             freed += first.frame_bytes + SIZE_BYTES
+            self._hub.answered(first)
             if first is self._exclusive:
                 self._exclusive = None
             if first.parts is not None:

@@ -10,6 +10,7 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -20,6 +21,7 @@ from broker.settings import NetworkSettings
 from wal.interface import Buffer
 
 BACKLOG = 1024
+LATENCY_BUCKETS = 26
 IDLE_SWEEPS = 10
 """An idle connection is closed at most a tenth of the idle time late."""
 
@@ -49,12 +51,40 @@ class NetworkStats:
 
 
 @dataclass(slots=True)
+class Latency:
+    """How long the requests of one API took, from their last byte in to their answer; Fetch's waiting is in it."""
+
+    count: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * LATENCY_BUCKETS)
+    """Bucket n counts those under 2**n us, the last one all that took longer."""
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self.count += 1
+        self.seconds += seconds
+        self.buckets[min(int(seconds * 1e6).bit_length(), LATENCY_BUCKETS - 1)] += 1
+
+    def quantile_us(self, quantile: float) -> int:
+        """Upper bound in us of the latency at `quantile` (0 to 1)."""
+        wanted, seen = self.count * quantile, 0
+        for bucket, count in enumerate(self.buckets):
+            seen += count
+            if count and seen >= wanted:
+                return 1 << bucket
+        return 0
+
+
+@dataclass(slots=True)
 class Server:
     """A listener and its connections; `dispatch` is set before it listens."""
 
     settings: NetworkSettings
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("network"))
     stats: NetworkStats = field(default_factory=NetworkStats)
+    latency: dict[int, Latency] = field(default_factory=dict)
+    """By API key."""
+    clock: Callable[[], float] = perf_counter
     tick: int = 0
     connections: set[Connection] = field(default_factory=set)
     bytes_held: int = 0
@@ -150,6 +180,13 @@ class Server:
         """Log why a connection is closed for what its peer sent."""
         self.stats.closed_bad_input += 1
         self.log.warning("connection closed", client=connection.host, port=connection.port, reason=reason)
+
+    def answered(self, exchange: Exchange) -> None:
+        """Count a request by the time it took."""
+        latency = self.latency.get(exchange.api_key)
+        if latency is None:
+            latency = self.latency[exchange.api_key] = Latency()
+        latency.observe(self.clock() - exchange.started)
 
     def charge(self, size: int) -> None:
         """Account for request bytes held; wakes connections that wait for room."""

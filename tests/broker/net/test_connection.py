@@ -62,6 +62,7 @@ class FakeHub:
         self.requests_in_flight_max = 10
         self.connection_bytes_max = 1 << 20
         self.held = 0
+        self.clock = lambda: 0.0
         self.room = True
         self.started: list[tuple[Exchange, bytes]] = []
         self.reasons: list[str] = []
@@ -79,6 +80,9 @@ class FakeHub:
 
     def refused(self, connection: Connection, reason: str) -> None:
         self.reasons.append(reason)
+
+    def answered(self, exchange: Exchange) -> None:
+        pass
 
     def charge(self, size: int) -> None:
         self.held += size
