@@ -154,6 +154,10 @@ def decode_header(page: Buffer) -> Header | str:
     sequence, log_id, capacity, base, head, trim, durable, window, node_id, node_epoch, last_write_ms = numbers
     if capacity < RING_POSITION + PAGE_BYTES or capacity % PAGE_BYTES:
         return f"capacity {capacity} bytes, expected whole pages"
+    if base % PAGE_BYTES or head % PAGE_BYTES or durable % PAGE_BYTES:
+        return f"base offset {base}, head offset {head}, durable offset {durable}, expected page boundaries"
+    if not head <= durable <= head + capacity - RING_POSITION:
+        return f"durable offset {durable}, expected at most a ring of {capacity - RING_POSITION} bytes past {head}"
     return Header(
         sequence=sequence,
         log_id=log_id,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,8 +122,24 @@ def test_bad_headers_say_why(page: bytes, reason: str) -> None:
     assert reason in found
 
 
-def test_headers_of_unknown_version_or_shape_are_refused() -> None:
-    assert "capacity" in str(decode_header(encode_header(replace(HEADER, capacity_bytes=5000))))
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"capacity_bytes": 5000}, "capacity 5000 bytes, expected whole pages"),
+        ({"head_offset": 4097}, "head offset 4097, durable offset 8192, expected page boundaries"),
+        ({"head_offset": 12288}, "durable offset 8192, expected at most a ring"),
+        ({"durable_offset": 1 << 40}, "durable offset 1099511627776, expected at most a ring"),
+    ],
+)
+def test_headers_that_make_no_sense_are_refused(changes: dict[str, int], reason: str) -> None:
+    assert reason in str(decode_header(encode_header(replace(HEADER, **changes))))  # type: ignore[arg-type]  # numbers
+
+
+def test_a_header_of_another_version_is_refused() -> None:
+    page = bytearray(encode_header(HEADER))
+    page[8] = 2
+    page[168:172] = crc32c(page[:168]).to_bytes(4, "little")
+    assert decode_header(page) == "format version 2, this program knows 1"
 
 
 def test_the_newer_valid_copy_counts() -> None:
