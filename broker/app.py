@@ -193,6 +193,7 @@ class RunningNode:
             cleaning=Cleaning(
                 KafkaBatches(), lambda: clean_policies([topic.info for topic in node.topics], self.settings)
             ),
+            on_replaced=node.storage.invalidate,
         )
         self.compaction = CompactionService(self.compaction_node, under_pressure=lambda: not node.storage.writable)
 

@@ -156,8 +156,9 @@ class Cleaner:
                 self._gap_start = batch.base_offset if self._gap_start < 0 else self._gap_start
                 return None
             if len(kept) < len(records):
+                newest_ms = max(record.timestamp_ms for record in records if record.offset in kept)
                 payload = self._codec.keep(batch.payload, kept)
-                batch = batch._replace(payload=payload, record_count=len(kept))
+                batch = batch._replace(payload=payload, record_count=len(kept), max_timestamp_ms=newest_ms)
         if self._gap_start >= 0:
             batch = batch._replace(base_offset=self._gap_start)
             self._gap_start = -1

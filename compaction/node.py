@@ -86,6 +86,8 @@ class CompactionNode:
     new_writer_id: Callable[[], str]
     cleaning: Cleaning | None = None
     """Log compaction by key; None: no stream has it."""
+    on_replaced: Callable[[Sequence[int]], None] = lambda _: None
+    """Told the streams whose data lies elsewhere now: readers need not find out by themselves."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     stats: CompactionStats = field(default_factory=CompactionStats)
     left_alone: set[int] = field(default_factory=set)
@@ -178,6 +180,7 @@ class CompactionNode:
                 if attempt == COMMIT_ATTEMPTS:
                     raise
                 await self.sleep(COMMIT_PAUSE_SECONDS)
+        self.on_replaced(sorted({each.stream_id for output in outputs for each in output.ranges}))
         self.stats.commits += 1
         self.stats.objects_in += len(inputs)
         self.stats.objects_out += len(outputs)

@@ -32,12 +32,13 @@ def kafka_batch(
     *,
     compression: Compression = Compression.NONE,
     attributes: int = 0,
+    older_ms: int = 0,
 ) -> StreamBatch:
     """The next batch of a stream, as a partition would append it."""
     base = made.ends[stream]
     made.ends[stream] = base + len(records)
     payload = build_batch(
-        [Record(key, value, made.clock.now) for key, value in records],
+        [Record(key, value, made.clock.now - at * older_ms) for at, (key, value) in enumerate(records)],
         base_offset=base,
         leader_epoch=3,
         compression=compression,
@@ -59,6 +60,7 @@ async def table(made: Cluster, stream: int) -> list[tuple[int, bytes | None, byt
         assert header.next_offset == batch.end_offset
         records = decode_records(batch.payload)
         assert len(records) == batch.record_count
+        assert batch.max_timestamp_ms == header.max_timestamp == max(record.timestamp_ms for record in records)
         found += [(record.offset, record.key, record.value) for record in records]
     assert [each[0] for each in found] == sorted({each[0] for each in found})
     return found
@@ -80,7 +82,9 @@ def service_for(
 
 async def test_the_newest_record_of_each_key_stays(some: Cluster) -> None:
     (stream,) = await some.start(1)
-    first = kafka_batch(some, stream, [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")], compression=Compression.ZSTD)
+    first = kafka_batch(
+        some, stream, [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")], compression=Compression.ZSTD, older_ms=5
+    )
     second = kafka_batch(some, stream, [(b"a", b"2"), (b"b", b"2")])
     third = kafka_batch(some, stream, [(None, b"no key"), (b"a", b"3")])
     last = kafka_batch(some, stream, [(b"b", b"4"), (b"b", b"5")])
