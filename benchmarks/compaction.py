@@ -15,14 +15,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
 import structlog
+from aiokafka import AIOKafkaProducer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.support import CONSOLE, Report, parser
+from benchmarks.support import CONSOLE, Report, p99, parser
+from broker.cli.compact import AdminPort
 from compaction.plan import Source, Survey, iterations
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
@@ -32,6 +35,7 @@ from s3stream.object.reader import ObjectIndex, read_index
 from s3stream.store.local import LocalStore
 from s3stream.store.memory import MemoryStore
 from tests.compaction.cluster import CLUSTER, Cluster, cluster
+from tests.support.node import NodeProcess
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MINUTE_MS = 60_000
@@ -47,10 +51,11 @@ class Sizes:
     plan_streams: int
     cold_objects: int
     day_minutes: int
+    produce_seconds: int
 
 
-QUICK = Sizes(rate_objects=12, plan_streams=1_000, cold_objects=15, day_minutes=8 * 60)
-FULL = Sizes(rate_objects=48, plan_streams=10_000, cold_objects=60, day_minutes=24 * 60)
+QUICK = Sizes(rate_objects=12, plan_streams=1_000, cold_objects=15, day_minutes=8 * 60, produce_seconds=30)
+FULL = Sizes(rate_objects=48, plan_streams=10_000, cold_objects=60, day_minutes=24 * 60, produce_seconds=180)
 
 
 # rate and memory
@@ -255,6 +260,67 @@ async def day(sizes: Sizes, report: Report, **changes: int) -> list[tuple[int, i
     return curve
 
 
+# beside produce
+
+
+async def produce_latency(sizes: Sizes, report: Report) -> None:
+    """A node under a steady 8 MB/s over 50 partitions compacts by its timer; latency of a second, slow producer."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        NodeProcess(
+            Path(folder),
+            wal_capacity_bytes=256 * MIB,
+            topic_num_partitions=50,
+            storage_upload_age_ms=1_000,
+            compaction_period_ms=sizes.produce_seconds * 1000 // 6,
+        ) as node,
+    ):
+        host, _, port = node.admin.rpartition(":")
+        status = partial(AdminPort(host, int(port)).call, "GET", "/status")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + sizes.produce_seconds
+        running = False
+        latencies: dict[bool, list[float]] = {False: [], True: []}
+
+        async def watch() -> None:
+            nonlocal running
+            while loop.time() < end:
+                running = (await asyncio.to_thread(status))["compaction"]["running"]
+                await asyncio.sleep(0.05)
+
+        async def load(producer: AIOKafkaProducer) -> None:
+            payload = os.urandom(16 * KIB)
+            sent = 0
+            while loop.time() < end:
+                await producer.send("load", payload, partition=sent % 50)
+                sent += 1
+                await asyncio.sleep(max(0.0, sent * len(payload) / 8e6 - (loop.time() - began)))
+
+        async def probe(producer: AIOKafkaProducer) -> None:
+            while loop.time() < end:
+                before, start = running, loop.time()
+                await producer.send_and_wait("probe", b"x" * KIB, partition=0)
+                if running == before:
+                    latencies[running].append(loop.time() - start)
+                await asyncio.sleep(0.01)
+
+        producers = [AIOKafkaProducer(bootstrap_servers=node.bootstrap, acks="all") for _ in range(2)]
+        for producer in producers:
+            await producer.start()
+        began = loop.time()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch())
+            group.create_task(load(producers[0]))
+            group.create_task(probe(producers[1]))
+        for producer in producers:
+            await producer.stop()
+    without, during = (p99(latencies[key]) for key in (False, True))
+    report.add("produce.share_of_time_compacting", len(latencies[True]) / sum(map(len, latencies.values())), "x")
+    report.add("produce.p99_without", without * 1e3, "ms")
+    report.add("produce.p99_during", during * 1e3, "ms")
+    report.add("produce.p99_ratio", during / without, "x", "<= 1.3")
+
+
 def draw(curve: Sequence[tuple[int, int, int]], path: Path) -> None:
     """The curve as a picture."""
     width, height, left, bottom = 720, 300, 50, 40
@@ -314,6 +380,8 @@ async def main() -> None:
     curve = await day(sizes, report)
     if chosen.picture is not None:
         draw(curve, chosen.picture)
+    CONSOLE.print("beside produce ...")
+    await produce_latency(sizes, report)
     report.finish(chosen)
 
 
