@@ -66,5 +66,6 @@ def _policy(configs: Mapping[str, str], settings: Settings) -> CleanPolicy:
     return CleanPolicy(
         dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
         lag_ms_min=int(value("min.compaction.lag.ms")),
+        lag_ms_max=int(value("max.compaction.lag.ms")),
         delete_retention_ms=int(value("delete.retention.ms")),
     )

@@ -4,11 +4,13 @@
 Kafka has and means nothing here is accepted (tools set it), and its documentation says that it has no effect.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from broker.settings import Settings
+from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 
 INT_MAX = 2**31 - 1
@@ -49,6 +51,10 @@ class ConfigDef:
     minimum: float | None = None
     maximum: float | None = None
     has_effect: bool = True
+    also: int | None = None
+    """A value outside the range that is allowed, too."""
+    items: str = ""
+    """What each item of a list looks like, if it is not a lone `*`."""
 
     def check(self, value: str) -> None:
         """Raise INVALID_CONFIG with Kafka's wording when `value` is not allowed."""
@@ -66,14 +72,29 @@ class ConfigDef:
                         f"String must be one of: {', '.join(self.choices)}"
                     )
         if isinstance(parsed, int | float):
-            if self.minimum is not None and parsed < self.minimum:
+            self._check_range(parsed)
+        elif isinstance(parsed, list) and self.items and parsed != ["*"]:
+            if not all(re.fullmatch(self.items, item) for item in parsed):
                 raise _invalid(
-                    f"Invalid value {parsed} for configuration {self.name}: Value must be at least {self.minimum:g}"
+                    f"Invalid value [{', '.join(parsed)}] for configuration {self.name}: {self.name} must be the "
+                    "literal '*' or a list of replicas in the following format: "
+                    "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
                 )
-            if self.maximum is not None and parsed > self.maximum:
-                raise _invalid(
-                    f"Invalid value {parsed} for configuration {self.name}: Value must be no more than {self.maximum:g}"
-                )
+
+    def _check_range(self, value: float) -> None:
+        low, high = self.minimum, self.maximum
+        rule = ""
+        if self.also is not None:
+            assert low is not None
+            assert high is not None
+            if value != self.also and not low <= value <= high:
+                rule = f"between {low} and {high} or equal to {self.also}"
+        elif low is not None and value < low:
+            rule = f"at least {low:.10g}"
+        elif high is not None and value > high:
+            rule = f"no more than {high:.10g}"
+        if rule:
+            raise _invalid(f"Invalid value {value} for configuration {self.name}: Value must be {rule}")
 
 
 def _invalid(message: str) -> KafkaError:
@@ -136,11 +157,14 @@ def _def(  # a table row: positional on purpose
     choices: tuple[str, ...] = (),
     low: float | None = None,
     high: float | None = None,
+    also: int | None = None,
+    items: str = "",
 ) -> ConfigDef:
     effect = _NO_EFFECT not in documentation
-    return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high, effect)
+    return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high, effect, also, items)
 
 
+_REPLICA = r"\d+:\d+"
 _B, _S, _I, _L, _D, _LIST = (
     ConfigType.BOOLEAN,
     ConfigType.STRING,
@@ -163,13 +187,28 @@ _TOPIC_DEFS = (
         "compression.type",
         _S,
         "producer",
-        "Compression of stored batches; `producer` keeps what the producer chose." + _NO_EFFECT + "batches are kept.",
+        "Codec batches are kept in; `producer` keeps what the producer chose, any other has the node recompress.",
         broker="compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
-    _def("compression.gzip.level", _I, "-1", "Level of gzip." + _NO_EFFECT + "batches are kept as they came."),
-    _def("compression.lz4.level", _I, "9", "Level of lz4." + _NO_EFFECT + "batches are kept as they came."),
-    _def("compression.zstd.level", _I, "3", "Level of zstd." + _NO_EFFECT + "batches are kept as they came."),
+    _def(
+        "compression.gzip.level",
+        _I,
+        "-1",
+        "Level where the type is gzip; -1: gzip's own.",
+        low=1,
+        high=9,
+        also=-1,
+    ),
+    _def("compression.lz4.level", _I, "9", "Level where the type is lz4.", low=1, high=17),
+    _def(
+        "compression.zstd.level",
+        _I,
+        "3",
+        "Level where the type is zstd.",
+        low=-131072,
+        high=22,
+    ),
     _def(
         "delete.retention.ms",
         _L,
@@ -202,7 +241,7 @@ _TOPIC_DEFS = (
         broker="log.flush.interval.ms",
         low=0,
     ),
-    _def("follower.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY),
+    _def("follower.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY, items=_REPLICA),
     _def(
         "index.interval.bytes",
         _I,
@@ -211,7 +250,7 @@ _TOPIC_DEFS = (
         broker="log.index.interval.bytes",
         low=0,
     ),
-    _def("leader.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY),
+    _def("leader.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY, items=_REPLICA),
     _def(
         "local.retention.bytes",
         _L,
@@ -225,7 +264,7 @@ _TOPIC_DEFS = (
         "max.compaction.lag.ms",
         _L,
         str(LONG_MAX),
-        "Longest time a record stays uncompacted." + _NO_EFFECT + "compaction comes when enough is dirty.",
+        "Longest time a record stays uncompacted.",
         broker="log.cleaner.max.compaction.lag.ms",
         low=1,
     ),
@@ -310,7 +349,9 @@ _TOPIC_DEFS = (
         setting=("topic", "retention_ms"),
         low=-1,
     ),
-    _def("segment.bytes", _I, "1073741824", "Size of segment files." + _SEGMENTS, broker="log.segment.bytes", low=14),
+    _def(
+        "segment.bytes", _I, "1073741824", "Size of segment files." + _SEGMENTS, broker="log.segment.bytes", low=1 << 20
+    ),
     _def(
         "segment.index.bytes",
         _I,
@@ -340,6 +381,9 @@ class TopicConfig:
     log_append_time: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
+    compression: Compression | None
+    """Codec batches are kept in; None: as they come."""
+    compression_level: int | None
     compacted: bool
     retention_ms: int
     """How long records are kept; -1: for ever."""
@@ -354,8 +398,10 @@ def default_value(row: ConfigDef, settings: Settings) -> str:
     return str(getattr(getattr(settings, row.setting[0]), row.setting[1]))
 
 
-def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Validate the configs a client gives for a topic. Raises INVALID_CONFIG, INVALID_REQUEST for a null value."""
+def check_topic_configs(
+    configs: Mapping[str, str | None], *, beside: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Validate the configs a client gives for a topic that keeps those `beside` them. Raises INVALID_CONFIG."""
     checked: dict[str, str] = {}
     for name, value in configs.items():
         row = TOPIC_CONFIGS.get(name)
@@ -365,7 +411,43 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
             raise _invalid(f"Null value not supported for topic configs: {name}")
         row.check(value)
         checked[name] = value
+    _check_together({**(beside or {}), **checked})
     return checked
+
+
+def _check_together(configs: Mapping[str, str]) -> None:
+    """What no config can tell by itself."""
+
+    def number(name: str) -> int:
+        return int(configs.get(name) or TOPIC_CONFIGS[name].default)
+
+    least, most = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
+    if least > most:
+        raise _invalid(
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
+    if configs.get("remote.storage.enable", "").strip().lower() == "true":
+        raise _invalid(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+        )
+
+
+_CODECS: Mapping[str, Compression | None] = {
+    "producer": None,
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+def _level(value: Callable[[str], str]) -> int | None:
+    """The level that goes with the codec, or None for the codec's own."""
+    name = f"compression.{value('compression.type')}.level"
+    if name not in TOPIC_CONFIGS or value(name) == "-1":
+        return None
+    return int(value(name))
 
 
 def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicConfig:
@@ -379,6 +461,8 @@ def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicC
         log_append_time=value("message.timestamp.type") == "LogAppendTime",
         timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+        compression=_CODECS[value("compression.type")],
+        compression_level=_level(value),
         compacted="compact" in _parse_list(value("cleanup.policy")),
         retention_ms=int(value("retention.ms")),
         deletable="delete" in _parse_list(value("cleanup.policy")),
@@ -407,6 +491,16 @@ _BROKER_SETTINGS = (
     ("offsets.topic.num.partitions", _I, "50", ("group", "offsets_partitions")),
     ("producer.id.expiration.ms", _I, "86400000", ("topic", "producer_id_expiration_ms")),
     ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", _I, "10000", ("transaction", "abort_interval_ms")),
+    ("transaction.max.timeout.ms", _I, "900000", ("transaction", "timeout_max_ms")),
+    (
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _I,
+        "3600000",
+        ("transaction", "expire_interval_ms"),
+    ),
+    ("transaction.state.log.num.partitions", _I, "50", ("transaction", "state_partitions")),
+    ("transactional.id.expiration.ms", _I, "604800000", ("transaction", "id_expiration_ms")),
     ("socket.request.max.bytes", _I, "104857600", ("network", "request_bytes_max")),
 )
 

@@ -55,6 +55,8 @@ class CleanPolicy:
     """Share of bytes not cleaned yet that makes a cleaning worthwhile."""
     lag_ms_min: int
     """Data committed later than this long ago is left alone."""
+    lag_ms_max: int
+    """Dirty data committed earlier than this long ago makes a cleaning worthwhile by itself."""
     delete_retention_ms: int
     """Age of a tombstone at which it may go."""
 
@@ -89,6 +91,7 @@ def plan_cleaning(
     """What to clean of a stream's objects, given in offset order; None while too little is dirty."""
     chosen: list[RangeLocation] = []
     clean_bytes = dirty_bytes = 0
+    is_due = False
     dirty_start = objects[0].range.start_offset if objects else 0
     for each in objects[:OBJECTS_MAX]:
         last = chosen[-1] if chosen else None
@@ -101,8 +104,10 @@ def plan_cleaning(
             break
         else:
             dirty_bytes += each.object.size_bytes
+            is_due = is_due or each.object.committed_ms <= now_ms - policy.lag_ms_max
         chosen.append(each)
-    if not dirty_bytes or dirty_bytes < policy.dirty_ratio_min * (clean_bytes + dirty_bytes):
+    is_worthwhile = is_due or dirty_bytes >= policy.dirty_ratio_min * (clean_bytes + dirty_bytes)
+    if not dirty_bytes or not is_worthwhile:
         return None
     return CleanPlan(stream_id, stream_start, chosen, dirty_start, policy)
 

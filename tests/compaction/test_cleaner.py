@@ -21,7 +21,7 @@ from tests.compaction.test_run import every_object_is_accounted_for
 from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
-POLICY = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, delete_retention_ms=1_000)
+POLICY = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=5_000, delete_retention_ms=1_000)
 KV = tuple[bytes | None, bytes | None]
 
 
@@ -244,6 +244,9 @@ def test_planning() -> None:
     assert planned(clean) is None
     assert planned(clean, dirty) == ([1, 2], 10)
     assert planned(clean, located(2, 10, 20, size=99)) is None
+    assert planned(clean, located(2, 10, 20, size=99), now_ms=4_999) is None
+    assert planned(clean, located(2, 10, 20, size=99), now_ms=5_000) == ([1, 2], 10)
+    assert planned(clean, now_ms=5_000) is None
     assert planned(dirty) == ([2], 10)
     # What was cleaned after something dirty counts as dirty; a gap ends the run.
     assert planned(located(1, 0, 10), located(2, 10, 20, writer="w.cleaned")) == ([1, 2], 0)
