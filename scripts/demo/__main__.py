@@ -160,7 +160,7 @@ class Demo:
 
     def restart(self) -> None:
         """An orderly stop, and a start on the same data."""
-        self.say(f"Kafka requests served: {request_line(self.status['requests'])}")
+        self.say(f"Kafka requests served (median time): {request_line(self.status['requests'])}")
         stopped, started = self.node.stop(), self.node.start()
         self.say(f"node stopped on SIGTERM in {stopped:.1f} s (the rest uploaded), started again in {started:.1f} s")
         self.look("after restart")

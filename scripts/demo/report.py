@@ -122,10 +122,10 @@ def storage_figures(status: Mapping[str, Any]) -> dict[str, str]:
     return figures
 
 
-def request_line(requests: Mapping[str, int]) -> str:
-    """Kafka requests by kind, the most frequent first."""
-    ordered = sorted(requests.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {count:,}" for name, count in ordered)
+def request_line(requests: Mapping[str, Mapping[str, float]]) -> str:
+    """Kafka requests by kind, the most frequent first, with the median time of the node's answers."""
+    ordered = sorted(requests.items(), key=lambda item: -item[1]["count"])
+    return ", ".join(f"{name} {found['count']:,} ({found['p50_us'] / 1000:.1f} ms)" for name, found in ordered)
 
 
 def moments_table(title: str, moments: Mapping[str, Mapping[str, str]]) -> Table:

@@ -76,4 +76,5 @@ def test_storage_is_told_in_figures_and_zeros_are_left_out() -> None:
 
 
 def test_requests_come_by_number() -> None:
-    assert request_line({"Fetch": 2, "Produce": 1_000}) == "Produce 1,000, Fetch 2"
+    requests = {"Fetch": {"count": 2, "p50_us": 500_040}, "Produce": {"count": 1_000, "p50_us": 1_260}}
+    assert request_line(requests) == "Produce 1,000 (1.3 ms), Fetch 2 (500.0 ms)"
