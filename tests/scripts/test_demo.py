@@ -62,11 +62,12 @@ def test_only_a_folder_of_its_own_is_emptied(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.interop
 def test_the_demo_is_exact_and_says_that_spark_was_skipped_without_java(tmp_path: Path) -> None:
     environ = {**os.environ, "PATH": str(tmp_path), "ANABRANCH_CACHE": str(tmp_path), "JAVA_HOME": ""}
     command = [sys.executable, "-m", "scripts.demo", "--folder", str(tmp_path / "demo")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environ, timeout=110)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environ, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Spark skipped: Spark needs Java 17 or newer" in done.stdout
     assert "every count is exact: 12 of 12 checks" in done.stdout
