@@ -16,10 +16,19 @@ from s3stream.block_cache import BlockKey, CachedBlock
 from s3stream.catalog.interface import Catalog
 from s3stream.errors import ObjectNotFound
 from s3stream.io_plan import Priority
-from s3stream.model import StreamBatch
+from s3stream.model import RangeLocation, StreamBatch
 from s3stream.object.format import IndexEntry
 from s3stream.object.reader import ObjectIndex
-from s3stream.object_loader import Need, NeedBlocks, NeedIndex, NeedLocation, ObjectLoader, Spawn, choose_entries
+from s3stream.object_loader import (
+    LOCATIONS_PER_LOOKUP,
+    Need,
+    NeedBlocks,
+    NeedIndex,
+    NeedLocation,
+    ObjectLoader,
+    Spawn,
+    choose_entries,
+)
 from s3stream.read_ahead import ReadAhead
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
@@ -115,20 +124,31 @@ class ColdReader:
     async def _find_time(
         self, stream_id: int, timestamp_ms: int, start_offset: int, committed_end: int
     ) -> StreamBatch | None:
-        location = await self._catalog.find_time(stream_id, timestamp_ms)
+        first = await self._catalog.find_time(stream_id, timestamp_ms)
         self._stats.location_lookups += 1
-        while location is not None:
-            index = await self.loader.index(location.object)
-            span = location.range
-            for entry in index.find(stream_id, max(start_offset, span.start_offset), span.end_offset):
-                if entry.max_timestamp_ms >= timestamp_ms:
-                    blocks = await self.loader.load_blocks(location.object, [entry], Priority.CATCH_UP)
-                    for batch in blocks[0].from_offset(start_offset):
-                        if batch.max_timestamp_ms >= timestamp_ms:
-                            return batch
+        locations: Sequence[RangeLocation] = () if first is None else (first,)
+        while locations:
+            for location in locations:
+                if location.range.max_timestamp_ms >= timestamp_ms:
+                    found = await self._find_time_in(location, timestamp_ms, start_offset)
+                    if found is not None:
+                        return found
             # The batch that made the range look late enough lies before the stream's start: look behind the range.
-            following = await self._catalog.find_ranges(stream_id, span.end_offset, committed_end, limit=1)
-            location = following[0] if following else None
+            behind = locations[-1].range.end_offset
+            locations = await self._catalog.find_ranges(stream_id, behind, committed_end, limit=LOCATIONS_PER_LOOKUP)
+            self._stats.location_lookups += 1
+        return None
+
+    async def _find_time_in(self, location: RangeLocation, timestamp_ms: int, start_offset: int) -> StreamBatch | None:
+        """The first such batch in one range; reads its index, and no more than one block but where one disappoints."""
+        index = await self.loader.index(location.object)
+        span = location.range
+        for entry in index.find(span.stream_id, max(start_offset, span.start_offset), span.end_offset):
+            if entry.max_timestamp_ms >= timestamp_ms:
+                blocks = await self.loader.load_blocks(location.object, [entry], Priority.CATCH_UP)
+                for batch in blocks[0].from_offset(start_offset):
+                    if batch.max_timestamp_ms >= timestamp_ms:
+                        return batch
         return None
 
     # the walk

@@ -272,6 +272,7 @@ class S3Stream:
             # Another node had it meanwhile: what is cached here does not lead to the stream's end.
             self._cache.drop(stream_id)
             runs = self._cache.runs_of(stream_id)
+        runs.is_open = True
         stream = Stream(
             self,
             self._journal,
@@ -294,7 +295,7 @@ class S3Stream:
         elif stream.next_offset > stream.committed_offset and stream_id not in self._pipeline.untaken:
             await self.flush()
         if self._streams.pop(stream_id, None) is stream:
-            self._cache.forget_empty(stream_id)
+            self._cache.close(stream_id)
             self._reader.loader.invalidate((stream_id,))
 
     # uploads

@@ -106,10 +106,12 @@ class Block:
 class StreamRuns:
     """One stream's runs over all blocks, oldest first."""
 
-    __slots__ = ("runs",)
+    __slots__ = ("is_open", "runs")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
+        self.is_open = False
+        """The stream is open, so this is kept when the last run is evicted."""
 
     @property
     def start_offset(self) -> int:
@@ -222,11 +224,13 @@ class LogCache:
             elif block is not self.current:
                 self.sealed_bytes -= freed
 
-    def forget_empty(self, stream_id: int) -> None:
-        """Drop the record of a closed stream that has nothing cached."""
+    def close(self, stream_id: int) -> None:
+        """The stream is closed: forget it once it has nothing cached."""
         runs = self.streams.get(stream_id)
-        if runs is not None and not runs.runs:
-            del self.streams[stream_id]
+        if runs is not None:
+            runs.is_open = False
+            if not runs.runs:
+                del self.streams[stream_id]
 
     def _evict(self) -> None:
         limit = self.bytes_max - self._headroom_bytes
@@ -235,10 +239,12 @@ class LogCache:
             self.committed_bytes -= block.size_bytes
             self.evicted_bytes += block.size_bytes
             for stream_id, run in block.runs.items():
-                runs = self.streams[stream_id].runs
-                assert runs[0] is run, "runs of a stream leave in the order they came"
-                del runs[0]
+                cached = self.streams[stream_id]
+                assert cached.runs[0] is run, "runs of a stream leave in the order they came"
+                del cached.runs[0]
                 run.clear()
+                if not cached.runs and not cached.is_open:
+                    del self.streams[stream_id]
             block.runs.clear()
 
     def describe(self) -> Mapping[str, int]:

@@ -22,6 +22,7 @@ class Model:
         base = batches[-1].end_offset if batches else 0
         batch = StreamBatch(stream_id, base, base + span, span, -1, bytes(size_bytes))
         batches.append(batch)
+        self.cache.runs_of(stream_id).is_open = True
         self.cache.start_run(stream_id, base).add(batch)
         self.cache.current.size_bytes += size_bytes + OVERHEAD
 
@@ -107,3 +108,16 @@ def test_dropped_stream_frees_its_bytes_wherever_they_are() -> None:
     model.commit()
     assert model.cache.uncommitted_bytes == 0
     assert model.cache.runs_of(2).read(0, 3, 1 << 20) == model.batches[2]
+
+
+def test_a_closed_stream_leaves_nothing_behind_when_it_is_evicted() -> None:
+    model = Model(bytes_max=0)
+    for stream_id in (1, 2):
+        model.append(stream_id, 1000, 1)
+    model.seal()
+    model.cache.close(1)
+    assert set(model.cache.streams) == {1, 2}
+    model.commit()
+    assert set(model.cache.streams) == {2}
+    model.cache.close(2)
+    assert not model.cache.streams
