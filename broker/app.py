@@ -6,7 +6,6 @@ open the streams, load the groups, listen. Stop: accept nothing more, answer wha
 """
 
 import asyncio
-import gc
 import random
 import socket
 import time
@@ -22,6 +21,7 @@ from broker.cleaning import KafkaBatches, clean_policies
 from broker.datadir import DataDirError, DataDirLock
 from broker.dispatch import Dispatcher
 from broker.fetch_sessions import FetchSessions
+from broker.groups.consumer_topics import TopicImages
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offsets_topic import OffsetsTopic
 from broker.handlers import HANDLERS
@@ -54,8 +54,6 @@ from wal.settings import WalSettings
 
 FAILURE_CHECK_S = 0.25
 PRODUCER_EXPIRY_PERIOD_S = 600
-CYCLE_THRESHOLD = 50_000
-"""Allocations between two runs of Python's cycle collector: requests leave no cycles, so the default is a waste."""
 
 
 class StartError(Exception):
@@ -208,6 +206,7 @@ class RunningNode:
             settings.group,
             now_ms=now_ms,
             new_id=lambda: str(uuid.uuid4()),
+            topics=TopicImages(topics),
         )
         markers = MarkerWriter(topics, groups)
         producer_ids = ProducerIds(catalog)
@@ -268,9 +267,6 @@ class RunningNode:
             self.admin = AdminServer(self)
             await self.admin.start()
         await node.server.listen(bound)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
 
     def _announce(self, seconds: float) -> None:
         stats = self.node.storage.stats
@@ -338,7 +334,6 @@ class RunningNode:
         """Accept nothing more, answer what is under way, upload, trim. Components are closed by the caller's stack."""
         began = time.perf_counter()
         self._stopping = True
-        gc.unfreeze()
         server = self.node.server
         await server.stop_accepting()
         if self.admin is not None:

@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 30
 TEST_DEFAULTS: dict[str, object] = {
     "port": 0,
     "admin_port": 0,
-    "wal_capacity_bytes": 16 << 20,
+    "wal_capacity_bytes": 8 << 20,
     "group_initial_rebalance_delay_ms": 0,
     "drain_timeout_ms": 2_000,
 }
