@@ -252,6 +252,20 @@ async def test_offset_for_time_over_objects_and_log_cache(tmp_path: Path) -> Non
         assert engine.stats.get_bytes < 20 * 4200
 
 
+async def test_offset_for_time_skips_what_was_late_only_before_the_start(tmp_path: Path) -> None:
+    async with cold_stream(tmp_path, 0) as (_, engine, stream, _sent):
+        for timestamps in ((1000, 1, 2), (3, 4), (2000, 5), (3000,)):
+            for timestamp in timestamps:
+                _ = stream.append(make_batch(stream.stream_id, stream.next_offset, timestamp=timestamp))
+            await engine.flush()
+        await stream.trim(10)
+        found = await stream.offset_for_time(900)
+        assert found is not None
+        assert (found.base_offset, found.max_timestamp_ms) == (50, 2000)
+        # One index for the range that looked right, one for the range that is; nothing of the one between them.
+        assert engine.stats.index_reads == 2
+
+
 async def test_a_sequential_reader_is_read_ahead_and_a_random_one_is_not(tmp_path: Path) -> None:
     storage = replace(NO_CACHE, read_ahead_bytes_max=16_000, read_split_bytes_min=1 << 20, block_cache_bytes=400_000)
     async with cold_stream(tmp_path, 200, storage) as (_, engine, stream, sent):
