@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from tests.support.events import Event, create_topic, receive, send
+from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, receive, send
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -97,11 +98,30 @@ def test_more_tasks_than_partitions(spark: SparkSession, servers: str, filled: s
     assert numbers(records) == list(range(COUNT))
 
 
-def test_read_committed(spark: SparkSession, servers: str, filled: str) -> None:
-    records = (
-        reader(spark, servers).option("subscribe", filled).option("kafka.isolation.level", "read_committed").load()
-    )
-    assert numbers(records) == list(range(COUNT))
+def test_read_committed_sees_committed_transactions_only(spark: SparkSession, servers: str, filled: str) -> None:
+    def committed() -> list[int]:
+        return numbers(source.option("kafka.isolation.level", "read_committed").load())
+
+    source = reader(spark, servers).option("subscribe", filled)
+    assert committed() == list(range(COUNT))
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": filled, **QUIET})
+    producer.init_transactions(TIMEOUT_S)
+    for value, ending in ((1000, producer.commit_transaction), (2000, producer.abort_transaction)):
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            producer.produce(filled, b"v%d" % (value + partition), partition=partition)
+        ending(TIMEOUT_S)
+    wanted = [*range(COUNT), 1000, 1001, 1002]
+    assert committed() == wanted
+    producer.begin_transaction()
+    producer.produce(filled, b"v3000", partition=0)
+    producer.flush(TIMEOUT_S)
+    send(servers, filled, [Event(0, b"v4000"), Event(1, b"v4001")])
+    # The open transaction of partition 0 holds back what comes after it there, and there only.
+    assert committed() == [*wanted, 4001]
+    assert numbers(source.option("kafka.isolation.level", "read_uncommitted").load())[-3:] == [3000, 4000, 4001]
+    producer.commit_transaction(TIMEOUT_S)
+    assert committed() == [*wanted, 3000, 4000, 4001]
 
 
 def test_a_stream_comes_in_limited_batches_and_goes_on_from_its_checkpoint(
