@@ -19,6 +19,8 @@ from s3stream.errors import AlreadyExists, CatalogError, NotFound
 
 NAME_LENGTH_MAX = 249
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+"""The log of Kafka's controllers. There is none here, and what clients find under this name must not be a user's."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -78,6 +80,8 @@ class TopicManager:
         self._by_id: dict[bytes, Topic] = {}
         self._collisions: dict[str, str] = {}
         self._changes = asyncio.Lock()
+        self.version = 0
+        """Goes up whenever a topic appears, goes, or gets more partitions."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -126,6 +130,8 @@ class TopicManager:
     def check_new_name(self, name: str) -> None:
         """Raise what Kafka raises when a topic of that name cannot be created."""
         check_topic_name(name)
+        if name == CLUSTER_METADATA_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
         if name in self._by_name:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         other = self._collisions.get(name.replace(".", "_"))
@@ -212,6 +218,7 @@ class TopicManager:
             grown.partitions[:before] = topic.partitions
             await self._open(grown, range(before, total))
             topic.partitions = grown.partitions
+            self.version += 1
             return topic
 
     async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
@@ -264,9 +271,11 @@ class TopicManager:
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
+        self.version += 1
         self._collisions[topic.name.replace(".", "_")] = topic.name
 
     def _remove(self, topic: Topic) -> None:
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
+        self.version += 1
         self._collisions.pop(topic.name.replace(".", "_"), None)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -42,8 +42,8 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
-log.segment.delete.delay.ms=1000
 """
+DELETE_SOON: Mapping[str, str] = {"log.segment.delete.delay.ms": "1000"}
 
 
 class MissingError(Exception):
@@ -193,14 +193,22 @@ class ApacheKafka(Broker):
 
     name = "Apache Kafka"
 
+    def __init__(
+        self, home: Path, *, properties: Mapping[str, str] = DELETE_SOON, jvm: Sequence[str] = KAFKA_JVM
+    ) -> None:
+        super().__init__(home)
+        self._properties = properties
+        self._jvm = jvm
+
     def command(self) -> Sequence[str]:
         properties = self.home / "server.properties"
         properties.write_text(
             KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), home=self.home.resolve())
+            + "".join(f"{name}={value}\n" for name, value in self._properties.items())
         )
         class_path = kafka_class_path()
         format_storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", str(uuid.uuid4())]
         subprocess.run(
             [java(), "-cp", class_path, *format_storage, "-c", str(properties)], check=True, capture_output=True
         )
-        return [java(), *KAFKA_JVM, "-cp", class_path, "kafka.Kafka", str(properties)]
+        return [java(), *self._jvm, "-cp", class_path, "kafka.Kafka", str(properties)]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from broker.handlers.create_topics import check_unique
+from broker.handlers.create_topics import check_replicas, check_unique
 from broker.net.connection import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -29,7 +29,9 @@ async def handle(node: Node, request: CreatePartitionsRequest, context: Exchange
             await _grow(node, topic, validate_only=request.validate_only)
             results.append(CreatePartitionsTopicResult(name=name))
         except KafkaError as error:
-            results.append(CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=error.message))
+            # Kafka says nothing more about an unknown topic than the code does.
+            message = None if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
+            results.append(CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=message))
         except StorageError as error:
             results.append(
                 CreatePartitionsTopicResult(
@@ -60,11 +62,6 @@ async def _grow(node: Node, wanted: CreatePartitionsTopic, *, validate_only: boo
                 f"{len(wanted.assignments)} assignment(s) were specified.",
             )
         for assignment in wanted.assignments:
-            if list(assignment.broker_ids) != [node.node_id]:
-                raise KafkaError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"The assignment {list(assignment.broker_ids)} is not possible: a partition has one replica, on a "
-                    "broker that is registered.",
-                )
+            check_replicas(node, assignment.broker_ids)
     if not validate_only:
         await node.topics.grow(wanted.name, wanted.count)

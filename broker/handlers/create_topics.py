@@ -1,6 +1,7 @@
 """CreateTopics: make topics, each on its own; what is wrong with one does not touch the others."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker.configs import TOPIC_CONFIGS, ConfigSource, check_topic_configs, default_value
@@ -113,19 +114,35 @@ def _assigned_partitions(node: Node, wanted: CreatableTopic) -> int:
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
-    indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
-    if indexes != list(range(len(indexes))):
+    indexes: set[int] = set()
+    for assignment in wanted.assignments:
+        if assignment.partition_index in indexes:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {assignment.partition_index}",
+            )
+        check_replicas(node, assignment.broker_ids)
+        indexes.add(assignment.partition_index)
+    if indexes != set(range(len(indexes))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    for assignment in wanted.assignments:
-        if list(assignment.broker_ids) != [node.node_id]:
+    return len(indexes)
+
+
+def check_replicas(node: Node, broker_ids: Sequence[int]) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT for any replicas but one on this node."""
+    what = "The manual partition assignment includes"
+    if not broker_ids:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} an empty replica list.")
+    for broker_id, count in sorted(Counter(broker_ids).items()):
+        if broker_id != node.node_id:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The manual partition assignment {list(assignment.broker_ids)} is not possible: a partition has one "
-                f"replica, on a broker that is registered.",
+                f"{what} broker {broker_id}, but no such broker is registered.",
             )
-    return len(indexes)
+        if count > 1:
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {broker_id} more than once.")
 
 
 def _described(node: Node, configs: dict[str, str]) -> list[CreatableTopicConfigs]:

@@ -22,17 +22,28 @@ async def handle(node: Node, request: DeleteTopicsRequest, context: Exchange) ->
     else:
         wanted = [(name, ZERO_UUID) for name in request.topic_names]
     wanted_times = Counter(wanted)
+    named = {topic.topic_id for name, _ in wanted if name is not None and (topic := node.topics.get(name))}
+    wanted_twice = named & {topic_id for name, topic_id in wanted if name is None}
     responses = []
     deleted = []
     for name, topic_id in wanted_times:
+        if name is None and topic_id in wanted_twice:
+            continue  # the answer is under the topic's name
         try:
             found_name, found_id = _find(node, name, topic_id, is_duplicate=wanted_times[name, topic_id] > 1)
+            _check_not_in(wanted_twice, found_id)
             await node.topics.delete(found_name)
             deleted.append(found_name)
             responses.append(DeletableTopicResult(name=found_name, topic_id=found_id))
         except KafkaError as error:
+            known = node.topics.get(name) if name is not None and topic_id == ZERO_UUID else None
             responses.append(
-                DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message)
+                DeletableTopicResult(
+                    name=name,
+                    topic_id=topic_id if known is None else known.topic_id,
+                    error_code=error.code,
+                    error_message=error.message,
+                )
             )
         except StorageError as error:
             responses.append(
@@ -49,9 +60,16 @@ async def handle(node: Node, request: DeleteTopicsRequest, context: Exchange) ->
     return DeleteTopicsResponse(responses=responses)
 
 
+def _check_not_in(wanted_twice: set[bytes], topic_id: bytes) -> None:
+    """Raise INVALID_REQUEST for a topic that the request names both by name and by id."""
+    if topic_id in wanted_twice:
+        message = "The provided topic name maps to an ID that was already supplied."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
 def _find(node: Node, name: str | None, topic_id: bytes, *, is_duplicate: bool) -> tuple[str, bytes]:
     if is_duplicate:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or id.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if name is None else 'name'}.")
     if name is not None:
         if topic_id != ZERO_UUID:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")

@@ -26,10 +26,13 @@ def handle(node: Node, request: DescribeTopicPartitionsRequest, context: Exchang
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in node.topics]
     first_index = 0
     if request.cursor is not None:
+        named = not request.topics or request.cursor.topic_name in names
+        if not named or request.cursor.partition_index < 0:
+            return _refuse(request)
         names = [name for name in names if name >= request.cursor.topic_name]
         if names and names[0] == request.cursor.topic_name:
             first_index = request.cursor.partition_index
-    room = min(request.response_partition_limit, PARTITIONS_MAX)
+    room = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     next_cursor: Cursor | None = None
     for name in names:
@@ -50,12 +53,25 @@ def handle(node: Node, request: DescribeTopicPartitionsRequest, context: Exchang
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
 
 
+def _refuse(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    """A cursor has to be at a partition of one of the topics asked for."""
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
+            for topic in request.topics
+        ]
+    )
+
+
 def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)
     except KafkaError as error:
-        return DescribeTopicPartitionsResponseTopic(error_code=error.code, name=name)
-    return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+        code = error.code
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+    )
 
 
 def _describe(node: Node, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:

@@ -80,7 +80,9 @@ async def _alter(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bool
     names = [config.name for config in wanted.configs]
     topic = find_alterable(node, wanted.resource_type, wanted.resource_name, names, is_duplicate=is_duplicate)
     changes = {config.name: _new_value(node, config, topic.info.configs) for config in wanted.configs}
-    set_configs = check_topic_configs({name: value for name, value in changes.items() if value is not None})
+    kept = {name: value for name, value in topic.info.configs.items() if name not in changes}
+    set_values = {name: value for name, value in changes.items() if value is not None}
+    set_configs = check_topic_configs(set_values, beside=kept)
     unset = [name for name, value in changes.items() if value is None]
     for name in unset:
         if name not in TOPIC_CONFIGS:

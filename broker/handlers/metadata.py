@@ -5,7 +5,7 @@ from typing import Any
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.topics import INTERNAL_TOPICS, Topic, check_topic_name
+from broker.topics import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.metadata import (
     KEY,
@@ -25,6 +25,7 @@ TOPIC_OPERATIONS = 3576
 """Every operation on a topic is allowed: the bits of Kafka's AclOperation."""
 CLUSTER_OPERATIONS = 8096
 NOT_ASKED = -(2**31)
+IDS_SINCE = 12
 
 
 def handle(
@@ -34,17 +35,31 @@ def handle(
     version = context.api_version
     if request.topics is None or (version == 0 and not request.topics):
         return _respond(node, request, [_topic(node, request, topic) for topic in node.topics])
+    if version < IDS_SINCE and any(wanted.name is None or wanted.topic_id != ZERO_UUID for wanted in request.topics):
+        return _refuse(request)
+    wanted_topics = tuple(dict.fromkeys(request.topics))
     missing = [
         wanted.name
-        for wanted in request.topics
+        for wanted in wanted_topics
         if wanted.name and wanted.topic_id == ZERO_UUID and node.topics.get(wanted.name) is None
     ]
     if missing and request.allow_auto_topic_creation and node.settings.topic.auto_create:
-        return _create_and_respond(node, request, missing)
-    return _respond(node, request, [_lookup(node, request, wanted) for wanted in request.topics])
+        return _create_and_respond(node, request, wanted_topics, missing)
+    return _respond(node, request, [_lookup(node, request, wanted) for wanted in wanted_topics])
 
 
-async def _create_and_respond(node: Node, request: MetadataRequest, missing: Sequence[str]) -> MetadataResponse:
+def _refuse(request: MetadataRequest) -> MetadataResponse:
+    """Versions 10 and 11 have a field for ids, but topics are asked for by name."""
+    topics = [
+        MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id)
+        for wanted in request.topics or ()
+    ]
+    return MetadataResponse(topics=topics)
+
+
+async def _create_and_respond(
+    node: Node, request: MetadataRequest, wanted_topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
+) -> MetadataResponse:
     refused: dict[str, ErrorCode] = {}
     for name in missing:
         try:
@@ -54,7 +69,7 @@ async def _create_and_respond(node: Node, request: MetadataRequest, missing: Seq
         except StorageError:
             refused[name] = ErrorCode.LEADER_NOT_AVAILABLE
     topics = []
-    for wanted in request.topics or ():
+    for wanted in wanted_topics:
         name = wanted.name or ""
         if name in refused:
             topics.append(MetadataResponseTopic(error_code=refused[name], name=name))
@@ -65,7 +80,7 @@ async def _create_and_respond(node: Node, request: MetadataRequest, missing: Seq
 
 async def _create(node: Node, name: str) -> None:
     check_topic_name(name)
-    if name in INTERNAL_TOPICS:
+    if name in INTERNAL_TOPICS or name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # made by their coordinators when they are needed
     await node.topics.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
 

@@ -1,0 +1,182 @@
+"""Answers as trees of plain values that two brokers can be compared by.
+
+What is a broker's own to choose is replaced by what must agree about it: an id by its number in the order of
+appearance, a time by `<now>`, an epoch by `<epoch>`; -1, 0 and the like, which say "none", stay. Error codes get their
+names. Record batches are taken apart, records included.
+"""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from protocol.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
+from protocol.records import check_crc, decode_records, iterate_batches
+from protocol.wire import ZERO_UUID
+
+Tree = Any
+"""None, bool, int, float, str, or a dict or list of trees."""
+
+NOW_MS = range(1_750_000_000_000, 3_500_000_000_000)
+"""Times of the brokers' clocks; scripts put earlier and later ones into records."""
+CLOSED = "<connection closed>"
+ABSENT = "<absent>"
+NO_ANSWER = "<no answer>"
+
+NUMBER = re.compile(r"\b\d{13}\b")
+
+EPOCHS = frozenset({"leader_epoch", "committed_leader_epoch", "partition_leader_epoch", "finalized_features_epoch"})
+TIMES = frozenset({"log_append_time_ms", "timestamp", "max_timestamp", "base_timestamp", "timestamp_ms"})
+IDS: Mapping[str, str] = {
+    "topic_id": "topic",
+    "cluster_id": "cluster",
+    "member_id": "member",
+    "leader": "member",
+    "producer_id": "producer",
+    "session_id": "session",
+}
+NONE_IDS = frozenset({"", None, -1, ZERO_UUID})
+KEYED: Mapping[str, Callable[[Any], object]] = {
+    "MetadataResponse.topics": lambda topic: topic["name"] or topic["topic_id"],
+    "MetadataResponseTopic.partitions": lambda partition: partition["partition_index"],
+    "CreateTopicsResponse.topics": lambda topic: topic["name"],
+    "CreatableTopicResult.configs": lambda config: config["name"],
+    "DeleteTopicsResponse.responses": lambda topic: topic["name"] or topic["topic_id"],
+    "CreatePartitionsResponse.results": lambda topic: topic["name"],
+    "DescribeConfigsResult.configs": lambda config: config["name"],
+    "JoinGroupResponse.members": lambda member: member["group_instance_id"] or member["member_id"],
+    "DescribedGroup.members": lambda member: member["group_instance_id"] or member["member_id"],
+    "ProduceResponse.responses": lambda topic: topic["name"] or topic["topic_id"],
+    "TopicProduceResponse.partition_responses": lambda partition: partition["index"],
+    "ListGroupsResponse.groups": lambda group: group["group_id"],
+    "ApiVersionsResponse.api_keys": lambda api: api["api_key"],
+    "ApiVersionsResponse.supported_features": lambda feature: feature["name"],
+    "ApiVersionsResponse.finalized_features": lambda feature: feature["name"],
+    "ListConfigResourcesResponse.config_resources": lambda one: f"{one['resource_type']} {one['resource_name']}",
+}
+"""Lists whose order says nothing become dicts by what tells their elements apart."""
+
+
+class Symbols:
+    """Names for a broker's ids, in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, object], str] = {}
+        self._counts: dict[str, int] = {}
+
+    def name(self, kind: str, value: object, of: str | None = None) -> str:
+        """The name of an id; `of` is what it was met with first, if that has a name."""
+        if (kind, value) not in self._names:
+            base = f"{kind} of {of}" if of else kind
+            self._counts[base] = self._counts.get(base, 0) + 1
+            self._names[kind, value] = (
+                f"<{base}>" if of and self._counts[base] == 1 else f"<{base} {self._counts[base]}>"
+            )
+        return self._names[kind, value]
+
+
+class Normal:
+    """Makes trees of one broker's answers."""
+
+    def __init__(self, symbols: Symbols, port: int) -> None:
+        self._symbols = symbols
+        self._port = port
+
+    def tree(self, message: object) -> Tree:
+        """The tree of a decoded message."""
+        return self._value("", message)
+
+    def _value(self, field: str, value: Any) -> Tree:
+        if dataclasses.is_dataclass(value):
+            return self._struct(value)
+        if field == "records":
+            return self._records(value)
+        if field in IDS and value not in NONE_IDS and (field, value) != ("session_id", 0):
+            return self._symbols.name(IDS[field], value)
+        if isinstance(value, memoryview | bytearray | bytes):
+            return bytes(value).hex()
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [self._value("", item) for item in value]
+        if field.endswith("error_code"):
+            return error_name(value)
+        if field in EPOCHS and value >= 0:
+            return "<epoch>"
+        if field in TIMES and value in NOW_MS:
+            return "<now>"
+        if field.endswith("message") and value is not None:
+            return NUMBER.sub(lambda number: "<now>" if int(number[0]) in NOW_MS else number[0], value)
+        if field == "port" and value == self._port:
+            return "<port>"
+        return value
+
+    def _struct(self, message: Any) -> Tree:
+        tree: dict[str, Tree] = {}
+        topic_id = getattr(message, "topic_id", ZERO_UUID)
+        if topic_id != ZERO_UUID:
+            self._symbols.name("topic", topic_id, getattr(message, "name", None))
+        for field in dataclasses.fields(message):
+            value = self._value(field.name, getattr(message, field.name))
+            key = KEYED.get(f"{type(message).__name__}.{field.name}")
+            tree[field.name] = _keyed(value, key) if key and value is not None else value
+        return tree
+
+    def _records(self, records: Any) -> Tree:
+        if records is None:
+            return None
+        try:
+            return [self._batch(header, batch) for header, batch in iterate_batches(records)]
+        except (ProtocolError, KafkaError) as error:
+            return f"<{type(error).__name__}>"
+
+    def _batch(self, header: Any, batch: memoryview) -> Tree:
+        tree = {name: self._value(name, value) for name, value in header._asdict().items()}
+        try:
+            check_crc(batch, header)
+            tree["crc"] = "right"
+        except CorruptBatch:
+            tree["crc"] = "wrong"
+        tree["payload"] = hashlib.sha256(batch[61:]).hexdigest()[:16]
+        tree["record"] = [
+            {
+                "offset": record.offset,
+                "timestamp": self._value("timestamp", record.timestamp_ms),
+                "key": self._value("", record.key),
+                "value": self._value("", record.value)[:200] if record.value is not None else None,
+                "headers": [[name, self._value("", content)] for name, content in record.headers],
+            }
+            for record in decode_records(batch)
+        ]
+        return tree
+
+
+def error_name(code: int) -> str:
+    """The name of an error code, or the code."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+def _keyed(items: Sequence[Tree], key: Callable[[Any], object]) -> Tree:
+    tree: dict[str, Tree] = {}
+    for item in items:
+        name = str(key(item))
+        while name in tree:
+            name += " again"
+        tree[name] = item
+    return tree
+
+
+def differences(kafka: Tree, ours: Tree, path: str = "") -> list[tuple[str, Tree, Tree]]:
+    """Where two trees differ: path of the field, Apache Kafka's value, ours."""
+    if isinstance(kafka, dict) and isinstance(ours, dict):
+        return [
+            found
+            for key in sorted(kafka.keys() | ours.keys())
+            for found in differences(kafka.get(key, ABSENT), ours.get(key, ABSENT), f"{path}.{key}".lstrip("."))
+        ]
+    if isinstance(kafka, list) and isinstance(ours, list) and len(kafka) == len(ours):
+        pairs = enumerate(zip(kafka, ours, strict=True))
+        return [found for at, (one, other) in pairs for found in differences(one, other, f"{path}.{at}".lstrip("."))]
+    return [] if kafka == ours and type(kafka) is type(ours) else [(path, kafka, ours)]

@@ -1,0 +1,81 @@
+"""What differs from Apache Kafka and is meant to, each with its reason.
+
+`KNOWN` lists the differences by script. Steps and paths are patterns (`*` stands for anything). An entry that covers
+nothing any more fails the test: then the difference is gone, and so should be the entry.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tests.differential.answers import ABSENT, CLOSED, Tree
+
+ANY = "<any>"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A difference in the steps and at the paths that match."""
+
+    step: str
+    path: str
+    reason: str
+    kafka: Tree = ANY
+    ours: Tree = ANY
+
+    def covers(self, step: str, path: str, kafka: Tree, ours: Tree) -> bool:
+        """Whether a difference found is this one."""
+        values = (self.kafka in (ANY, kafka)) and (self.ours in (ANY, ours))
+        return values and fnmatchcase(step, self.step) and fnmatchcase(path, self.path)
+
+
+NOT_SERVED = "ApiVersions names an API only when it is served."
+NO_ELR = (
+    "With eligible leader replicas (KIP-966) Apache Kafka keeps min.insync.replicas as a dynamic default of the "
+    "cluster. A partition here has one replica, and the default is a default."
+)
+NO_ID_FOR_NOTHING = "Apache Kafka gives an id even to a topic that is only validated; here an id is of a topic."
+CREATED_AT_ONCE = (
+    "Apache Kafka answers the first request for a topic it creates with an error, before the topic is there. Here the "
+    "answer comes when the topic serves."
+)
+KEPT_FOR_EVER = "A node keeps records until it is told otherwise (setting retention_ms)."
+STRICT_DECODING = (
+    "Apache Kafka takes any negative length for null, and puts U+FFFD for what is not UTF-8. "
+    "Here such a frame is malformed."
+)
+
+KNOWN: Mapping[str, Sequence[Known]] = {
+    "api_versions": (
+        Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
+        Known("*", "api_keys.66.max_version", "ListTransactions by a pattern is not served.", 2, 1),
+        Known("*", "supported_features.*", "Only features that are served are named.", ours=ABSENT),
+        Known("*", "finalized_features.*", "Only features that are served are named.", ours=ABSENT),
+    ),
+    "auto_create": (
+        Known("first asked for v9", "topics.ac-first.error_code", CREATED_AT_ONCE, ours="NONE"),
+        Known("first asked for v9", "topics.ac-first.partitions.0", CREATED_AT_ONCE, kafka=ABSENT),
+        Known(
+            "a name that collides v9",
+            "topics.ac.collides.error_code",
+            "Apache Kafka lets the client ask again and again for a topic it can never create. Here it is told why.",
+            "UNKNOWN_TOPIC_OR_PARTITION",
+            "INVALID_TOPIC_EXCEPTION",
+        ),
+    ),
+    "create_topics": (
+        Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
+        Known("*", "*.retention.ms.value", KEPT_FOR_EVER, ours="-1"),
+        Known("*", "topics.*.topic_id", NO_ID_FOR_NOTHING, ours="00" * 16),
+        Known("factor *", "topics.*.error_message", "There are no log directories that could be cordoned."),
+    ),
+    "create_topics_with_configs": (
+        Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
+        Known("*", "*.retention.ms.value", KEPT_FOR_EVER, ours="-1"),
+    ),
+    "metadata": (Known("zero id, no name v12", "*", "Apache Kafka fails inside; here the name is invalid."),),
+    "malformed": (
+        Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),
+        Known("a name that is not UTF-8 v1", "", STRICT_DECODING, ours=CLOSED),
+    ),
+}

@@ -1,0 +1,79 @@
+"""A broker under test and a connection to it that carries requests as they are, well formed or not."""
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.codec import decode_exact, encode
+from protocol.registry import APIS, Api
+from tests.support.raw_client import request_frame
+
+TIMEOUT_S = 10.0
+API_OF: dict[type, Api] = {api.request: api for api in APIS.values()}
+API_VERSIONS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One of the two brokers."""
+
+    name: str
+    host: str
+    port: int
+
+
+class ClosedError(Exception):
+    """The broker has closed the connection instead of answering."""
+
+
+class Wire:
+    """One connection. Answers come in the order of the requests."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._socket = socket.create_connection((peer.host, peer.port), timeout=TIMEOUT_S)
+        self._correlation_id = 0
+
+    def close(self) -> None:
+        """Close."""
+        self._socket.close()
+
+    def send(self, request: object, version: int) -> None:
+        """Send a request."""
+        self._correlation_id += 1
+        api = API_OF[type(request)]
+        body = encode(request, version)
+        self.send_bytes(
+            request_frame(api.key, version, body, correlation_id=self._correlation_id, client="differential")
+        )
+
+    def receive(self, request_type: type, version: int) -> Any:
+        """The next answer, as one to this type of request. Raises ClosedError."""
+        api = API_OF[request_type]
+        data = self.receive_bytes()
+        tagged = api.is_flexible(version) and api.key != API_VERSIONS
+        return decode_exact(api.response, data, version, 5 if tagged else 4)
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes as they are. A connection that is closed by now shows when one receives."""
+        try:
+            self._socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def receive_bytes(self) -> bytes:
+        """The next frame without its size. Raises ClosedError."""
+        (size,) = struct.unpack(">i", self._receive_exactly(4))
+        return self._receive_exactly(size)
+
+    def _receive_exactly(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            try:
+                received = self._socket.recv(min(1 << 20, count - len(data)))
+            except ConnectionResetError:
+                raise ClosedError from None
+            if not received:
+                raise ClosedError
+            data += received
+        return bytes(data)

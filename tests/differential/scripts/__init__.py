@@ -1,0 +1,6 @@
+"""The scripts, by what they are about."""
+
+from tests.differential.script import ScriptFunction
+from tests.differential.scripts import cluster, frames, topics
+
+ALL_SCRIPTS: tuple[ScriptFunction, ...] = (*cluster.SCRIPTS, *topics.SCRIPTS, *frames.SCRIPTS)

@@ -1,0 +1,53 @@
+"""Every script against both brokers."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.differential.answers import Tree, differences
+from tests.differential.conftest import Runner
+from tests.differential.known_differences import KNOWN
+from tests.differential.script import ScriptFunction
+from tests.differential.scripts import ALL_SCRIPTS
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+
+def found_in(runner: Runner, function: ScriptFunction) -> Iterator[tuple[str, str, Tree, Tree]]:
+    kafka, ours = runner.run(function)
+    assert [step.name for step in kafka] == [step.name for step in ours], "the script took different ways"
+    for one, other in zip(kafka, ours, strict=True):
+        for path, theirs, mine in differences(one.answer, other.answer):
+            yield one.name, path, theirs, mine
+
+
+def short(value: Tree) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+@pytest.mark.parametrize("function", ALL_SCRIPTS, ids=lambda function: function.__name__)
+def test_answers_as_apache_kafka_does(runner: Runner, function: ScriptFunction) -> None:
+    known = KNOWN.get(function.__name__, ())
+    used = set()
+    unexpected: dict[str, list[str]] = {}
+    for step, path, theirs, mine in found_in(runner, function):
+        covering = next((entry for entry in known if entry.covers(step, path, theirs, mine)), None)
+        if covering is not None:
+            used.add(known.index(covering))
+        else:
+            name, _, version = step.rpartition(" v")
+            what = f"{path or 'the whole'}\n    Apache Kafka: {short(theirs)}\n    ours:         {short(mine)}"
+            unexpected.setdefault(f"{name or step}: {what}", []).append(version)
+    found = [f"{what}\n    versions:     {', '.join(versions)}" for what, versions in unexpected.items()]
+    if found:
+        pytest.fail(f"{len(found)} differences:\n" + "\n".join(found), pytrace=False)
+    gone = [f"{entry.step}: {entry.path}" for at, entry in enumerate(known) if at not in used]
+    assert not gone, f"listed as known, but there is no such difference any more: {gone}"
+
+
+def test_scripts_have_names_of_their_own_and_known_differences_belong_to_one() -> None:
+    names = Counter(function.__name__ for function in ALL_SCRIPTS)
+    assert max(names.values()) == 1
+    assert set(KNOWN) <= set(names)
