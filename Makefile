@@ -39,7 +39,7 @@ bench: tools ## every benchmark, about a minute each (BENCH_ARGS= for the long r
 		$(BIN)/python -m benchmarks.$$module $(BENCH_ARGS) || exit 1; done
 
 soak: tools ## the randomised tests for longer
-	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 $(PYTEST_ARGS)
+	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 $(PYTEST_ARGS)
 
 soak-wal: setup ## 20,000 histories of the write-ahead log on a simulated disk
 	ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 tests/wal/test_histories.py $(PYTEST_ARGS)
