@@ -104,7 +104,7 @@ class DeltaWal:
         self._trim_offset = -1
         self._flushed_trim_offset = -1
         self._limit_offset = 0
-        """No block may end past it: the head offset durable in the header plus the ring."""
+        """No block may end past it: follows from the head offset durable in the header."""
         self._capacity_bytes = max(0, min(settings.capacity_bytes, device.size_bytes) - RING_POSITION)
         self._record_bytes_max = 0
         self._salt = 0
@@ -467,7 +467,9 @@ class DeltaWal:
 
     def _on_header(self, header: Header) -> None:
         """Use what a header write has made durable."""
-        self._limit_offset = header.head_offset + header.ring_bytes
+        # One page short of the ring: a recovery that finds the log's end on the last page needs the next one for its
+        # skip record.
+        self._limit_offset = header.head_offset + header.ring_bytes - PAGE_BYTES
         self._flushed_trim_offset = header.trim_offset
         if header.window_bytes > self._window.bound:
             self._window.grow(header.window_bytes)
