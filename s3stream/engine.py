@@ -332,7 +332,14 @@ class S3Stream:
         """Read what the log cache does not hold, and go on into it. For `Stream.read`."""
         self.stats.cold_reads += 1
         end = stream.committed_offset if end_offset is None else min(end_offset, stream.committed_offset)
-        batches = await self._reader.read(stream.stream_id, offset, bytes_max, end, stream.committed_offset)
+        try:
+            batches = await self._reader.read(stream.stream_id, offset, bytes_max, end, stream.committed_offset)
+        except OffsetOutOfRange:
+            # A trim took effect whose answer never came: learn of it, or the start would be offered again and again.
+            info = (await self._catalog.get_streams((stream.stream_id,))).get(stream.stream_id)
+            if info is not None:
+                stream.start_offset = max(stream.start_offset, info.start_offset)
+            raise
         next_offset = batches[-1].end_offset
         bytes_left = bytes_max - sum(len(batch.payload) for batch in batches)
         if bytes_left > 0 and next_offset >= stream.start_offset:
