@@ -82,8 +82,8 @@ async def history(chosen: list[tuple[str, object]], config: CompactionSettings) 
                         await compact(made, service, full=full)
                     case "wait", int(wait_ms):
                         made.clock.now += wait_ms
-            # A block is at most 20 kB (one batch) or 4 KiB (several).
-            assert service.stats.iteration_bytes_peak <= max(config.memory_bytes, 20_100)
+            # A block is at most one batch of 20 kB, or several joined.
+            assert service.stats.iteration_bytes_peak <= max(config.memory_bytes, config.block_bytes, 20_100)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
