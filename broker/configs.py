@@ -473,6 +473,8 @@ _BROKER_SETTINGS = (
     ("auto.create.topics.enable", _B, "true", ("topic", "auto_create")),
     ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
     ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
+    ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
+    ("group.consumer.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_ms")),
     ("group.initial.rebalance.delay.ms", _I, "3000", ("group", "initial_rebalance_delay_ms")),
     ("group.max.session.timeout.ms", _I, "1800000", ("group", "session_timeout_max_ms")),
     ("group.max.size", _I, str(INT_MAX), ("group", "members_max")),

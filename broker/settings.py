@@ -243,6 +243,18 @@ class GroupSettings(Area):
         description="A new group waits this long for more members (Kafka: group.initial.rebalance.delay.ms).",
     )
     members_max: int = Field(default=10_000, ge=1, description="Members of one group (Kafka: group.max.size).")
+    consumer_session_timeout_ms: int = Field(
+        default=45_000,
+        ge=1,
+        description="A member of a consumer group that is silent for this long is removed (Kafka: "
+        "group.consumer.session.timeout.ms).",
+    )
+    consumer_heartbeat_interval_ms: int = Field(
+        default=5_000,
+        ge=1,
+        description="How often members of a consumer group are asked to say that they are there (Kafka: "
+        "group.consumer.heartbeat.interval.ms).",
+    )
     offsets_retention_ms: int = Field(
         default=7 * 86_400_000,
         ge=1,

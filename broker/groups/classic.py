@@ -37,6 +37,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 class ClassicGroup:
     """One group. Every public method that takes `now` may set deadlines: look at `wake_ms` afterwards."""
 
+    group_type = "classic"
+
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY

@@ -11,8 +11,10 @@ from contextlib import suppress
 import structlog
 
 from broker.groups.classic import ClassicGroup
+from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_values import Topics
 from broker.groups.log import OFFSETS_TOPIC, InternalLog, InternalTopic, LogWriter
-from broker.groups.shard import GroupShard
+from broker.groups.shard import NO_TOPICS, GroupShard
 from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from s3stream.errors import StorageError
@@ -48,13 +50,20 @@ class GroupCoordinator:
     """All groups this node coordinates. Call `start`, keep `run` running, and `close` at the end."""
 
     def __init__(
-        self, topic: InternalTopic, settings: GroupSettings, *, now_ms: Callable[[], int], new_id: Callable[[], str]
+        self,
+        topic: InternalTopic,
+        settings: GroupSettings,
+        *,
+        now_ms: Callable[[], int],
+        new_id: Callable[[], str],
+        topics: Topics = lambda: NO_TOPICS,
     ) -> None:
         self.settings = settings
         self.now_ms = now_ms
         self.new_id = new_id
         """Makes the unique part of member ids."""
         self._topic = topic
+        self._topics = topics
         self._shards: list[GroupShard | None] | None = None
         self._opening = asyncio.Lock()
         self._unloaded = asyncio.Event()
@@ -81,7 +90,7 @@ class GroupCoordinator:
                 self._unloaded.set()
 
     def _new_shard(self, log: InternalLog) -> GroupShard:
-        shard = GroupShard(LogWriter(log), self.settings, now_ms=self.now_ms)
+        shard = GroupShard(LogWriter(log), self.settings, now_ms=self.now_ms, topics=self._topics)
         shard.loaded = log.next_offset == 0  # nothing was ever written: nothing to replay
         return shard
 
@@ -199,7 +208,7 @@ class GroupCoordinator:
         if shard is not None and shard.loaded:
             shard.end_transaction(producer_id, committed=committed)
 
-    def groups(self) -> Iterator[ClassicGroup]:
+    def groups(self) -> Iterator[ClassicGroup | ConsumerGroup]:
         """Yield all groups. Raises KafkaError while some are still being loaded."""
         for _, shard in self._led():
             _check_loaded(shard)

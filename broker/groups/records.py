@@ -1,12 +1,13 @@
 """Records of `__consumer_offsets`, byte for byte as Apache Kafka writes them, so that its tools can read ours.
 
 An offset is `OffsetCommitKey` v1 -> `OffsetCommitValue` v3 (v1 with an expiry time, which later versions lack), a
-classic group `GroupMetadataKey` v2 -> `GroupMetadataValue` v3; a null value deletes. Other kinds of key are kept as
-they are: a newer node may have written them.
+classic group `GroupMetadataKey` v2 -> `GroupMetadataValue` v3; a null value deletes. Those of consumer groups are in
+`broker.groups.consumer_records`. Other kinds of key are kept as they are: a newer node may have written them.
 """
 
 from typing import NamedTuple, TypeAlias
 
+from broker.groups.consumer_records import parse_key
 from broker.groups.log import KeyValue
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.values import GroupSnapshot, MemberSnapshot
@@ -43,6 +44,13 @@ class GroupRecord(NamedTuple):
     snapshot: GroupSnapshot | None
 
 
+class ConsumerRecord(NamedTuple):
+    """A piece of a consumer group, or its deletion."""
+
+    group_id: str
+    value: bytes | None
+
+
 class ForeignRecord(NamedTuple):
     """A record of a kind this version does not know."""
 
@@ -50,7 +58,7 @@ class ForeignRecord(NamedTuple):
     value: bytes | None
 
 
-Parsed: TypeAlias = OffsetRecord | GroupRecord | ForeignRecord
+Parsed: TypeAlias = OffsetRecord | GroupRecord | ConsumerRecord | ForeignRecord
 
 
 def offset_key(group_id: str, key: TopicPartition) -> bytes:
@@ -109,6 +117,8 @@ def parse(record: KeyValue) -> Parsed:
         return _parse_offset(record, kind)
     if kind == GROUP_KEY_VERSION:
         return _parse_group(record)
+    if (consumer_key := parse_key(record.key)) is not None:
+        return ConsumerRecord(consumer_key.group_id, record.value)
     return ForeignRecord(record.key, record.value)
 
 

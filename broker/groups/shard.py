@@ -1,8 +1,10 @@
 """The groups of one partition of `__consumer_offsets`: state machines, committed offsets, and the log they share.
 
-A shard runs the effects of the state machine: answers go to futures, snapshots to the log, deadlines to the loop's
-timers. It keeps true that memory shows what is durable: offsets and the `stored` snapshot of a group change only when
-the log has them, and nobody is answered before that.
+A shard runs the effects of the state machines: answers go to futures, snapshots to the log, deadlines to the loop's
+timers. It keeps true that memory shows what is durable: offsets and what is `stored` of a group change only when the
+log has them, and nobody is answered before that. An id names a classic group or a consumer group (which
+`broker.groups.consumer_shell` takes care of), never both; an empty one becomes the other kind when a member of that
+kind joins.
 """
 
 import asyncio
@@ -11,10 +13,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from broker.groups.classic import ClassicGroup
+from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_shell import BeatDone, ConsumerShell
+from broker.groups.consumer_values import Beat, TopicIdPartition, TopicImage, Topics
 from broker.groups.log import KeyValue, LogBatch, LogWriter, WriteDone
 from broker.groups.member import NEVER_MS
 from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
 from broker.groups.records import (
+    ConsumerRecord,
     ForeignRecord,
     GroupRecord,
     OffsetRecord,
@@ -30,21 +36,30 @@ from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 Answer = JoinAnswer | SyncAnswer
+NO_TOPICS = TopicImage(0)
 
 
 @dataclass(slots=True)
 class GroupEntry:
-    """A group with its offsets, its last durable snapshot and its timer."""
+    """A group with its offsets, what is durable of it, and its timer."""
 
-    group: ClassicGroup
+    machine: ClassicGroup | ConsumerShell
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     stored: GroupSnapshot | None = None
+    """Of a classic group; the shell of a consumer group has its own."""
     timer: asyncio.TimerHandle | None = None
     timer_ms: int = NEVER_MS
+
+    @property
+    def group(self) -> ClassicGroup | ConsumerGroup:
+        """The state machine. That of a consumer group is another one after a write that failed."""
+        return self.machine if isinstance(self.machine, ClassicGroup) else self.machine.group
 
     def topics_in_use(self) -> frozenset[str] | None:
         """Topics the group's consumers are subscribed to; None if members may be using anything."""
         group = self.group
+        if isinstance(group, ConsumerGroup):
+            return group.subscribed_topics()
         if group.protocol_type != "consumer" or group.protocol_name is None:
             return None if group.members else frozenset()
         topics: set[str] = set()
@@ -59,16 +74,26 @@ class GroupEntry:
 class GroupShard:
     """Groups that hash to one partition. Methods raise KafkaError with the code for the whole request."""
 
-    def __init__(self, writer: LogWriter, settings: GroupSettings, *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        writer: LogWriter,
+        settings: GroupSettings,
+        *,
+        now_ms: Callable[[], int],
+        topics: Topics = lambda: NO_TOPICS,
+    ) -> None:
         self.writer = writer
         self.loaded = False
         self.broken = False
         """The log cannot be read; its groups stay unavailable, and nothing is written over it."""
         self._settings = settings
         self._now_ms = now_ms
+        self._topics = topics
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, GroupEntry] = {}
         self._foreign: dict[bytes, bytes] = {}
+        self._found: dict[str, dict[bytes, bytes]] = {}
+        """While loading: the records of consumer groups, by group id."""
         self._open: dict[int, tuple[int, set[str]]] = {}
         """Epoch and groups of the producers that have committed offsets in an open transaction, by producer id."""
 
@@ -87,15 +112,20 @@ class GroupShard:
                 self.writer.written_bytes += record.size_bytes
         now = self._now()
         found = {group_id for group_id, kept in offsets.items() if kept}
-        for group_id in snapshots.keys() | found:
+        for group_id in snapshots.keys() | found | self._found.keys():
             stored = snapshots.get(group_id)
-            if stored is None:
-                group = ClassicGroup(group_id, self._settings)
+            machine: ClassicGroup | ConsumerShell
+            if group_id in self._found:
+                machine = ConsumerShell(group_id, self._settings, self.writer, self._found[group_id])
+                machine.restore(now)
+            elif stored is None:
+                machine = ClassicGroup(group_id, self._settings)
             else:
-                group = ClassicGroup.restore(group_id, self._settings, stored, now)
-            entry = GroupEntry(group, offsets.get(group_id, GroupOffsets()), stored)
+                machine = ClassicGroup.restore(group_id, self._settings, stored, now)
+            entry = GroupEntry(machine, offsets.get(group_id, GroupOffsets()), stored)
             self._entries[group_id] = entry
             self._arm(entry)
+        self._found = {}
         self.loaded = True
 
     def _replay_transactional(self, batch: LogBatch, producer: Producer, offsets: dict[str, GroupOffsets]) -> None:
@@ -130,6 +160,13 @@ class GroupShard:
                 snapshots.pop(group_id, None)
             case GroupRecord(group_id, GroupSnapshot() as snapshot):
                 snapshots[group_id] = snapshot
+            case ConsumerRecord(group_id, None):
+                kept_records = self._found.get(group_id, {})
+                kept_records.pop(record.key, None)
+                if not kept_records:
+                    self._found.pop(group_id, None)
+            case ConsumerRecord(group_id, bytes() as value):
+                self._found.setdefault(group_id, {})[record.key] = value
             case ForeignRecord(key, None):
                 self._foreign.pop(key, None)
             case ForeignRecord(key, bytes() as value):
@@ -139,7 +176,8 @@ class GroupShard:
         """Stop coordinating: cancel timers, tell those who wait to look for another coordinator."""
         self.loaded = False
         for entry in self._entries.values():
-            self._run(entry, entry.group.resign(self._now()))
+            if isinstance(entry.machine, ClassicGroup):
+                self._run(entry, entry.machine.resign(self._now()))
             if entry.timer is not None:
                 entry.timer.cancel()
         self._entries.clear()
@@ -150,6 +188,8 @@ class GroupShard:
         for group_id, entry in self._entries.items():
             if entry.stored is not None:
                 yield group_record(group_id, entry.stored)
+            if isinstance(entry.machine, ConsumerShell):
+                yield from (KeyValue(*item) for item in entry.machine.stored.items())
             for key, committed in entry.offsets.items():
                 yield offset_record(group_id, key, committed)
         for foreign_key, value in self._foreign.items():
@@ -176,30 +216,78 @@ class GroupShard:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             entry = self._create(group_id)
-        self._run(entry, entry.group.join(request, self._now()))
+        group = entry.group
+        if isinstance(group, ConsumerGroup):
+            if group.members:
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if request.member_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            entry, group = self._to_classic(entry, group)
+        self._run(entry, group.join(request, self._now()))
 
     def sync(self, group_id: str, request: Sync) -> None:
         """Handle SyncGroup; the ticket must be a future of a SyncAnswer."""
         entry = self._existing(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        if isinstance(entry.group, ConsumerGroup):
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         self._run(entry, entry.group.sync(request, self._now()))
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
         """Handle Heartbeat."""
         entry = self._entries.get(group_id)
-        if entry is None:
+        if entry is None or isinstance(entry.group, ConsumerGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = entry.group.heartbeat(member_id, group_instance_id, generation, self._now())
         self._arm(entry)
         return error
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ErrorCode]:
-        """Handle LeaveGroup: an error code for each."""
+        """Handle LeaveGroup: an error code for each. An administrator may remove members of consumer groups too."""
         entry = self._entries.get(group_id)
         if entry is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
-        errors, effects = entry.group.leave(leavers, self._now())
+        group = entry.group
+        if isinstance(group, ConsumerGroup):
+            errors = [group.remove(leaver.member_id, leaver.group_instance_id) for leaver in leavers]
+            self._changed(entry)
+            return errors
+        errors, effects = group.leave(leavers, self._now())
         self._run(entry, effects)
         return errors
+
+    def consumer_heartbeat(self, group_id: str, beat: Beat, done: BeatDone) -> None:
+        """Handle ConsumerGroupHeartbeat: `done` with the answer once what it says is durable, or with the error."""
+        entry = self._entries.get(group_id)
+        if entry is None or isinstance(entry.machine, ClassicGroup):
+            entry = self._join_as_consumer(group_id, entry, beat, done)
+        else:
+            entry.machine.heartbeat(beat, self._topics(), self._now(), done)
+        self._arm(entry)
+
+    def _join_as_consumer(self, group_id: str, entry: GroupEntry | None, beat: Beat, done: BeatDone) -> GroupEntry:
+        """Make a consumer group of nothing, or of an empty classic group, if this heartbeat may do that."""
+        if beat.epoch != 0 or (entry is not None and not _is_unused(entry)):
+            problem = "Consumer group {} not found." if entry is None else "Group {} is not a consumer group."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem.format(group_id))
+        shell = ConsumerShell(group_id, self._settings, self.writer)
+        before = [] if entry is None else [group_record(group_id, None)]
+        shell.heartbeat(beat, self._topics(), self._now(), done, before=before)
+        # It was not refused: from here on this is a consumer group.
+        return self._replace(entry, shell)
+
+    def _to_classic(self, entry: GroupEntry, group: ConsumerGroup) -> tuple[GroupEntry, ClassicGroup]:
+        """Turn an empty consumer group into a classic one."""
+        self.writer.write(group.kill())
+        classic = ClassicGroup(group.group_id, self._settings)
+        return self._replace(entry, classic), classic
+
+    def _replace(self, entry: GroupEntry | None, machine: ClassicGroup | ConsumerShell) -> GroupEntry:
+        """Put a group of the other kind in the place of an empty one; its offsets stay."""
+        if entry is not None and entry.timer is not None:
+            entry.timer.cancel()
+        created = GroupEntry(machine, GroupOffsets() if entry is None else entry.offsets)
+        self._entries[created.group.group_id] = created
+        return created
 
     # -- Offsets -----------------------------------------------------------------------------------------------------
 
@@ -212,6 +300,8 @@ class GroupShard:
         offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
         done: WriteDone,
         producer: Producer | None = None,
+        *,
+        speaks_epochs: bool = True,
     ) -> None:
         """Write offsets and call `done` when they are durable and visible, or have failed.
 
@@ -222,10 +312,9 @@ class GroupShard:
             if generation >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             entry = self._create(group_id)
-        error = entry.group.check_commit(
-            member_id, group_instance_id, generation, self._now(), transactional=producer is not None
-        )
-        self._arm(entry)
+        error = self._check_commit(entry, member_id, group_instance_id, generation, offsets, producer)
+        if not error and not speaks_epochs and producer is None and _has_member(entry, member_id):
+            error = ErrorCode.UNSUPPORTED_VERSION
         if error:
             raise KafkaError(error)
         if not offsets:
@@ -240,6 +329,27 @@ class GroupShard:
             return
         order = entry.offsets.begin(key for key, _ in offsets)
         self.writer.write(records, partial(self._committed, entry, offsets, order, done))
+
+    def _check_commit(
+        self,
+        entry: GroupEntry,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        producer: Producer | None,
+    ) -> ErrorCode:
+        group = entry.group
+        if isinstance(group, ConsumerGroup):
+            topics = self._topics().by_name
+            known = all(key.topic in topics for key, _ in offsets)
+            partitions = [TopicIdPartition(topics[key.topic].topic_id, key.partition) for key, _ in offsets if known]
+            return group.check_commit(member_id, generation, frozenset(partitions) if known else None)
+        error = group.check_commit(
+            member_id, group_instance_id, generation, self._now(), transactional=producer is not None
+        )
+        self._arm(entry)
+        return error
 
     def _committed(
         self,
@@ -268,10 +378,15 @@ class GroupShard:
         entry = self._entries.get(group_id)
         return entry.offsets if entry is not None else None
 
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return why offsets may not be read on behalf of a member, or NONE; classic groups do not ask."""
+        group = self.group(group_id)
+        return group.check_fetch(member_id, epoch) if isinstance(group, ConsumerGroup) else ErrorCode.NONE
+
     def delete_offsets(self, group_id: str, keys: Sequence[TopicPartition], done: WriteDone) -> list[ErrorCode]:
         """Delete offsets of topics that nobody in the group reads: an error code for each, `done` when durable."""
         entry = self._existing(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        if error := entry.group.check_delete_offsets():
+        if isinstance(entry.group, ClassicGroup) and (error := entry.group.check_delete_offsets()):
             raise KafkaError(error)
         in_use = entry.topics_in_use()
         errors = [
@@ -316,12 +431,12 @@ class GroupShard:
 
     # -- Groups ------------------------------------------------------------------------------------------------------
 
-    def group(self, group_id: str) -> ClassicGroup | None:
+    def group(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
         """Return a group to look at."""
         entry = self._entries.get(group_id)
         return entry.group if entry is not None else None
 
-    def groups(self) -> list[ClassicGroup]:
+    def groups(self) -> list[ClassicGroup | ConsumerGroup]:
         """Return all groups."""
         return [entry.group for entry in self._entries.values()]
 
@@ -333,15 +448,19 @@ class GroupShard:
         self._delete(entry, done)
 
     def _delete(self, entry: GroupEntry, done: WriteDone | None = None) -> None:
-        group_id = entry.group.group_id
-        entry.group.kill()
+        group = entry.group
+        group_id = group.group_id
+        if isinstance(group, ConsumerGroup):
+            gone = group.kill()
+        else:
+            group.kill()
+            gone = [group_record(group_id, None)]
         if entry.timer is not None:
             entry.timer.cancel()
         del self._entries[group_id]
         # Commits still on their way to the log come before these records, so they are deleted too.
         records = [offset_record(group_id, key, None) for key in entry.offsets.known()]
-        records.append(group_record(group_id, None))
-        self.writer.write(records, done)
+        self.writer.write(records + gone, done)
 
     def expire(self, group_id: str) -> None:
         """Drop the offsets of a group that have outlived their retention, and the group if it is empty then."""
@@ -350,8 +469,7 @@ class GroupShard:
             return
         since = _unused_since(entry)
         expired = entry.offsets.expired(self._now_ms(), self._settings.offsets_retention_ms, since)
-        group = entry.group
-        if group.state is GroupState.EMPTY and not group.pending and entry.offsets.known() == set(expired):
+        if _is_unused(entry) and entry.offsets.known() == set(expired):
             self._delete(entry)
         else:
             self._drop_offsets(entry, expired)
@@ -391,8 +509,14 @@ class GroupShard:
             entry.stored = write.snapshot
         if error == ErrorCode.MESSAGE_TOO_LARGE:
             error = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka says it to members of a group that is too big to store
-        if write.then is not None:
+        if write.then is not None and isinstance(entry.group, ClassicGroup):
             self._run(entry, entry.group.written(write.then, error, self._now()))
+
+    def _changed(self, entry: GroupEntry) -> None:
+        """Write what has changed in a consumer group, outside of a heartbeat."""
+        assert isinstance(entry.machine, ConsumerShell), "classic groups say what they write"
+        entry.machine.write()
+        self._arm(entry)
 
     def _arm(self, entry: GroupEntry) -> None:
         """Make sure the group is woken at its next deadline; a timer that comes early only looks and sets the next."""
@@ -409,8 +533,26 @@ class GroupShard:
         # The loop may call up to its clock's resolution early.
         now = Now(max(now.loop_ms, entry.timer_ms), now.wall_ms)
         entry.timer, entry.timer_ms = None, NEVER_MS
-        if self._entries.get(entry.group.group_id) is entry:
+        if self._entries.get(entry.group.group_id) is not entry:
+            return
+        if isinstance(entry.group, ConsumerGroup):
+            entry.group.tick(now)
+            self._changed(entry)
+        else:
             self._run(entry, entry.group.tick(now))
+
+
+def _has_member(entry: GroupEntry, member_id: str) -> bool:
+    """Whether a consumer group has this member."""
+    return isinstance(entry.group, ConsumerGroup) and member_id in entry.group.members
+
+
+def _is_unused(entry: GroupEntry) -> bool:
+    """Whether a group has no members, and nobody is about to become one."""
+    group = entry.group
+    if isinstance(group, ConsumerGroup):
+        return not group.members
+    return group.state is GroupState.EMPTY and not group.pending
 
 
 def _hand_back(ticket: object, answer: Answer) -> None:
@@ -422,6 +564,9 @@ def _hand_back(ticket: object, answer: Answer) -> None:
 def _unused_since(entry: GroupEntry) -> Callable[[TopicPartition, CommittedOffset], int | None]:
     """Return from when on retention counts: an unused offset's commit, or the moment its group became empty."""
     group = entry.group
+    if isinstance(group, ConsumerGroup):
+        subscribed = group.subscribed_topics()
+        return lambda key, committed: None if key.topic in subscribed else committed.commit_timestamp_ms
     if group.state is GroupState.EMPTY and group.protocol_type is not None and group.state_timestamp_ms != -1:
         empty_since_ms = group.state_timestamp_ms
         return lambda *_: empty_since_ms

@@ -17,7 +17,7 @@ __all__ = ["KEY", "handle", "unsupported_version"]
 
 FEATURES_FROM_ZERO_SINCE = 4
 """Clients of version 3 do not take a feature whose versions begin with 0: as in Kafka they are not told of it."""
-FEATURES = {"transaction.version": 2}
+FEATURES = {"group.version": 1, "transaction.version": 2}
 """Features whose version a client goes by, all at their newest."""
 _SUPPORTED = [SupportedFeatureKey(name=name, max_version=version) for name, version in FEATURES.items()]
 _FINALIZED = [

@@ -34,11 +34,12 @@ def _described(node: Node, group_id: str, version: int, operations: int) -> Desc
         group = node.groups.shard(group_id).group(group_id)
     except KafkaError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-    if group is None:
+    if not isinstance(group, ClassicGroup):
         found = version < NOT_FOUND_VERSION
+        problem = f"Group {group_id} {'not found' if group is None else 'is not a classic group'}."
         return DescribedGroup(
             error_code=ErrorCode.NONE if found else ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=None if found else f"Group {group_id} not found.",
+            error_message=None if found else problem,
             group_id=group_id,
             group_state=GroupState.DEAD,
             authorized_operations=operations,

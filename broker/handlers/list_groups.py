@@ -7,7 +7,6 @@ from protocol.messages import list_groups
 from protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 KEY = list_groups.KEY
-GROUP_TYPE = "classic"
 
 
 def handle(node: Node, request: ListGroupsRequest, context: Exchange) -> ListGroupsResponse:  # noqa: ARG001 - every handler's signature
@@ -20,10 +19,10 @@ def handle(node: Node, request: ListGroupsRequest, context: Exchange) -> ListGro
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state,
-                group_type=GROUP_TYPE,
+                group_type=group.group_type,
             )
             for group in node.groups.groups()
-            if (not states or group.state.lower() in states) and (not types or GROUP_TYPE in types)
+            if (not states or group.state.lower() in states) and (not types or group.group_type in types)
         ]
     except KafkaError as error:
         return ListGroupsResponse(error_code=error.code)

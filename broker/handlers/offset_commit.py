@@ -19,6 +19,8 @@ from protocol.messages.offset_commit import (
 )
 
 KEY = offset_commit.KEY
+MEMBER_EPOCH_VERSION = 9
+"""From here on members of consumer groups may commit (KIP-848)."""
 TOPIC_ID_VERSION = 10
 NO_RETENTION_MS = -1
 
@@ -39,6 +41,7 @@ def handle(node: Node, request: OffsetCommitRequest, context: Exchange) -> Offse
             request.generation_id_or_member_epoch,
             offsets,
             lambda error: context.complete(_response(request, refused, _commit_error(error))),
+            speaks_epochs=context.api_version >= MEMBER_EPOCH_VERSION,
         )
     except KafkaError as error:
         return _response(request, refused, error.code)

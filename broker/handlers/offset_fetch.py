@@ -67,6 +67,8 @@ def handle(node: Node, request: OffsetFetchRequest, context: Exchange) -> Offset
 
 def _group(node: Node, asked: OffsetFetchRequestGroup, version: int, *, stable: bool) -> OffsetFetchResponseGroup:
     try:
+        if error := node.groups.shard(asked.group_id).check_fetch(asked.group_id, asked.member_id, asked.member_epoch):
+            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
         found = _find(node, asked.group_id, asked.topics, version, stable=stable)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)

@@ -1,0 +1,86 @@
+"""The thin shell of one consumer group: writes what its state machine has changed, and answers when that is durable.
+
+The machine moves on at once, ahead of the log; the shell keeps what is durable beside it. An answer leaves only when
+all that the machine knew when it was made is in the log, and a write that fails puts the machine back to what is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_values import Beat, BeatAnswer, TopicImage
+from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogWriter
+from broker.groups.values import Now
+from broker.settings import GroupSettings
+from protocol.errors import ErrorCode, KafkaError
+
+BeatDone: TypeAlias = Callable[[BeatAnswer | KafkaError], None]
+"""Called with the answer to a heartbeat. Must not raise."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """Records on their way to the log, and the answers that wait for them."""
+
+    records: Sequence[KeyValue]
+    waiting: list[tuple[BeatDone, BeatAnswer]] = field(default_factory=list)
+
+
+class ConsumerShell:
+    """A consumer group and what is durable of it (`stored`, record by record)."""
+
+    def __init__(
+        self, group_id: str, settings: GroupSettings, writer: LogWriter, stored: Mapping[bytes, bytes] | None = None
+    ) -> None:
+        self.group = ConsumerGroup(group_id, settings)
+        self.stored = dict(stored or {})
+        self._group_id = group_id
+        self._settings = settings
+        self._writer = writer
+        self._newest: _Flight | None = None
+        self._now = Now(0, 0)
+
+    def restore(self, now: Now) -> ConsumerGroup:
+        """Rebuild the group from what is durable. Raises MalformedMessage."""
+        self.group = ConsumerGroup.restore(self._group_id, self._settings, self.stored, now)
+        return self.group
+
+    def heartbeat(
+        self, beat: Beat, topics: TopicImage, now: Now, done: BeatDone, *, before: Sequence[KeyValue] = ()
+    ) -> None:
+        """Handle a heartbeat; `before` is written ahead of what it changes. Raises KafkaError, with nothing changed."""
+        self._now = now
+        answer = self.group.heartbeat(beat, topics, now)
+        self.write(before)
+        if self._newest is None:
+            done(answer)
+        else:
+            self._newest.waiting.append((done, answer))
+
+    def write(self, before: Sequence[KeyValue] = ()) -> None:
+        """Write what has changed. Raises UNKNOWN_SERVER_ERROR, as Kafka, if the group is too big to store."""
+        changed = self.group.pending_records()
+        if any(record.size_bytes > BATCH_BYTES_MAX for record in changed):
+            self.group = ConsumerGroup.restore(self._group_id, self._settings, self.group.written, self._now)
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of group {self._group_id} is too large")
+        if not changed:
+            return
+        self.group.mark_written(changed)
+        flight = self._newest = _Flight(changed)
+        self._writer.write([*before, *changed], partial(self._written, flight))
+
+    def _written(self, flight: _Flight, error: ErrorCode) -> None:
+        if self._newest is flight:
+            self._newest = None
+        if error:
+            self.restore(self._now)
+        else:
+            for key, value in flight.records:
+                if value is None:
+                    self.stored.pop(key, None)
+                else:
+                    self.stored[key] = value
+        for done, answer in flight.waiting:
+            done(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) if error else answer)

@@ -1,0 +1,82 @@
+"""ConsumerGroupDescribe: state, epochs and members of consumer groups, with what they have and shall have (KIP-848)."""
+
+from collections.abc import Set as AbstractSet
+
+from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_member import ConsumerMember
+from broker.groups.consumer_records import by_topic
+from broker.groups.consumer_values import TopicIdPartition
+from broker.handlers.describe_groups import ALL_GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import consumer_group_describe
+from protocol.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+
+KEY = consumer_group_describe.KEY
+USES_CONSUMER_PROTOCOL = 1
+
+
+def handle(node: Node, request: ConsumerGroupDescribeRequest, context: Exchange) -> ConsumerGroupDescribeResponse:  # noqa: ARG001 - every handler's signature
+    """Answer at once."""
+    operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
+    return ConsumerGroupDescribeResponse(
+        groups=[_described(node, group_id, operations) for group_id in request.group_ids]
+    )
+
+
+def _described(node: Node, group_id: str, operations: int) -> DescribedGroup:
+    try:
+        group = node.groups.members_shard(group_id).group(group_id)
+    except KafkaError as error:
+        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+    if not isinstance(group, ConsumerGroup):
+        problem = "not found" if group is None else "is not a consumer group"
+        return DescribedGroup(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} {problem}.",
+            group_id=group_id,
+        )
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.assignor,
+        members=[_member(node, group, member) for member in group.members.values()],
+        authorized_operations=operations,
+    )
+
+
+def _member(node: Node, group: ConsumerGroup, member: ConsumerMember) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topic_names),
+        subscribed_topic_regex=member.topic_regex,
+        assignment=_assignment(node, member.assigned.keys()),
+        target_assignment=_assignment(node, group.targets.get(member.member_id, frozenset())),
+        member_type=USES_CONSUMER_PROTOCOL,
+    )
+
+
+def _assignment(node: Node, partitions: AbstractSet[TopicIdPartition]) -> Assignment:
+    """Name the topics; one that is deleted has no name to give."""
+    topics = []
+    for topic_id, found in by_topic(partitions):
+        topic = node.topics.get_by_id(topic_id)
+        if topic is not None:
+            numbers = [partition for _, partition in found]
+            topics.append(TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=numbers))
+    return Assignment(topic_partitions=topics)

@@ -1,0 +1,125 @@
+"""ConsumerGroupHeartbeat: join, stay in and leave a consumer group (KIP-848). Answered when what it says is durable."""
+
+from collections.abc import Sequence
+
+from broker.groups.consumer_assignors import ASSIGNORS
+from broker.groups.consumer_records import by_topic
+from broker.groups.consumer_values import (
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    Beat,
+    BeatAnswer,
+    Partitions,
+    TopicIdPartition,
+)
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import consumer_group_heartbeat
+from protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+KEY = consumer_group_heartbeat.KEY
+CLIENT_MADE_ID_VERSION = 1
+"""From here on the client makes its member id, so that a retried join is not a second member (KIP-1082)."""
+
+
+def handle(
+    node: Node, request: ConsumerGroupHeartbeatRequest, context: Exchange
+) -> ConsumerGroupHeartbeatResponse | None:
+    """Check what does not depend on the group, hand the request to it; None when the answer comes later."""
+
+    def done(answer: BeatAnswer | KafkaError) -> None:
+        context.complete(_refusal(answer) if isinstance(answer, KafkaError) else _response(node, answer))
+
+    try:
+        shard = node.groups.shard(request.group_id) if request.group_id else None
+        _check(request, context.api_version)
+        assert shard is not None, "a request without a group id is refused"
+        shard.consumer_heartbeat(request.group_id, _beat(node, request, context), done)
+    except KafkaError as refused:
+        return _refusal(refused)
+    return None
+
+
+def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+    """Raise what Kafka raises, in its words."""
+    epoch = request.member_epoch
+    if not request.group_id:
+        raise _invalid("GroupId can't be empty.")
+    if request.instance_id == "":
+        raise _invalid("InstanceId can't be empty.")
+    if request.rack_id == "":
+        raise _invalid("RackId can't be empty.")
+    if not request.member_id and (version >= CLIENT_MADE_ID_VERSION or epoch != 0):
+        raise _invalid("MemberId can't be empty.")
+    if epoch == 0:
+        _check_join(request)
+    elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        raise _invalid("InstanceId can't be null.")
+    elif epoch < LEAVE_STATIC_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    assignor = request.server_assignor
+    if assignor is not None and assignor not in ASSIGNORS:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {assignor} is not supported. Supported assignors: {', '.join(ASSIGNORS)}.",
+        )
+
+
+def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
+    if request.rebalance_timeout_ms == -1:
+        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+    if request.topic_partitions is None or request.topic_partitions:
+        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+
+
+def _invalid(problem: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, problem)
+
+
+def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, context: Exchange) -> Beat:
+    return Beat(
+        member_id=request.member_id or node.groups.new_id(),
+        epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        topic_names=request.subscribed_topic_names,
+        topic_regex=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+    )
+
+
+def _owned(topics: Sequence[TopicPartitions]) -> Partitions:
+    return frozenset(TopicIdPartition(topic.topic_id, partition) for topic in topics for partition in topic.partitions)
+
+
+def _response(node: Node, answer: BeatAnswer) -> ConsumerGroupHeartbeatResponse:
+    leaving = answer.epoch in {LEAVE_EPOCH, LEAVE_STATIC_EPOCH}
+    assignment = None
+    if answer.assignment is not None:
+        topics = [
+            TopicPartitions(topic_id=topic_id, partitions=[partition for _, partition in partitions])
+            for topic_id, partitions in by_topic(answer.assignment)
+        ]
+        assignment = Assignment(topic_partitions=topics)
+    return ConsumerGroupHeartbeatResponse(
+        member_id=answer.member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=0 if leaving else node.settings.group.consumer_heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
+def _refusal(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
