@@ -173,6 +173,14 @@ async def test_produces_start_at_once_and_are_answered_in_order(harness: Harness
     assert len(harness.transport.writes) == 1, "a run of answers is one write"
 
 
+async def test_an_answer_leaves_while_those_behind_wait(harness: Harness) -> None:
+    harness.send(PRODUCE, PRODUCE, PRODUCE)
+    for at in range(3):
+        harness.answer(at)
+        await asyncio.sleep(0)
+        assert harness.answered == [100, 101, 102][: at + 1]
+
+
 async def test_other_requests_wait_for_those_before_and_hold_those_behind(harness: Harness) -> None:
     harness.feed(
         b"".join(
@@ -222,11 +230,12 @@ async def test_reading_stops_at_too_many_bytes(harness: Harness) -> None:
 
 
 async def test_a_frame_under_way_is_always_finished(harness: Harness) -> None:
-    frame = request_frame(PRODUCE, 9, bytes(900_000))
-    harness.send(PRODUCE, size=500_000)
-    harness.feed(frame[:700_000])
+    frame = request_frame(PRODUCE, 9, bytes(200_000))
+    harness.send(PRODUCE, size=1_000_000)
+    harness.feed(frame[:100_000])
+    assert harness.hub.held > harness.hub.connection_bytes_max
     assert harness.reading(), "only its rest can free its memory"
-    harness.feed(frame[700_000:])
+    harness.feed(frame[100_000:])
     assert not harness.reading()
 
 
