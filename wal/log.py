@@ -211,6 +211,7 @@ class DeltaWal:
     async def _go_on_at(self, end: ScanEnd, *, live_records: int) -> None:
         """Make durable that the log goes on at the next offset, and take appends."""
         header = self._header.header
+        assert end.needs_skip or end.end_offset == end.next_offset, f"no page for a skip record: {end}"
         if live_records and end.needs_skip:
             page = aligned_buffer(PAGE_BYTES)
             at = page_up(end.end_offset)
