@@ -6,7 +6,7 @@ Kafka has and means nothing here is accepted (tools set it), and its documentati
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from broker.settings import Settings
@@ -73,13 +73,16 @@ class ConfigDef:
                     )
         if isinstance(parsed, int | float):
             self._check_range(parsed)
-        elif isinstance(parsed, list) and self.items and parsed != ["*"]:
-            if not all(re.fullmatch(self.items, item) for item in parsed):
-                raise _invalid(
-                    f"Invalid value [{', '.join(parsed)}] for configuration {self.name}: {self.name} must be the "
-                    "literal '*' or a list of replicas in the following format: "
-                    "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
-                )
+        elif isinstance(parsed, list) and self.items:
+            self._check_items(parsed)
+
+    def _check_items(self, items: list[str]) -> None:
+        if items != ["*"] and not all(re.fullmatch(self.items, item) for item in items):
+            raise _invalid(
+                f"Invalid value [{', '.join(items)}] for configuration {self.name}: {self.name} must be the literal "
+                "'*' or a list of replicas in the following format: "
+                "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+            )
 
     def _check_range(self, value: float) -> None:
         low, high = self.minimum, self.maximum
@@ -157,11 +160,9 @@ def _def(  # a table row: positional on purpose
     choices: tuple[str, ...] = (),
     low: float | None = None,
     high: float | None = None,
-    also: int | None = None,
-    items: str = "",
 ) -> ConfigDef:
     effect = _NO_EFFECT not in documentation
-    return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high, effect, also, items)
+    return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high, effect)
 
 
 _REPLICA = r"\d+:\d+"
@@ -191,13 +192,8 @@ _TOPIC_DEFS = (
         broker="compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
-    _def(
-        "compression.gzip.level",
-        _I,
-        "-1",
-        "Level where the type is gzip; -1: gzip's own.",
-        low=1,
-        high=9,
+    replace(
+        _def("compression.gzip.level", _I, "-1", "Level where the type is gzip; -1: gzip's own.", low=1, high=9),
         also=-1,
     ),
     _def("compression.lz4.level", _I, "9", "Level where the type is lz4.", low=1, high=17),
@@ -241,7 +237,9 @@ _TOPIC_DEFS = (
         broker="log.flush.interval.ms",
         low=0,
     ),
-    _def("follower.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY, items=_REPLICA),
+    replace(
+        _def("follower.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY), items=_REPLICA
+    ),
     _def(
         "index.interval.bytes",
         _I,
@@ -250,7 +248,9 @@ _TOPIC_DEFS = (
         broker="log.index.interval.bytes",
         low=0,
     ),
-    _def("leader.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY, items=_REPLICA),
+    replace(
+        _def("leader.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY), items=_REPLICA
+    ),
     _def(
         "local.retention.bytes",
         _L,
@@ -428,7 +428,8 @@ def _check_together(configs: Mapping[str, str]) -> None:
         )
     if configs.get("remote.storage.enable", "").strip().lower() == "true":
         raise _invalid(
-            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
         )
 
 

@@ -6,7 +6,7 @@ CRC, are patched in place. What is checked, in Kafka's order: framing, magic, si
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -14,6 +14,7 @@ from crc32c import crc32c
 from broker.configs import TopicConfig
 from broker.leader_epochs import LeaderEpochs
 from broker.producers import ProducerStates
+from broker.record_checks import check_keys, check_timestamps
 from broker.transactions.in_partition import PartitionTransactions
 from protocol.batch import (
     CHECKED_POSITION,
@@ -33,7 +34,7 @@ from protocol.batch import (
 )
 from protocol.compression import Compression
 from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
-from protocol.records import ControlType, build_marker, control_record, decode_records
+from protocol.records import ControlType, build_marker, control_record, decode_records, recompress
 from s3stream.errors import CorruptObject, StorageFull
 from s3stream.model import StreamBatch
 from s3stream.stream import Stream
@@ -43,6 +44,11 @@ SNAPSHOT_VERSION = 2
 _PLAIN_ATTRIBUTES_END = Compression.ZSTD.value
 """Attributes below are a codec that every version may use, and nothing else."""
 _SNAPSHOT_HEAD = struct.Struct(">Bqq")
+_LENGTH_POSITION = 8
+_LENGTH = struct.Struct(">i")
+_MAGIC = struct.Struct(">b")
+_RECORD_BYTES_MIN = 14
+"""What even the oldest format of a record takes; Kafka takes nothing shorter for one."""
 Verify = Callable[["Partition", int, int], None]
 """Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
 Waiter = Callable[["Partition", int], None]
@@ -177,7 +183,7 @@ class Partition:
         view, header = self._checked(records, api_version, now_ms)
         config = self.config
         if config.compacted:
-            _check_keys(view)
+            check_keys(view, self)
         count = header.record_count
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, count)
@@ -186,6 +192,8 @@ class Partition:
                 return Appended(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
             if header.is_transactional or self.transactions.open:
                 self._check_transaction(header, verify)
+        if config.compression is not None and config.compression != header.compression:
+            view = memoryview(recompress(view, config.compression, level=config.compression_level))
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp
         if config.log_append_time:
@@ -220,7 +228,9 @@ class Partition:
         known = self.transactions.check_data(header.producer_id, transactional=transactional)
         if transactional and not known:
             if verify is None:
-                raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{self} is part of no transaction")
+                raise KafkaError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transactional id"
+                )
             verify(self, header.producer_id, header.producer_epoch)
 
     def append_marker(
@@ -328,7 +338,7 @@ class Partition:
                 return view, header
         view, header = self._parse(records, api_version)
         self._check_batch(view, header)
-        self._check_timestamps(header, now_ms)
+        self._check_timestamps(view, header, now_ms)
         return view, header
 
     def _parse(self, records: Buffer | None, api_version: int) -> tuple[memoryview, BatchHeader]:
@@ -336,11 +346,7 @@ class Partition:
         if records is None or len(records) < MAGIC_POSITION + 1:
             raise InvalidRecord("Produce requests must have at least one record batch per partition")
         view = memoryview(records)
-        if view[MAGIC_POSITION] != MAGIC:
-            raise InvalidRecord(
-                f"Produce requests with version {api_version} are only allowed to contain record batches "
-                f"with magic version {MAGIC}, found {view[MAGIC_POSITION]}"
-            )
+        _check_head(view, api_version)
         size = int.from_bytes(view[8:12], "big", signed=True) + LOG_OVERHEAD_BYTES
         if size < HEADER_BYTES:
             raise CorruptBatch(f"record batch of {size} bytes, less than its header of {HEADER_BYTES}")
@@ -374,23 +380,18 @@ class Partition:
             )
         check_crc(view, header)
         check_client_batch(header)
+        if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id"
+            )
 
-    def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
+    def _check_timestamps(self, view: memoryview, header: BatchHeader, now_ms: int) -> None:
         config = self.config
         if config.log_append_time:
             return
         if header.is_log_append_time:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to log append time")
-        if header.max_timestamp > now_ms + config.timestamp_after_max_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {header.max_timestamp} is more than {config.timestamp_after_max_ms} ms after {now_ms}",
-            )
-        if 0 <= header.base_timestamp < now_ms - config.timestamp_before_max_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {header.base_timestamp} is more than {config.timestamp_before_max_ms} ms before {now_ms}",
-            )
+        check_timestamps(view, header, config, now_ms)
 
     def _replay(self, batch: StreamBatch) -> None:
         """Bring the producer state forward over a batch found in the WAL."""
@@ -449,10 +450,18 @@ class Partition:
             waiter(self, self.appended_bytes)
 
 
-def _check_keys(view: memoryview) -> None:
-    keyless: Sequence[int] = [at for at, record in enumerate(decode_records(view)) if record.key is None]
-    if keyless:
-        raise InvalidRecord("Compacted topic cannot accept message without key")
+def _check_head(view: memoryview, api_version: int) -> None:
+    """What Kafka looks at before it takes bytes for a batch: the length, then the magic."""
+    (length,), (magic,) = _LENGTH.unpack_from(view, _LENGTH_POSITION), _MAGIC.unpack_from(view, MAGIC_POSITION)
+    if length < _RECORD_BYTES_MIN:
+        raise CorruptBatch(f"Record size {length} is less than the minimum record overhead ({_RECORD_BYTES_MIN})")
+    if not 0 <= magic <= MAGIC:
+        raise CorruptBatch(f"Invalid magic found in record: {magic}")
+    if magic != MAGIC:
+        raise InvalidRecord(
+            f"Produce requests with version {api_version} are only allowed to contain record batches "
+            f"with magic version {MAGIC}, found {magic}"
+        )
 
 
 _State = tuple[MaxTimestamp, LeaderEpochs, PartitionTransactions, ProducerStates]

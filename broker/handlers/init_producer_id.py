@@ -4,6 +4,7 @@ from broker.net.connection import Exchange
 from broker.node import Node
 from broker.producers import Producer
 from broker.transactions.errors import code_for_old
+from protocol.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.init_producer_id import KEY, InitProducerIdRequest, InitProducerIdResponse
 from s3stream.errors import StorageError
@@ -15,7 +16,7 @@ FENCED_VERSION = 4
 
 async def handle(node: Node, request: InitProducerIdRequest, context: Exchange) -> InitProducerIdResponse:
     """Give a new id with epoch 0 to every producer without a transactional id, as Kafka does."""
-    if (request.producer_id < 0) != (request.producer_epoch < 0):
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return _failed(ErrorCode.INVALID_REQUEST)
     try:
         if request.transactional_id is None:

@@ -7,6 +7,7 @@ order of batches stays that of the requests.
 """
 
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from broker.groups.offsets import TopicPartition
@@ -14,12 +15,14 @@ from broker.net.connection import Exchange
 from broker.node import Node
 from broker.partition import Partition
 from broker.producers import Producer
+from broker.record_checks import RecordsRefused
 from broker.topics import INTERNAL_TOPICS
 from broker.transactions.errors import code_for_writer
 from broker.transactions.machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
     KEY,
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -37,6 +40,18 @@ ABORTABLE_SINCE = 11
 ADDS_TO_TRANSACTION_SINCE = 12
 """From here on a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
 _WORTH_ADDING = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
+_WITHOUT_START = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Refusals that Kafka answers without the partition's start."""
 
 
 class _NotInTransaction(Exception):
@@ -105,7 +120,7 @@ class _Call:
             except (StorageFull, _NotInTransaction):
                 return False
             except KafkaError as error:
-                result = self._failure(data, error.code, error.message)
+                result = self._refusal(topic, data, error)
             except StorageError as error:
                 result = self._failure(data, _code_of(error), str(error))
             self._results.append(result)
@@ -134,6 +149,22 @@ class _Call:
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return topics.partition_of(found, index)
+
+    def _refusal(
+        self, topic: TopicProduceData, data: PartitionProduceData, error: KafkaError
+    ) -> PartitionProduceResponse:
+        """The answer to a batch the partition refuses: with its start, and the records that are at fault."""
+        result = self._failure(data, error.code, error.message)
+        if error.code in _WITHOUT_START:
+            return result
+        errors = error.errors if isinstance(error, RecordsRefused) else ()
+        return replace(
+            result,
+            log_start_offset=self._find(topic, data.index).stream.start_offset,
+            record_errors=[
+                BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=what) for at, what in errors
+            ],
+        )
 
     def _failure(self, data: PartitionProduceData, code: ErrorCode, message: str) -> PartitionProduceResponse:
         self.failed = True

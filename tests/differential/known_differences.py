@@ -40,6 +40,18 @@ CREATED_AT_ONCE = (
     "answer comes when the topic serves."
 )
 KEPT_FOR_EVER = "A node keeps records until it is told otherwise (setting retention_ms)."
+SAYS_WHY = "Apache Kafka gives the code alone. Here a message says what is wrong with the batch."
+START_OF_LOG = (
+    "Apache Kafka leaves the start of the log out of some refusals. Here a partition that is known has it in all."
+)
+NOT_LOOKED_INTO = (
+    "Apache Kafka reads every record of a batch. Here a batch is taken as the producer made it when its header agrees "
+    "with itself and with its checksum."
+)
+DUPLICATE_TIME = (
+    "Apache Kafka answers a duplicate with its batch's largest timestamp as if the broker had set it. "
+    "Here that field is of topics with LogAppendTime."
+)
 STRICT_DECODING = (
     "Apache Kafka takes any negative length for null, and puts U+FFFD for what is not UTF-8. "
     "Here such a frame is malformed."
@@ -72,6 +84,39 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "create_topics_with_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("*", "*.retention.ms.value", KEPT_FOR_EVER, ours="-1"),
+    ),
+    "produce_good": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
+    "produce_bad": (
+        Known("*", "*.error_message", SAYS_WHY, kafka=None),
+        Known("*", "*.log_start_offset", START_OF_LOG, -1, 0),
+        Known(
+            "unknown codec *",
+            "*.error_code",
+            "Apache Kafka fails inside; here the error is named.",
+            "UNKNOWN_SERVER_ERROR",
+            "UNSUPPORTED_COMPRESSION_TYPE",
+        ),
+        Known("count and delta *", "*.partition_responses.0.*", NOT_LOOKED_INTO),
+        Known("gzip without gzip *", "*.partition_responses.0.*", NOT_LOOKED_INTO),
+        Known("zstd without zstd *", "*.partition_responses.0.*", NOT_LOOKED_INTO),
+        Known(
+            "log append time bit *",
+            "*.partition_responses.0.*",
+            "Apache Kafka keeps a batch whose producer claims that the broker has set its time. Here that is refused.",
+        ),
+        Known(
+            "the same partition twice *",
+            "*.partition_responses.0 again",
+            "Apache Kafka keeps the last of them and drops the others. Here both are written.",
+            kafka=ABSENT,
+        ),
+    ),
+    "produce_limits": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
+    "produce_idempotent": (
+        Known("*", "*.error_message", SAYS_WHY, kafka=None),
+        Known("two of it at once *", "*.log_start_offset", START_OF_LOG, -1, 0),
+        Known("duplicate of *", "*.log_append_time_ms", DUPLICATE_TIME, ours=-1),
+        Known("again sequence *", "*.log_append_time_ms", DUPLICATE_TIME, ours=-1),
     ),
     "metadata": (Known("zero id, no name v12", "*", "Apache Kafka fails inside; here the name is invalid."),),
     "malformed": (

@@ -1,6 +1,6 @@
 """The scripts, by what they are about."""
 
 from tests.differential.script import ScriptFunction
-from tests.differential.scripts import cluster, frames, topics
+from tests.differential.scripts import cluster, frames, produce, topics
 
-ALL_SCRIPTS: tuple[ScriptFunction, ...] = (*cluster.SCRIPTS, *topics.SCRIPTS, *frames.SCRIPTS)
+ALL_SCRIPTS: tuple[ScriptFunction, ...] = (*cluster.SCRIPTS, *topics.SCRIPTS, *produce.SCRIPTS, *frames.SCRIPTS)
