@@ -272,9 +272,13 @@ class TransactionCoordinator:
         """
         entry = self.shard(transactional_id).find(transactional_id)
         machine.check_producer(entry.state, producer)
-        if entry.pending:
+        if entry.is_ending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         machine.verify(entry.state, producer, partition)
+
+    async def settle(self, transactional_id: str) -> None:
+        """Wait until nothing is under way. Raises KafkaError, CONCURRENT_TRANSACTIONS if it takes too long."""
+        await self._wait_idle(self.shard(transactional_id).find(transactional_id))
 
     async def end(self, transactional_id: str, producer: Producer, *, commit: bool, version: int) -> Producer:
         """EndTxn: decide, durably; returns who writes the next transaction. Raises KafkaError or StorageError."""
@@ -282,7 +286,7 @@ class TransactionCoordinator:
         while True:
             shard = self.shard(transactional_id)
             entry = shard.find(transactional_id)
-            if entry.pending and await self._wait_idle(entry):
+            if entry.pending is not None and await self._wait_idle(entry):
                 continue
             now_ms = self._now_ms()
             try:
@@ -322,6 +326,8 @@ class TransactionCoordinator:
     @staticmethod
     async def _write(shard: TransactionShard, entry: Entry, state: Transaction) -> None:
         error = await shard.write(entry, state)
+        if error == ErrorCode.MESSAGE_TOO_LARGE:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka says it of a transaction with too many partitions
         if error:
             raise KafkaError(error)
 
@@ -367,7 +373,7 @@ class TransactionCoordinator:
         self._complete(shard, entry)
 
     def _complete(self, shard: TransactionShard, entry: Entry) -> None:
-        if entry.unmarked or entry.pending or shard.closed:
+        if entry.unmarked or entry.pending is not None or shard.closed:
             return
         outcome = shard.write(entry, machine.complete(entry.state, self._now_ms()))
         outcome.add_done_callback(lambda done: self._completed(shard, entry, done))
@@ -390,7 +396,7 @@ class TransactionCoordinator:
             for transactional_id in list(shard.ongoing):
                 entry = shard.entries.get(transactional_id)
                 now_ms = self._now_ms()
-                if entry is None or entry.pending or not machine.is_timed_out(entry.state, now_ms):
+                if entry is None or entry.pending is not None or not machine.is_timed_out(entry.state, now_ms):
                     continue
                 _log.info(
                     "transaction timed out",

@@ -7,7 +7,7 @@ request that is given up half way leaves nothing half done.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from broker.groups.log import KeyValue, LogWriter
 from broker.groups.offsets import TopicPartition
@@ -24,8 +24,8 @@ class Entry:
     """A transactional id with what goes on about it."""
 
     state: Transaction
-    pending: bool = False
-    """A record is on its way to the log."""
+    pending: Transaction | None = None
+    """The state whose record is on its way to the log."""
     unmarked: set[TopicPartition] = field(default_factory=set)
     """Partitions of a prepared transaction whose marker is not durable yet."""
     writing: set[TopicPartition] = field(default_factory=set)
@@ -36,7 +36,12 @@ class Entry:
     @property
     def is_busy(self) -> bool:
         """Whether a decision is being made or carried out."""
-        return self.pending or self.state.status in PREPARED
+        return self.pending is not None or self.state.status in PREPARED
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the open transaction, if there is one, is about to be decided."""
+        return self.pending is not None and self.pending.status is not TransactionStatus.ONGOING
 
     def wake(self) -> None:
         """Let those who wait look again."""
@@ -98,12 +103,12 @@ class TransactionShard:
 
     def write(self, entry: Entry, state: Transaction) -> asyncio.Future[ErrorCode]:
         """Write the next state; the future has the outcome once memory shows it."""
-        assert not entry.pending, "one change at a time"
-        entry.pending = True
+        assert entry.pending is None, "one change at a time"
+        entry.pending = state
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def done(error: ErrorCode) -> None:
-            entry.pending = False
+            entry.pending = None
             if self.closed:
                 error = ErrorCode.NOT_COORDINATOR
             elif not error:
@@ -122,10 +127,10 @@ class TransactionShard:
     def forget(self, transactional_id: str) -> None:
         """Delete an id that has expired."""
         entry = self.entries[transactional_id]
-        entry.pending = True
+        entry.pending = replace(entry.state, status=TransactionStatus.DEAD)
 
         def done(error: ErrorCode) -> None:
-            entry.pending = False
+            entry.pending = None
             if not error and self.entries.get(transactional_id) is entry:
                 del self.entries[transactional_id]
             entry.wake()
