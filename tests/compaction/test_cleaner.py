@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,9 +16,11 @@ from compaction.settings import CompactionSettings
 from protocol.batch import TRANSACTIONAL_MASK, check_crc, parse_batch
 from protocol.compression import Compression
 from protocol.records import Record, build_batch, decode_records
+from s3stream.catalog.interface import Catalog
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamBatch, StreamRange
+from s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cluster import Cluster, cluster
-from tests.compaction.test_run import every_object_is_accounted_for
+from tests.compaction.test_run import Crash, CrashingCatalog, Steps, every_object_is_accounted_for
 from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
@@ -289,3 +292,37 @@ def test_offsets_far_apart_are_covered() -> None:
     plan = CleanPlan(1, 0, [located(1, 0, far + 1)], 0, POLICY)
     cleaner = Cleaner(plan, newest, codec, end_offset=far + 1, now_ms=0)
     assert [cleaner.clean(batch) for batch in batches] == [None, None, batches[2]._replace(base_offset=0)]
+
+
+@pytest.mark.slow
+async def test_a_crash_at_any_step_loses_no_key(tmp_path: Path) -> None:
+    """At each call to store or catalog; the next run finishes the work."""
+    crash_at = 1
+    finished = False
+    while not finished:
+        async with cluster(f"sqlite:///{tmp_path}/catalog-{crash_at}.db") as made:
+            (stream,) = await made.start(1)
+            for at in range(3):
+                await made.upload((SO, [kafka_batch(made, stream, [(b"a", b"%d" % at), (b"b%d" % at, b"x")])]))
+            newest = {b"a": b"2", b"b0": b"x", b"b1": b"x", b"b2": b"x"}
+            steps = Steps(crash_at)
+            store = made.store
+            assert isinstance(store, MemoryStore)
+            store.hook = steps.hook
+            policies = {stream: POLICY}
+            cleaning = Cleaning(KafkaBatches(), policies.copy)
+            catalog = cast("Catalog", CrashingCatalog(made.catalog, steps))
+            node = replace(made.node(), catalog=catalog, cleaning=cleaning)
+            try:
+                await CompactionService(node).run_once()
+                finished = True
+            except (Crash, BaseExceptionGroup):
+                pass
+            store.hook = let_through
+            assert {key: value for _, key, value in await table(made, stream)} == newest
+            await every_object_is_accounted_for(made)
+            await service_for(made, stream).run_once()
+            assert [key for _, key, _ in await table(made, stream)] == [b"b0", b"b1", b"a", b"b2"]
+            await every_object_is_accounted_for(made)
+        crash_at += 1
+    assert crash_at > 20
