@@ -349,9 +349,9 @@ class S3Stream:
                 next_offset = more.next_offset
         return ReadResult(batches, next_offset)
 
-    async def offset_for_time(self, stream: Stream, timestamp_ms: int) -> StreamBatch | None:
+    async def offset_for_time(self, stream: Stream, timestamp_ms: int, from_offset: int) -> StreamBatch | None:
         """The first confirmed batch at or after a time. For `Stream.offset_for_time`."""
-        start = stream.start_offset
+        start = max(stream.start_offset, from_offset)
         cached_from = stream.cached_start()
         if cached_from > start:
             found = await self._reader.find_time(stream.stream_id, timestamp_ms, start, stream.committed_offset)

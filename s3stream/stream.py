@@ -170,9 +170,12 @@ class Stream:
             return found
         return await self._engine.read_cold(self, offset, bytes_max, end_offset)
 
-    async def offset_for_time(self, timestamp_ms: int) -> StreamBatch | None:
-        """The first confirmed batch whose max timestamp is at or after `timestamp_ms`, or None."""
-        return await self._engine.offset_for_time(self, timestamp_ms)
+    async def offset_for_time(self, timestamp_ms: int, from_offset: int = 0) -> StreamBatch | None:
+        """The first confirmed batch whose max timestamp is at or after `timestamp_ms`, or None.
+
+        It ends past the stream's start and past `from_offset`, and may begin before either.
+        """
+        return await self._engine.offset_for_time(self, timestamp_ms, from_offset)
 
     async def trim(self, new_start: int) -> None:
         """Move the start forward; never back. Raises OffsetOutOfRange past the confirmed offset.
@@ -187,13 +190,13 @@ class Stream:
         return self.next_offset if start < 0 else start
 
     def cached_for_time(self, timestamp_ms: int, from_offset: int) -> StreamBatch | None:
-        """As `offset_for_time`, among the cached batches that begin at or past `from_offset`."""
+        """As `offset_for_time`, among the cached batches that end past `from_offset`."""
         for run in self._runs.runs:
             if run.end_offset > from_offset:
                 for batch in run.batches:
                     if batch.end_offset > self.confirmed_offset:
                         return None
-                    if batch.max_timestamp_ms >= timestamp_ms and batch.base_offset >= from_offset:
+                    if batch.max_timestamp_ms >= timestamp_ms and batch.end_offset > from_offset:
                         return batch
         return None
 

@@ -295,7 +295,10 @@ class _Call:
         responses: list[FetchableTopicResponse] = []
         previous: str | bytes | None = None
         partitions: list[PartitionData] = []
-        for read in self._reads:
+        reads = self._reads
+        if self._failed:
+            reads = sorted(reads, key=lambda read: read.partition is None)  # what is not known comes last, as in Kafka
+        for read in reads:
             target = read.target
             if not self._is_news(read) and self._plan.incremental:
                 continue
@@ -334,7 +337,13 @@ def _partition_data(read: _Read, isolation_level: int) -> PartitionData:
     index = read.target.key[1]
     partition = read.partition
     if read.error != ErrorCode.NONE or partition is None:
-        return PartitionData(partition_index=index, error_code=read.error, high_watermark=-1, records=b"")
+        return PartitionData(
+            partition_index=index,
+            error_code=read.error,
+            high_watermark=-1,
+            aborted_transactions=() if partition is None else None,
+            records=b"",
+        )
     records: list[Buffer] = [batch.payload for batch in read.batches]
     data = PartitionData(
         partition_index=index,

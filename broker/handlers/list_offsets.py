@@ -1,7 +1,8 @@
 """ListOffsets: earliest, latest, by time, and the other special offsets. Earliest and latest cost next to nothing."""
 
 import dataclasses
-from collections.abc import Coroutine, Sequence
+from collections import Counter
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
 from broker.net.connection import Exchange
@@ -41,14 +42,27 @@ def handle(
     answers: Answers = []
     must_wait = False
     for topic in request.topics:
+        twice = _named_twice(topic.partitions) if len(topic.partitions) > 1 else ()
         parts = [
             _lookup(node, topic.name, wanted, context.api_version, request.isolation_level)
             for wanted in topic.partitions
+            if wanted.partition_index not in twice
+        ]
+        parts += [
+            ListOffsetsPartitionResponse(partition_index=at, error_code=ErrorCode.INVALID_REQUEST) for at in twice
         ]
         must_wait = must_wait or any(not isinstance(part, ListOffsetsPartitionResponse) for part in parts)
         answers.append((topic.name, parts))
     with_epoch = context.api_version >= LEADER_EPOCH_SINCE
     return _await_all(answers, with_epoch=with_epoch) if must_wait else _respond(answers, with_epoch=with_epoch)
+
+
+def _named_twice(partitions: Sequence[ListOffsetsPartition]) -> Collection[int]:
+    """Partitions the request asks for more than once: which of the answers would be meant cannot be told."""
+    indexes = [wanted.partition_index for wanted in partitions]
+    if len(set(indexes)) == len(indexes):
+        return ()
+    return sorted(index for index, times in Counter(indexes).items() if times > 1)
 
 
 def _lookup(

@@ -118,6 +118,10 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("duplicate of *", "*.log_append_time_ms", DUPLICATE_TIME, ours=-1),
         Known("again sequence *", "*.log_append_time_ms", DUPLICATE_TIME, ours=-1),
     ),
+    "fetch": (
+        Known("negative bytes*", "*", "Apache Kafka fails inside. Here it is as good as no bytes: one batch comes."),
+        Known("isolation level 2 *", "*", "Apache Kafka fails inside. Here any level but 1 is read uncommitted."),
+    ),
     "metadata": (Known("zero id, no name v12", "*", "Apache Kafka fails inside; here the name is invalid."),),
     "malformed": (
         Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),

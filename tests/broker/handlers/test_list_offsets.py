@@ -136,3 +136,18 @@ async def end_of_epoch(client: RawClient, epoch: int) -> tuple[int, int, int]:
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[partition])])
     answer = (await client.call(request, 4)).topics[0].partitions[0]
     return answer.error_code, answer.leader_epoch, answer.end_offset
+
+
+async def test_a_start_inside_a_batch_hides_only_what_is_before_it(client: RawClient) -> None:
+    await fill(client)
+    trim = DeleteRecordsPartition(partition_index=0, offset=1)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[trim])], timeout_ms=1000)
+    await client.call(request, 2)
+    assert await look_up(client, T) == (0, 1, T + 1), "the first of the batch is gone, the others are not"
+
+
+async def test_a_partition_named_twice_is_refused(client: RawClient) -> None:
+    partitions = [ListOffsetsPartition(partition_index=0, timestamp=special) for special in (-1, -2)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=partitions)])
+    (answer,) = (await client.call(request, 11)).topics[0].partitions
+    assert (answer.partition_index, answer.error_code) == (0, ErrorCode.INVALID_REQUEST)

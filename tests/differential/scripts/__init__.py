@@ -1,6 +1,12 @@
 """The scripts, by what they are about."""
 
 from tests.differential.script import ScriptFunction
-from tests.differential.scripts import cluster, frames, produce, topics
+from tests.differential.scripts import cluster, fetch, frames, produce, topics
 
-ALL_SCRIPTS: tuple[ScriptFunction, ...] = (*cluster.SCRIPTS, *topics.SCRIPTS, *produce.SCRIPTS, *frames.SCRIPTS)
+ALL_SCRIPTS: tuple[ScriptFunction, ...] = (
+    *cluster.SCRIPTS,
+    *topics.SCRIPTS,
+    *produce.SCRIPTS,
+    *fetch.SCRIPTS,
+    *frames.SCRIPTS,
+)

@@ -110,7 +110,7 @@ def produce_bad(script: Script) -> None:
     script.call("zero id", _by_id(bytes(16), good), 13)
     for acks in (2, -2, 100):
         script.call(f"acks {acks}", _request("pb-a", good, acks=acks), 3, 9, 12)
-    first = {
+    first: dict[str, Data] = {
         "crc wrong": _patched(good, 17, ">I", 12345, reseal=False),
         "payload flipped": _patched(good, len(good) - 3, ">B", 0xAA, reseal=False),
         "magic 0": _patched(good, 16, ">b", 0),
@@ -130,7 +130,7 @@ def produce_bad(script: Script) -> None:
     }
     for what, data in first.items():
         script.call(what, _request("pb-a", data), 3, 9)
-    counts = {
+    counts: dict[str, Data] = {
         "count too small": _patched(good, 57, ">i", 1),
         "count too large": _patched(good, 57, ">i", 3),
         "count zero": _patched(good, 57, ">i", 0),
@@ -148,7 +148,7 @@ def produce_bad(script: Script) -> None:
     for what, data in counts.items():
         script.call(what, _request("pb-a", data), 9)
     script.topic("pb-inside")
-    inside = {
+    inside: dict[str, Data] = {
         "count and delta too large": _patched(_patched(good, 57, ">i", 3), 23, ">i", 2),
         "count and delta too small": _patched(_patched(good, 57, ">i", 1), 23, ">i", 0),
         "gzip without gzip": _patched(good, 21, ">h", 1),
