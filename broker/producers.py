@@ -16,6 +16,8 @@ from typing import NamedTuple
 from protocol.errors import ErrorCode, KafkaError
 
 WINDOW_BATCHES = 5
+PRODUCERS_MAX = 10_000
+"""Producers remembered per partition: they are part of each snapshot. Kafka has no limit but their expiry."""
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 SEQUENCE_MAX = 2**31 - 1
@@ -124,7 +126,7 @@ class ProducerStates:
         """Note the epoch of a batch without sequence numbers: a marker, or offsets of a transaction."""
         entry = self._producers.get(producer_id)
         if entry is None:
-            self._producers[producer_id] = ProducerEntry(epoch, now_ms)
+            self._add(producer_id, epoch, now_ms)
             return
         entry.last_used_ms = now_ms
         if epoch != entry.epoch:
@@ -146,7 +148,7 @@ class ProducerStates:
         """Remember an appended (or replayed) batch."""
         entry = self._producers.get(producer_id)
         if entry is None:
-            entry = self._producers[producer_id] = ProducerEntry(epoch, now_ms)
+            entry = self._add(producer_id, epoch, now_ms)
         elif epoch != entry.epoch:
             entry.epoch = epoch
             entry.batches.clear()
@@ -155,6 +157,15 @@ class ProducerStates:
         entry.batches.append(BatchEntry(first_sequence, last_sequence, base_offset, end_offset, append_time_ms))
         if len(entry.batches) > WINDOW_BATCHES:
             del entry.batches[0]
+
+    def _add(self, producer_id: int, epoch: int, now_ms: int) -> ProducerEntry:
+        """A new producer; where there are too many, those unused for longest make room, a tenth at a time."""
+        if len(self._producers) >= PRODUCERS_MAX:
+            by_use = sorted(self._producers, key=lambda known: self._producers[known].last_used_ms)
+            for unused in by_use[: PRODUCERS_MAX // 10]:
+                del self._producers[unused]
+        entry = self._producers[producer_id] = ProducerEntry(epoch, now_ms)
+        return entry
 
     def expire(self, before_ms: int, keep: Container[int] = ()) -> int:
         """Forget producers not used since `before_ms`, save those to keep; returns how many."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.producers import SEQUENCE_MAX, WINDOW_BATCHES, ProducerStates, add_sequence
+from broker.producers import PRODUCERS_MAX, SEQUENCE_MAX, WINDOW_BATCHES, ProducerStates, add_sequence
 from protocol.errors import ErrorCode, KafkaError
 
 
@@ -60,6 +60,16 @@ def test_idle_producers_are_forgotten() -> None:
     assert states.expire(10) == 0
     assert states.expire(11) == 1
     assert len(states) == 0
+
+
+def test_the_number_of_producers_is_bounded() -> None:
+    states = ProducerStates()
+    for producer_id in range(PRODUCERS_MAX + 1):
+        states.update(producer_id, 0, 0, 1, base_offset=0, end_offset=1, append_time_ms=-1, now_ms=producer_id)
+    assert len(states) == PRODUCERS_MAX * 9 // 10 + 1
+    assert PRODUCERS_MAX // 10 - 1 not in states.entries, "the longest unused are gone"
+    assert PRODUCERS_MAX // 10 in states.entries
+    assert PRODUCERS_MAX in states.entries
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.integers(0, SEQUENCE_MAX))
