@@ -18,6 +18,8 @@ FINAL_EPOCH = -1
 TOPIC_IDS_SINCE = 13
 EPOCH_MAX = 2**31 - 1
 SESSIONS_SINCE = 7
+TARGETS_MAX = 20_000
+"""Partitions of one session; who wants more goes on with full requests."""
 
 Key = tuple[str | bytes, int]
 """Topic name (or id, from v13 on) and partition index."""
@@ -100,12 +102,17 @@ class FetchSessions:
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         self._apply(session, request, version)
+        if len(session.targets) > TARGETS_MAX:
+            del self._sessions[session.session_id]
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used_ms = now_ms
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return FetchPlan(list(session.targets.values()), session, incremental=True)
 
     def _create(self, targets: dict[Key, FetchTarget], *, uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
+        if len(targets) > TARGETS_MAX:
+            return None
         if len(self._sessions) >= self.sessions_max:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.used_ms < self.idle_ms:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.app import RunningNode
+from broker.fetch_sessions import TARGETS_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.delete_topics import DeleteTopicsRequest
 from protocol.messages.fetch import (
@@ -238,3 +239,14 @@ async def test_the_number_of_sessions_is_bounded(node: RunningNode, client: RawC
     assert len(set(ids)) == 5
     assert len(node.node.fetch_sessions) == 2
     assert node.node.fetch_sessions.evictions == 3
+
+
+async def test_the_partitions_of_a_session_are_bounded(node: RunningNode, client: RawClient) -> None:
+    first = await fetch(client, want(0), session_epoch=0)
+    many = [FetchTopic(topic="u", partitions=[FetchPartition(partition=at) for at in range(TARGETS_MAX)])]
+    grown = await fetch(client, many, session_id=first.session_id, session_epoch=1)
+    assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(node.node.fetch_sessions) == 0
+    full = await fetch(client, [*want(0), *many], session_epoch=0)
+    assert (full.error_code, full.session_id) == (0, 0)
+    assert len(partitions_of(full)) == TARGETS_MAX
