@@ -1,0 +1,367 @@
+"""The coordinator over logs in memory: what is answered when, what a crash leaves at each step, and time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from broker.groups.coordinator import partition_of
+from broker.groups.offsets import TopicPartition
+from broker.producers import Producer
+from broker.settings import TransactionSettings
+from broker.transactions import coordinator
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.machine import VERSION_1, VERSION_2
+from broker.transactions.markers import Marker, MarkerDone
+from broker.transactions.records import parse
+from broker.transactions.table import TransactionStatus
+from protocol.errors import ErrorCode, KafkaError
+from s3stream.errors import StorageFull, StorageStopped
+from tests.support.memory_log import MemoryLog, MemoryTopic
+from tests.support.waiting import until
+from wal.interface import WalFailed
+
+S = TransactionStatus
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+SETTINGS = TransactionSettings(timeout_max_ms=60_000, id_expiration_ms=1_000_000)
+
+
+class MemoryMarkers:
+    """Partitions that take markers at once, later, or not at all."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[TopicPartition, Marker]] = []
+        self.hold = False
+        self.refusal: Exception | None = None
+        self.held: list[MarkerDone] = []
+
+    def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.written.append((where, marker))
+        if self.hold:
+            self.held.append(done)
+        else:
+            done(None)
+
+    def release(self, error: WalFailed | None = None) -> None:
+        held, self.held = self.held, []
+        for done in held:
+            done(error)
+
+    def verdicts(self) -> dict[TopicPartition, bool]:
+        return {where: marker.committed for where, marker in self.written}
+
+
+class Cluster:
+    """A coordinator with its log and a wall clock."""
+
+    def __init__(self, log: MemoryLog | None = None, *, ids_from: int = 100, now_ms: int = 1_000) -> None:
+        self.log = log or MemoryLog()
+        self.markers = MemoryMarkers()
+        self.now_ms = now_ms
+        self.last_id = ids_from
+        self.coordinator = TransactionCoordinator(
+            MemoryTopic([self.log]), self.markers, SETTINGS, now_ms=lambda: self.now_ms, next_producer_id=self._next_id
+        )
+
+    async def _next_id(self) -> int:
+        await asyncio.sleep(0)
+        self.last_id += 1
+        return self.last_id
+
+    async def open(self) -> "Cluster":
+        await self.coordinator.start()
+        await self.coordinator._load()
+        return self
+
+    async def crash(self) -> "Cluster":
+        """The coordinator of a new process, with what was durable."""
+        other = Cluster(self.log.crash(), ids_from=self.last_id, now_ms=self.now_ms)
+        other.log.leader_epoch = self.log.leader_epoch + 1
+        self.coordinator.close()
+        return await other.open()
+
+    async def begin(self, *partitions: TopicPartition, version: int = VERSION_1) -> Producer:
+        producer = await self.coordinator.init("id", 10_000, None)
+        await self.coordinator.add("id", producer, partitions or (T0, T1), version)
+        return producer
+
+    def status(self) -> TransactionStatus:
+        return self.coordinator.describe("id").status
+
+    def logged(self) -> list[TransactionStatus]:
+        states = [parse(record).state for record in self.log.records()]
+        return [state.status for state in states if state is not None]
+
+    async def settled(self) -> None:
+        await until(lambda: self.status() in {S.COMPLETE_COMMIT, S.COMPLETE_ABORT})
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    return await Cluster().open()
+
+
+def refusal(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        call()
+    return refused.value.code
+
+
+async def refusal_of(work: Awaitable[object]) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        await work
+    return refused.value.code
+
+
+@asynccontextmanager
+async def running(cluster: Cluster) -> AsyncIterator[None]:
+    task = asyncio.create_task(cluster.coordinator.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_decision_reaches_every_partition(cluster: Cluster, version: int, *, commit: bool) -> None:
+    producer = await cluster.begin(version=version)
+    after = await cluster.coordinator.end("id", producer, commit=commit, version=version)
+    await cluster.settled()
+    bumped = version == VERSION_2
+    assert after == Producer(producer.producer_id, int(bumped))
+    marker = Marker(after, commit, 0, bumped=bumped)
+    assert cluster.markers.written == [(T0, marker), (T1, marker)]
+    prepared, complete = (S.PREPARE_COMMIT, S.COMPLETE_COMMIT) if commit else (S.PREPARE_ABORT, S.COMPLETE_ABORT)
+    assert cluster.logged() == [S.EMPTY, S.ONGOING, prepared, complete]
+    assert cluster.coordinator.describe("id").partitions == frozenset()
+
+
+async def test_nothing_is_answered_or_shown_before_it_is_durable(cluster: Cluster) -> None:
+    producer = await cluster.begin()
+    cluster.log.hold = True
+    ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
+    await until(lambda: bool(cluster.log.held))
+    assert not ending.done()
+    assert not cluster.markers.written
+    assert cluster.status() is S.ONGOING
+    assert refusal(lambda: cluster.coordinator.verify("id", producer, T0)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    cluster.log.release()
+    await ending
+    assert cluster.markers.verdicts() == {T0: True, T1: True}
+    assert cluster.status() is S.PREPARE_COMMIT, "Complete waits for the log"
+    await until(lambda: bool(cluster.log.held))
+    cluster.log.release()
+    assert cluster.status() is S.COMPLETE_COMMIT
+
+
+async def test_a_crash_before_the_decision_leaves_the_transaction_open(cluster: Cluster) -> None:
+    producer = await cluster.begin()
+    cluster.log.hold = True
+    ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
+    await until(lambda: bool(cluster.log.held))
+    after = await cluster.crash()
+    assert after.status() is S.ONGOING
+    after.coordinator.verify("id", producer, T1)
+    await after.coordinator.end("id", producer, commit=False, version=VERSION_1)
+    assert after.markers.verdicts() == {T0: False, T1: False}
+    ending.cancel()
+
+
+@pytest.mark.parametrize("marked", [0, 1, 2])
+async def test_a_crash_after_the_decision_finishes_it(cluster: Cluster, marked: int) -> None:
+    """However many markers were durable: all are written again, the verdict is the same."""
+    producer = await cluster.begin()
+    cluster.markers.hold = True
+    await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
+    for done in cluster.markers.held[:marked]:
+        done(None)
+    if marked == 2:
+        cluster.log.hold = True  # Complete never gets there
+    after = await cluster.crash()
+    assert after.markers.verdicts() == {T0: True, T1: True}
+    assert {marker.coordinator_epoch for _, marker in after.markers.written} == {1}
+    await after.settled()
+    assert after.status() is S.COMPLETE_COMMIT
+
+
+async def test_a_crash_after_the_end_has_nothing_to_do(cluster: Cluster) -> None:
+    producer = await cluster.begin()
+    await cluster.coordinator.end("id", producer, commit=False, version=VERSION_1)
+    await cluster.settled()
+    after = await cluster.crash()
+    assert after.status() is S.COMPLETE_ABORT
+    assert not after.markers.written
+    assert (await after.coordinator.init("id", 10_000, None)).epoch == producer.epoch + 1
+
+
+async def test_a_new_life_aborts_what_is_open_and_fences(cluster: Cluster) -> None:
+    zombie = await cluster.begin()
+    successor = await cluster.coordinator.init("id", 10_000, None)
+    assert successor.producer_id == zombie.producer_id
+    assert successor.epoch > zombie.epoch
+    assert cluster.markers.verdicts() == {T0: False, T1: False}
+    assert all(marker.producer.epoch > zombie.epoch for _, marker in cluster.markers.written)
+    for work in (
+        cluster.coordinator.end("id", zombie, commit=True, version=VERSION_1),
+        cluster.coordinator.add("id", zombie, [U0], VERSION_1),
+    ):
+        assert await refusal_of(asyncio.ensure_future(work)) is ErrorCode.PRODUCER_FENCED
+
+
+async def test_who_comes_amid_an_end_waits_for_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = await cluster.begin()
+    cluster.markers.hold = True
+    await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
+    adding = asyncio.ensure_future(cluster.coordinator.add("id", producer, [U0], VERSION_1))
+    await asyncio.sleep(0)
+    assert not adding.done()
+    cluster.markers.release()
+    await adding
+    assert cluster.coordinator.describe("id").partitions == {U0}
+    monkeypatch.setattr(coordinator, "CONCURRENT_WAIT_S", 0.001)
+    await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
+    again = asyncio.ensure_future(cluster.coordinator.add("id", producer, [U0], VERSION_1))
+    assert await refusal_of(again) is ErrorCode.CONCURRENT_TRANSACTIONS
+    init = asyncio.ensure_future(cluster.coordinator.init("id", 10_000, None))
+    assert await refusal_of(init) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+@pytest.mark.parametrize(
+    "problem", [StorageFull("full"), KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), StorageStopped("moved")]
+)
+async def test_markers_that_cannot_be_written_are_tried_again(cluster: Cluster, problem: Exception) -> None:
+    producer = await cluster.begin()
+    cluster.markers.refusal = problem
+    await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
+    await cluster.coordinator.retry()
+    assert cluster.status() is S.PREPARE_COMMIT
+    cluster.markers.refusal = None
+    await cluster.coordinator.retry()
+    await cluster.settled()
+    assert cluster.markers.verdicts() == {T0: True, T1: True}
+
+
+async def test_a_topic_that_is_gone_holds_nothing_up(cluster: Cluster) -> None:
+    producer = await cluster.begin()
+    cluster.markers.refusal = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
+    await cluster.settled()
+
+
+async def test_a_failed_log_changes_nothing(cluster: Cluster) -> None:
+    producer = await cluster.begin()
+    cluster.log.hold = True
+    ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
+    await until(lambda: bool(cluster.log.held))
+    cluster.log.release(WalFailed("gone"))
+    assert await refusal_of(ending) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert cluster.status() is S.ONGOING
+    assert not cluster.markers.written
+
+
+async def test_a_first_epoch_that_was_not_stored_leaves_no_trace(cluster: Cluster) -> None:
+    cluster.log.refusal = StorageStopped("moved")
+    init = asyncio.ensure_future(cluster.coordinator.init("id", 10_000, None))
+    assert await refusal_of(init) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not list(cluster.coordinator.transactions())
+
+
+async def test_an_abandoned_request_still_ends_its_transaction(cluster: Cluster) -> None:
+    producer = await cluster.begin()
+    cluster.log.hold = True
+    ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
+    await until(lambda: bool(cluster.log.held))
+    ending.cancel()
+    await asyncio.wait([ending])
+    cluster.log.hold = False
+    cluster.log.release()
+    await cluster.settled()
+    assert cluster.markers.verdicts() == {T0: True, T1: True}
+
+
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+async def test_a_transaction_ends_with_its_time(cluster: Cluster, version: int) -> None:
+    producer = await cluster.begin(version=version)
+    cluster.now_ms += 10_000
+    await cluster.coordinator.abort_timed_out()
+    assert cluster.status() is S.ONGOING
+    cluster.now_ms += 1
+    await cluster.coordinator.abort_timed_out()
+    await cluster.settled()
+    assert cluster.status() is S.COMPLETE_ABORT
+    assert cluster.markers.verdicts() == {T0: False, T1: False}
+    late = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=version))
+    assert await refusal_of(late) is ErrorCode.PRODUCER_FENCED
+
+
+async def test_unused_ids_are_forgotten(cluster: Cluster) -> None:
+    producer = await cluster.begin()
+    cluster.now_ms += 2_000_000
+    await cluster.coordinator.expire()
+    assert cluster.status() is S.ONGOING
+    await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
+    await cluster.settled()
+    cluster.now_ms += 999_999
+    await cluster.coordinator.expire()
+    assert cluster.status() is S.COMPLETE_COMMIT
+    cluster.now_ms += 1
+    await cluster.coordinator.expire()
+    await until(lambda: not list(cluster.coordinator.transactions()))
+    after = await cluster.crash()
+    assert refusal(lambda: after.coordinator.describe("id")) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize(("timeout_ms", "good"), [(0, False), (-1, False), (60_000, True), (60_001, False)])
+async def test_timeouts_are_checked(cluster: Cluster, timeout_ms: int, *, good: bool) -> None:
+    work = asyncio.ensure_future(cluster.coordinator.init("id", timeout_ms, None))
+    if good:
+        await work
+    else:
+        assert await refusal_of(work) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+async def test_the_log_is_rewritten_to_the_states(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "COMPACT_BYTES_MIN", 0)
+    producer = await cluster.begin()
+    for _ in range(3):
+        await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
+        await cluster.coordinator.add("id", producer, [U0], VERSION_1)
+    await cluster.coordinator.compact()
+    assert cluster.logged() == [S.ONGOING]
+    after = await cluster.crash()
+    assert after.coordinator.describe("id").partitions == {U0}
+
+
+async def test_it_runs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "RETRY_S", 0.001)
+    first = await Cluster().open()
+    producer = await first.begin()
+    first.markers.refusal = StorageFull("full")
+    async with running(first):
+        await first.coordinator.end("id", producer, commit=True, version=VERSION_1)
+        first.markers.refusal = None
+        await first.settled()
+
+
+async def test_ids_of_other_nodes_and_unloaded_ones_are_told() -> None:
+    names = [next(name for name in "abcdef" if partition_of(name, 2) == index) for index in (0, 1)]
+    log = MemoryLog([[]])
+    cluster = Cluster()
+    cluster.coordinator = TransactionCoordinator(
+        MemoryTopic([log, None]), cluster.markers, SETTINGS, now_ms=lambda: 0, next_producer_id=cluster._next_id
+    )
+    assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await cluster.coordinator.start()
+    assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert refusal(lambda: cluster.coordinator.shard(names[1])) is ErrorCode.NOT_COORDINATOR
+    assert cluster.coordinator.coordinates(names[0])
+    assert not cluster.coordinator.coordinates(names[1])
+    await cluster.coordinator._load()
+    cluster.coordinator.shard(names[0])
+    cluster.coordinator.close()
+    assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_NOT_AVAILABLE

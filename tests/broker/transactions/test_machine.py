@@ -1,0 +1,255 @@
+"""The state machine: its table, Kafka's rules step by step, and random histories of a producer with zombies."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.groups.log import KeyValue
+from broker.groups.offsets import TopicPartition
+from broker.producers import Producer
+from broker.transactions import machine
+from broker.transactions.machine import EPOCH_LAST, EPOCH_MAX, VERSION_1, VERSION_2, ProducerIdNeeded, Transaction
+from broker.transactions.records import parse, transaction_record
+from broker.transactions.table import BY_LABEL, TABLE, Event, TransactionStatus
+from protocol.errors import ErrorCode, KafkaError, MalformedMessage
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+S = TransactionStatus
+LIVE = [S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT]
+
+
+def state_in(status: TransactionStatus, *, epoch: int = 5, version: int = VERSION_1) -> Transaction:
+    partitions = frozenset({T0}) if status in {S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT} else frozenset()
+    return Transaction("id", 7, epoch, 1000, status, partitions, 100, 100, client_version=version)
+
+
+def code(refused: "pytest.ExceptionInfo[KafkaError]") -> ErrorCode:
+    return refused.value.code
+
+
+def end(state: Transaction, *, commit: bool, version: int, epoch: int | None = None) -> str:
+    """The next status, "done" or the error."""
+    producer = Producer(state.producer_id, state.epoch if epoch is None else epoch)
+    try:
+        after = machine.end(state, producer, commit=commit, version=version, now_ms=200)
+    except KafkaError as error:
+        return error.code.name
+    return "done" if after is None else after.status.name
+
+
+def test_labels_are_kafkas() -> None:
+    assert set(BY_LABEL) == {
+        "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
+        "PrepareEpochFence",
+    }  # fmt: skip
+
+
+def test_the_table_knows_every_live_state_for_what_clients_ask() -> None:
+    for event in (Event.INIT, Event.ADD, Event.COMMIT, Event.ABORT):
+        assert set(TABLE[event]) == set(LIVE)
+
+
+@pytest.mark.parametrize(
+    ("status", "commit", "abort"),
+    [
+        (S.EMPTY, "INVALID_TXN_STATE", "INVALID_TXN_STATE"),
+        (S.ONGOING, "PREPARE_COMMIT", "PREPARE_ABORT"),
+        (S.PREPARE_COMMIT, "CONCURRENT_TRANSACTIONS", "INVALID_TXN_STATE"),
+        (S.PREPARE_ABORT, "INVALID_TXN_STATE", "CONCURRENT_TRANSACTIONS"),
+        (S.COMPLETE_COMMIT, "done", "INVALID_TXN_STATE"),
+        (S.COMPLETE_ABORT, "INVALID_TXN_STATE", "done"),
+    ],
+)
+def test_ending_in_version_1(status: TransactionStatus, commit: str, abort: str) -> None:
+    state = state_in(status)
+    assert end(state, commit=True, version=VERSION_1) == commit
+    assert end(state, commit=False, version=VERSION_1) == abort
+    assert end(state, commit=True, version=VERSION_1, epoch=4) == "PRODUCER_FENCED"
+    assert end(state, commit=True, version=VERSION_1, epoch=6) == "PRODUCER_FENCED"
+
+
+@pytest.mark.parametrize(
+    ("status", "commit", "abort", "retried_commit", "retried_abort"),
+    [
+        (S.EMPTY, "INVALID_TXN_STATE", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
+        (S.ONGOING, "PREPARE_COMMIT", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
+        (S.PREPARE_COMMIT, "PRODUCER_FENCED", "PRODUCER_FENCED", "CONCURRENT_TRANSACTIONS", "INVALID_TXN_STATE"),
+        (S.PREPARE_ABORT, "PRODUCER_FENCED", "PRODUCER_FENCED", "INVALID_TXN_STATE", "CONCURRENT_TRANSACTIONS"),
+        (S.COMPLETE_COMMIT, "INVALID_TXN_STATE", "PREPARE_ABORT", "done", "INVALID_TXN_STATE"),
+        (S.COMPLETE_ABORT, "INVALID_TXN_STATE", "PREPARE_ABORT", "INVALID_TXN_STATE", "done"),
+    ],
+)
+def test_ending_in_version_2(
+    status: TransactionStatus, commit: str, abort: str, retried_commit: str, retried_abort: str
+) -> None:
+    state = state_in(status, version=VERSION_2)
+    assert end(state, commit=True, version=VERSION_2) == commit
+    assert end(state, commit=False, version=VERSION_2) == abort
+    assert end(state, commit=True, version=VERSION_2, epoch=4) == retried_commit
+    assert end(state, commit=False, version=VERSION_2, epoch=4) == retried_abort
+    assert end(state, commit=True, version=VERSION_2, epoch=3) == "PRODUCER_FENCED"
+
+
+def test_another_producer_id_is_no_match() -> None:
+    for version in (VERSION_1, VERSION_2):
+        with pytest.raises(KafkaError) as refused:
+            machine.end(state_in(S.ONGOING), Producer(8, 5), commit=True, version=version, now_ms=0)
+        assert code(refused) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_version_2_raises_the_epoch_with_each_end() -> None:
+    prepared = machine.end(state_in(S.ONGOING), Producer(7, 5), commit=True, version=VERSION_2, now_ms=200)
+    assert prepared is not None
+    assert (prepared.epoch, prepared.producer, prepared.partitions) == (6, Producer(7, 6), frozenset({T0}))
+    done = machine.complete(prepared, 300)
+    assert (done.status, done.epoch, done.partitions, done.update_ms) == (S.COMPLETE_COMMIT, 6, frozenset(), 300)
+
+
+def test_version_2_takes_a_new_producer_id_when_the_epochs_are_used_up() -> None:
+    last = state_in(S.ONGOING, epoch=EPOCH_LAST, version=VERSION_2)
+    producer = Producer(7, EPOCH_LAST)
+    with pytest.raises(ProducerIdNeeded):
+        machine.end(last, producer, commit=True, version=VERSION_2, now_ms=0)
+    prepared = machine.end(last, producer, commit=True, version=VERSION_2, now_ms=0, new_producer_id=9)
+    assert prepared is not None
+    assert (prepared.producer_id, prepared.epoch, prepared.producer) == (7, EPOCH_MAX, Producer(9, 0))
+    done = machine.complete(prepared, 0)
+    assert (done.producer, done.previous_producer_id) == (Producer(9, 0), 7)
+    assert machine.end(done, producer, commit=True, version=VERSION_2, now_ms=0) is None, "a retry"
+
+
+def test_a_new_life_gets_the_next_epoch_and_at_the_end_a_new_id() -> None:
+    state = machine.begin("id", 7, 1000, 0)
+    state = machine.init(state, None, 2000, 10)
+    assert (state.producer, state.timeout_ms, state.status) == (Producer(7, 0), 2000, S.EMPTY)
+    assert machine.init(state, None, 1000, 20).producer == Producer(7, 1)
+    last = state_in(S.COMPLETE_ABORT, epoch=EPOCH_LAST)
+    with pytest.raises(ProducerIdNeeded):
+        machine.init(last, None, 1000, 0)
+    assert machine.init(last, None, 1000, 0, 9).producer == Producer(9, 0)
+    for status in (S.PREPARE_COMMIT, S.PREPARE_ABORT):
+        with pytest.raises(KafkaError) as refused:
+            machine.init(state_in(status), None, 1000, 0)
+        assert code(refused) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_a_producer_that_recovers_keeps_its_place_and_a_zombie_does_not() -> None:
+    state = state_in(S.COMPLETE_ABORT)
+    bumped = machine.init(state, Producer(7, 5), 1000, 0)
+    assert bumped.producer == Producer(7, 6)
+    assert machine.init(bumped, Producer(7, 5), 1000, 0).producer == Producer(7, 6), "its answer was lost"
+    for zombie in (Producer(7, 4), Producer(8, 6)):
+        with pytest.raises(KafkaError) as refused:
+            machine.init(bumped, zombie, 1000, 0)
+        assert code(refused) is ErrorCode.PRODUCER_FENCED
+
+
+def test_fencing_takes_an_epoch_that_no_end_of_the_old_producer_makes() -> None:
+    assert machine.init(state_in(S.ONGOING), None, 1000, 0).epoch == 6
+    fenced = machine.init(state_in(S.ONGOING, version=VERSION_2), None, 1000, 0)
+    assert (fenced.epoch, fenced.status) == (7, S.PREPARE_ABORT)
+    done = machine.complete(fenced, 0)
+    assert end(done, commit=True, version=VERSION_2, epoch=5) == "PRODUCER_FENCED"
+    assert machine.fence(state_in(S.ONGOING, epoch=EPOCH_LAST, version=VERSION_2), 0).epoch == EPOCH_MAX
+
+
+def test_adding() -> None:
+    state = state_in(S.EMPTY)
+    ongoing = machine.add(state, Producer(7, 5), [T0], VERSION_2, 500)
+    assert ongoing is not None
+    assert (ongoing.status, ongoing.partitions, ongoing.start_ms) == (S.ONGOING, frozenset({T0}), 500)
+    assert machine.add(ongoing, Producer(7, 5), [T0], VERSION_2, 600) is None
+    grown = machine.add(ongoing, Producer(7, 5), [T1], VERSION_2, 600)
+    assert grown is not None
+    assert (grown.partitions, grown.start_ms) == (frozenset({T0, T1}), 500)
+    machine.verify(grown, Producer(7, 5), T1)
+    for producer, where, expected in (
+        (Producer(7, 5), TopicPartition("t", 9), ErrorCode.TRANSACTION_ABORTABLE),
+        (Producer(7, 4), T0, ErrorCode.PRODUCER_FENCED),
+        (Producer(8, 5), T0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            machine.verify(grown, producer, where)
+        assert code(refused) is expected
+    with pytest.raises(KafkaError) as refused:
+        machine.verify(state_in(S.PREPARE_COMMIT), Producer(7, 5), T0)
+    assert code(refused) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_time() -> None:
+    state = state_in(S.ONGOING)
+    assert not machine.is_timed_out(state, 1100)
+    assert machine.is_timed_out(state, 1101)
+    assert not machine.is_timed_out(state_in(S.PREPARE_COMMIT), 10_000)
+    assert machine.is_expired(state_in(S.COMPLETE_ABORT), 100 + 50, 50)
+    assert not machine.is_expired(state_in(S.COMPLETE_ABORT), 100 + 49, 50)
+    assert not machine.is_expired(state, 10**9, 50)
+
+
+@pytest.mark.parametrize("status", LIVE)
+def test_records_bring_the_state_back(status: TransactionStatus) -> None:
+    state = replace(state_in(status, version=VERSION_2), previous_producer_id=3, next_producer_id=9)
+    assert parse(transaction_record("id", state)) == ("id", state)
+    assert parse(transaction_record("id", None)) == ("id", None)
+
+
+def test_damaged_records_are_told() -> None:
+    record = transaction_record("id", state_in(S.EMPTY))
+    with pytest.raises(MalformedMessage, match="version 1, expected 0"):
+        parse(KeyValue(b"\0\1" + record.key[2:], record.value))
+    assert record.value is not None
+    # version, producer id, epoch, timeout; then the status
+    with pytest.raises(MalformedMessage, match="status 77"):
+        parse(KeyValue(record.key, record.value[:16] + b"\x4d" + record.value[17:]))
+
+
+ASKED = st.sampled_from(["init", "add", "commit", "abort", "marked", "timeout", "zombie"])
+
+
+@given(st.lists(ASKED, max_size=60), st.sampled_from([VERSION_1, VERSION_2]), st.integers(0, EPOCH_LAST))
+def test_a_decision_stands_and_zombies_never_decide(asked: list[str], version: int, epoch: int) -> None:
+    """Whatever comes: Prepare is followed by its own Complete alone, and (id, epoch) only moves on."""
+    state = machine.init(machine.begin("id", 1, 1000, 0), None, 1000, 0)
+    state = replace(state, epoch=epoch)
+    producer = state.producer
+    zombies: list[Producer] = []
+    ids = iter(range(2, 1000))
+    for what in asked:
+        before = state
+        try:
+            if what == "init":
+                state = machine.init(state, None, 1000, 0, next(ids))
+                if state.status is S.EMPTY:
+                    zombies.append(producer)
+                    producer = state.producer
+            elif what == "add":
+                state = machine.add(state, producer, [T0], version, 0) or state
+            elif what in {"commit", "abort"}:
+                commit = what == "commit"
+                after = machine.end(
+                    state, producer, commit=commit, version=version, now_ms=0, new_producer_id=next(ids)
+                )
+                state = after or state
+                producer = state.producer
+            elif what == "marked" and state.status in {S.PREPARE_COMMIT, S.PREPARE_ABORT}:
+                state = machine.complete(state, 0)
+            elif what == "timeout" and machine.is_timed_out(state, 10_000):
+                zombies.append(producer)
+                state = machine.fence(state, 0)
+            elif what == "zombie" and zombies and zombies[-1].epoch < EPOCH_LAST:
+                zombie = zombies[-1]
+                with pytest.raises(KafkaError):
+                    machine.add(state, zombie, [T1], version, 0)
+                if zombie != producer:
+                    with pytest.raises(KafkaError):
+                        machine.end(state, zombie, commit=True, version=version, now_ms=0, new_producer_id=next(ids))
+        except KafkaError:
+            assert state is before, "a refusal changes nothing"
+        if before.status in {S.PREPARE_COMMIT, S.PREPARE_ABORT} and state is not before:
+            committed = before.status is S.PREPARE_COMMIT
+            assert state.status is (S.COMPLETE_COMMIT if committed else S.COMPLETE_ABORT)
+        assert (state.producer_id, state.epoch) >= (before.producer_id, before.epoch)
+        assert state.epoch <= EPOCH_MAX
+        assert parse(transaction_record("id", state)).state == replace(state, last_epoch=-1)
