@@ -54,7 +54,7 @@ class Sizes:
     produce_seconds: int
 
 
-QUICK = Sizes(rate_objects=12, plan_streams=1_000, cold_objects=15, day_minutes=8 * 60, produce_seconds=30)
+QUICK = Sizes(rate_objects=12, plan_streams=1_000, cold_objects=15, day_minutes=24 * 60, produce_seconds=30)
 FULL = Sizes(rate_objects=48, plan_streams=10_000, cold_objects=60, day_minutes=24 * 60, produce_seconds=180)
 
 
