@@ -32,6 +32,8 @@ class History:
     random: Random
     settings: WalSettings
     disk: SimDisk
+    trim_rate: float
+    """Share of the trims that are made: with few, the ring is full most of the time."""
     model: WalModel = field(default_factory=WalModel)
     epoch: int = 0
     opened: int = 0
@@ -53,7 +55,7 @@ class History:
             fencing=random.choice(["strict", "local"]),
         )
         size_bytes = RING_POSITION + 128 * PAGE_BYTES
-        return cls(random, settings, SimDisk(size_bytes, random, volatile=volatile))
+        return cls(random, settings, SimDisk(size_bytes, random, volatile=volatile), random.choice([1.0, 1.0, 0.3]))
 
     async def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -133,7 +135,7 @@ class History:
 
     async def trim(self, wal: DeltaWal) -> None:
         acked = [record.offset for record in self.model.records if record.acked]
-        if not acked:
+        if not acked or self.random.random() >= self.trim_rate:
             return
         offset = self.random.choice([acked[-1], self.random.choice(acked)])
         self.model.trim_requested = max(self.model.trim_requested, offset)
