@@ -24,7 +24,7 @@ async def handle(node: Node, request: AlterConfigsRequest, context: Exchange) ->
     del context
     times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
     responses = []
-    for wanted in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+    for wanted in request.resources:
         code, message = ErrorCode.NONE, None
         try:
             is_duplicate = times[wanted.resource_type, wanted.resource_name] > 1
@@ -47,6 +47,9 @@ async def handle(node: Node, request: AlterConfigsRequest, context: Exchange) ->
 async def _replace(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bool, validate_only: bool) -> None:
     names = [config.name for config in wanted.configs]
     topic = find_alterable(node, wanted.resource_type, wanted.resource_name, names, is_duplicate=is_duplicate)
+    for config in wanted.configs:
+        if config.value is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {config.name}")
     configs = check_topic_configs({config.name: config.value for config in wanted.configs})
     if not validate_only:
         unset = [name for name in topic.info.configs if name not in configs]

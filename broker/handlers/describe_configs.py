@@ -45,18 +45,20 @@ def _resource(node: Node, request: DescribeConfigsRequest, wanted: DescribeConfi
     try:
         values = _values(node, wanted)
     except KafkaError as error:
+        # As in Kafka: an unknown topic has a code and no message, and no error an empty one.
+        message = "" if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
         return DescribeConfigsResult(
             error_code=error.code,
-            error_message=error.message,
+            error_message=message,
             resource_type=wanted.resource_type,
             resource_name=wanted.resource_name,
         )
     keys = wanted.configuration_keys
     return DescribeConfigsResult(
-        error_message=None,
+        error_message="",
         resource_type=wanted.resource_type,
         resource_name=wanted.resource_name,
-        configs=[_result(request, value) for value in values if keys is None or value.row.name in keys],
+        configs=[_result(request, value) for value in values if not keys or value.row.name in keys],
     )
 
 
@@ -93,9 +95,12 @@ def _broker_values(node: Node, name: str) -> Iterable[_Value]:
     """One's own node by its id; the empty name asks for cluster-wide dynamic configs, of which there are none."""
     if not name:
         return ()
+    if not name.lstrip("-").isdigit():
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     if name != str(node.node_id):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id}, but received {name}"
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {node.node_id} or empty string, but received {name}",
         )
     values = []
     for row, value in broker_configs(node.settings, node.advertised.host, node.advertised.port):

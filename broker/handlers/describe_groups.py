@@ -42,7 +42,7 @@ def _described(node: Node, group_id: str, version: int, operations: int) -> Desc
             error_message=None if found else problem,
             group_id=group_id,
             group_state=GroupState.DEAD,
-            authorized_operations=operations,
+            authorized_operations=operations if found else OPERATIONS_NOT_ASKED_FOR,
         )
     stable = group.state is GroupState.STABLE
     return DescribedGroup(
@@ -56,7 +56,7 @@ def _described(node: Node, group_id: str, version: int, operations: int) -> Desc
 
 
 def _members(group: ClassicGroup, *, stable: bool) -> list[DescribedGroupMember]:
-    """Describe members; what they are subscribed and assigned to is agreed only in a stable group."""
+    """Describe members; what they are subscribed to is agreed only in a stable group."""
     return [
         DescribedGroupMember(
             member_id=member.member_id,
@@ -64,7 +64,7 @@ def _members(group: ClassicGroup, *, stable: bool) -> list[DescribedGroupMember]
             client_id=member.client_id,
             client_host=member.client_host,
             member_metadata=member.metadata(group.protocol_name) if stable else b"",
-            member_assignment=member.assignment if stable else b"",
+            member_assignment=member.assignment,
         )
         for member in group.members.values()
     ]

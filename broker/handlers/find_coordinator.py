@@ -60,7 +60,7 @@ def _answer(
     found = _coordinator(node, request.key_type, request.key, problem)
     return FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=found.error_message,
+        error_message=found.error_message or "NONE",
         node_id=found.node_id,
         host=found.host,
         port=found.port,

@@ -31,7 +31,7 @@ async def handle(
     del context
     times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
     responses = []
-    for wanted in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+    for wanted in request.resources:
         code, message = ErrorCode.NONE, None
         try:
             await _alter(
@@ -66,13 +66,15 @@ def find_alterable(
             ErrorCode.INVALID_REQUEST, "Broker configs are read only here: they are settings of the node's start."
         )
     if resource_type != TOPIC:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource_type}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(name)
     topic = node.topics.get(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-    if duplicates := [config for config, count in Counter(config_names).items() if count > 1]:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {', '.join(duplicates)}")
+    if len(set(config_names)) < len(config_names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     return topic
 
 
@@ -84,9 +86,6 @@ async def _alter(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bool
     set_values = {name: value for name, value in changes.items() if value is not None}
     set_configs = check_topic_configs(set_values, beside=kept)
     unset = [name for name, value in changes.items() if value is None]
-    for name in unset:
-        if name not in TOPIC_CONFIGS:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     if not validate_only:
         await node.topics.alter(wanted.resource_name, set_configs=set_configs, unset=unset)
 
@@ -107,7 +106,10 @@ def _new_value(node: Node, config: AlterableConfig, own: Mapping[str, str]) -> s
             ErrorCode.INVALID_REQUEST, f"Unknown operation type {config.config_operation} for {config.name}"
         )
     if row.type != ConfigType.LIST:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't append or subtract to the non-list config {config.name}.")
+        operation = "APPEND" if config.config_operation == APPEND else "SUBTRACT"
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Can't {operation} to key {config.name} because its type is not LIST."
+        )
     current = own.get(config.name, default_value(row, node.settings))
     items = [item for item in current.split(",") if item]
     changed = [item for item in config.value.split(",") if item]

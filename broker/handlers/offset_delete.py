@@ -53,6 +53,7 @@ async def handle(node: Node, request: OffsetDeleteRequest, context: Exchange) ->
                 ],
             )
             for topic in request.topics
+            if topic.partitions
         ]
     )
 

@@ -5,15 +5,20 @@ import asyncio
 from broker.groups.values import Sync, SyncAnswer
 from broker.net.connection import Exchange
 from broker.node import Node
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import sync_group
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 KEY = sync_group.KEY
+NAMES_PROTOCOL_SINCE = 5
+"""From here on a member says what it believes the group's protocol to be (KIP-559)."""
 
 
-async def handle(node: Node, request: SyncGroupRequest, context: Exchange) -> SyncGroupResponse:  # noqa: ARG001 - every handler's signature
+async def handle(node: Node, request: SyncGroupRequest, context: Exchange) -> SyncGroupResponse:
     """Hand the request to its group and wait for the answer."""
+    named = request.protocol_type is not None and request.protocol_name is not None
+    if context.api_version >= NAMES_PROTOCOL_SINCE and not named:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
     sync = Sync(
         ticket=ticket,

@@ -12,7 +12,6 @@ from tests.support.node import NodeProcess
 
 QUICK_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 KAFKA_SETTINGS = {
-    "num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "log.initial.task.delay.ms": "3600000",  # else it drops what scripts have dated back
 }

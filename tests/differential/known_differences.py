@@ -122,6 +122,25 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("negative bytes*", "*", "Apache Kafka fails inside. Here it is as good as no bytes: one batch comes."),
         Known("isolation level 2 *", "*", "Apache Kafka fails inside. Here any level but 1 is read uncommitted."),
     ),
+    "find_coordinator": (
+        Known("of a key of type *", "*error_message", "Apache Kafka gives its general words; here the type is named."),
+    ),
+    "describe_configs": (
+        Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
+        Known("with synonyms v*", "*.retention.ms.synonyms", KEPT_FOR_EVER),
+        Known("unknown type v4", "results.0.error_message", "Apache Kafka gives its general words."),
+        Known(
+            "broker v*",
+            "*.read_only",
+            "Configs of a node are settings of its start; none can be changed by request.",
+            ours=True,
+        ),
+        Known("unknown group v4", "*", "Groups have no configs of their own here."),
+    ),
+    "alter_configs": (Known("an unknown operation v*", "*", "Apache Kafka fails inside; here the error is named."),),
+    "list_config_resources": (
+        Known("of type 8 v1", "config_resources.8 1", "Levels of loggers cannot be changed by request.", ours=ABSENT),
+    ),
     "metadata": (Known("zero id, no name v12", "*", "Apache Kafka fails inside; here the name is invalid."),),
     "malformed": (
         Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),

@@ -48,12 +48,18 @@ class Script:
 
     # -- Steps: noted and compared -------------------------------------------------------------------------------
 
-    def call(self, name: str, request: object, *versions: int, on: str = MAIN) -> Any:
-        """Send a request in each of the versions; returns the last answer, None when the connection was closed."""
+    def call(self, name: str, request: object, *versions: int, on: str = MAIN, own: str = "") -> Any:
+        """Send a request in each of the versions; returns the last answer, None when the connection was closed.
+
+        `own` is the prefix of what is to be kept of answers that tell of other scripts' groups, too.
+        """
         answer = None
         for version in versions:
             self.send(request, version, on=on)
             answer = self.receive(name, type(request), version, on=on)
+            if own:
+                tree = self.steps[-1].answer
+                tree["groups"] = {key: value for key, value in tree["groups"].items() if key.startswith(own)}
         return answer
 
     def send(self, request: object, version: int, *, on: str = MAIN) -> None:

@@ -41,7 +41,12 @@ async def prepare(client: WireClient) -> JoinGroupResponse:
     assignments = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")]
     await client.request(
         SyncGroupRequest(
-            group_id="g", generation_id=joined.generation_id, member_id=joined.member_id, assignments=assignments
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            protocol_type="consumer",
+            protocol_name=joined.protocol_name,
+            assignments=assignments,
         )
     )
     return joined

@@ -104,6 +104,8 @@ def sync(g: str, joined: JoinGroupResponse, **fields: object) -> SyncGroupReques
         "group_id": g,
         "generation_id": joined.generation_id,
         "member_id": joined.member_id,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
         "assignments": [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")],
         **fields,
     }
