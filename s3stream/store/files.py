@@ -19,6 +19,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.store.direct import FileWriter
 from s3stream.store.interface import PartReceipt, StoredObject
 from s3stream.store.rules import check_key, check_range, check_receipts
 from wal.interface import Buffer
@@ -29,7 +30,6 @@ TRAILER_BYTES = 128
 WRITER_ID_BYTES_MAX = TRAILER_BYTES - TRAILER.size
 TEMPORARY = ".anabranch-tmp"
 TEMPORARY_AGE_SECONDS_MAX = 24 * 3600
-_IOV_MAX = 1000
 _READ_BYTES_MAX = 1 << 30
 _COPY_BYTES = 8 * 1024 * 1024
 _CREATE_ATTEMPTS = 100
@@ -44,6 +44,7 @@ class Files:
         self.name = name
         self.root = root
         self.temporary = root / TEMPORARY
+        self.writer = FileWriter()
 
     def prepare(self) -> None:
         """Create the directory, check that it can be written, remove old temporary files."""
@@ -61,8 +62,8 @@ class Files:
         with self.explain(key):
             fd, temporary = tempfile.mkstemp(dir=self.temporary, prefix="put-")
             try:
-                size = _write(fd, parts)
-                _write(fd, [trailer])
+                size = self.writer.write(fd, parts)
+                self.writer.write(fd, [trailer])
                 os.fsync(fd)
                 self.publish(Path(temporary), key, writer_id)
             finally:
@@ -265,7 +266,7 @@ class UploadFiles:
     def write_part(self, number: int, offset: int | None, parts: Sequence[Buffer]) -> None:
         """Write a part at its place."""
         with self._files.explain(self._key), self._target(number, offset) as fd:
-            _write(fd, parts)
+            self._files.writer.write(fd, parts)
 
     def copy_part(self, number: int, offset: int | None, source_key: str, start: int, end: int) -> None:
         """Make a part of bytes of another object; shares blocks where the file system can."""
@@ -293,7 +294,7 @@ class UploadFiles:
             fd = os.open(whole, os.O_WRONLY)
             try:
                 os.lseek(fd, sum(each.size_bytes for each in receipts), os.SEEK_SET)
-                _write(fd, [self._trailer])
+                self._files.writer.write(fd, [self._trailer])
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -324,22 +325,6 @@ class UploadFiles:
             os.close(fd)
 
 
-def _write(fd: int, parts: Sequence[Buffer]) -> int:
-    """Write buffers one after the other, without joining them; returns the bytes."""
-    total = 0
-    views = [memoryview(part).cast("B") for part in parts if len(part)]
-    at = 0
-    while at < len(views):
-        written = os.writev(fd, views[at : at + _IOV_MAX])
-        total += written
-        while at < len(views) and written >= len(views[at]):
-            written -= len(views[at])
-            at += 1
-        if written:
-            views[at] = views[at][written:]
-    return total
-
-
 def _read(fd: int, start: int, end: int) -> bytes:
     pieces: list[bytes] = []
     while start < end:
@@ -359,7 +344,7 @@ def _copy(source: int, target: int, start: int, size: int) -> None:
         except OSError as error:
             if error.errno not in _NO_COPY_RANGE:
                 raise
-            copied = _write(target, [_read(source, start, start + min(size, _COPY_BYTES))])
+            copied = os.write(target, _read(source, start, start + min(size, _COPY_BYTES)))
         if copied == 0:
             raise OSError(errno.EIO, f"file ends at {start}, {size} more bytes expected")
         start += copied

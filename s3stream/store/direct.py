@@ -1,0 +1,112 @@
+"""Writes of large files past the page cache (O_DIRECT), through a small buffer that is used again and again.
+
+An object that was just uploaded is still in the log cache: copying it into the page cache would cost fresh pages, which
+are the larger part of a buffered write's CPU, and would push out what others keep there. Only whole pages go this way;
+what lies before the first and after the last page boundary is written as usual, so that neighbours written at the same
+time never share a page with a direct write. Where the file system refuses O_DIRECT everything is written as usual.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Iterator, Sequence
+
+from wal.interface import Buffer
+
+PAGE_BYTES = 4096
+STAGE_BYTES = 1024 * 1024
+DIRECT_BYTES_MIN = STAGE_BYTES
+"""Smaller writes are not worth the change of mode."""
+_IOV_MAX = 1000
+
+
+class FileWriter:
+    """Writes buffers to files at their position; from any thread, each with a staging buffer of its own."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+
+    def write(self, fd: int, parts: Sequence[Buffer]) -> int:
+        """Write buffers one after the other; returns the bytes. Raises OSError."""
+        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        total = sum(len(view) for view in views)
+        if total >= DIRECT_BYTES_MIN:
+            head = -os.lseek(fd, 0, os.SEEK_CUR) % PAGE_BYTES
+            body = (total - head) // PAGE_BYTES * PAGE_BYTES
+            before, rest = _split(views, head)
+            pages, after = _split(rest, body)
+            _write_vectored(fd, before)
+            with _direct(fd) as is_direct:
+                if is_direct:
+                    self._write_staged(fd, pages)
+                else:
+                    _write_vectored(fd, pages)
+            _write_vectored(fd, after)
+        else:
+            _write_vectored(fd, views)
+        return total
+
+    def _write_staged(self, fd: int, views: Sequence[memoryview]) -> None:
+        stage = self._stage()
+        filled = 0
+        for view in views:
+            at = 0
+            while at < len(view):
+                count = min(len(view) - at, STAGE_BYTES - filled)
+                stage[filled : filled + count] = view[at : at + count]
+                filled += count
+                at += count
+                if filled == STAGE_BYTES:
+                    _write_vectored(fd, [stage])
+                    filled = 0
+        if filled:
+            _write_vectored(fd, [stage[:filled]])
+
+    def _stage(self) -> memoryview:
+        """This thread's buffer: an anonymous mapping, so page aligned."""
+        stage: memoryview | None = getattr(self._own, "stage", None)
+        if stage is None:
+            stage = self._own.stage = memoryview(
+                mmap.mmap(-1, STAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            )
+        return stage
+
+
+@contextlib.contextmanager
+def _direct(fd: int) -> Iterator[bool]:
+    """Write past the page cache inside the block; yields whether the file system does so."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+
+
+def _split(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The first `size` bytes of buffers, and the rest."""
+    first: list[memoryview] = []
+    for index, view in enumerate(views):
+        if size < len(view):
+            return ([*first, view[:size]] if size else first), [view[size:], *views[index + 1 :]]
+        first.append(view)
+        size -= len(view)
+    return first, []
+
+
+def _write_vectored(fd: int, views: Sequence[memoryview]) -> None:
+    left = list(views)
+    at = 0
+    while at < len(left):
+        written = os.writev(fd, left[at : at + _IOV_MAX])
+        while at < len(left) and written >= len(left[at]):
+            written -= len(left[at])
+            at += 1
+        if written:
+            left[at] = left[at][written:]
