@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from broker.configs import TopicConfig
 from broker.leader_epochs import LeaderEpochs
-from broker.producers import ProducerStates
+from broker.producers import PRODUCERS_MAX, ProducerStates
 from broker.record_checks import check_keys, check_timestamps
 from broker.transactions.in_partition import PartitionTransactions
 from protocol.batch import (
@@ -105,6 +105,7 @@ class Partition:
         self._last_durable: Durable | None = None
         self._waiters: dict[Waiter, None] = {}
         self.max_timestamp, self.epochs, self.transactions, self.producers = _decode_snapshot(stream)
+        self.producers.pinned = self.transactions.open
         for batch in stream.recovered:
             self._replay(batch)
         self.epochs.assign(stream.leader_epoch, stream.next_offset)
@@ -294,6 +295,8 @@ class Partition:
             if kind in {ControlType.ABORT, ControlType.COMMIT}:
                 aborted = kind == ControlType.ABORT
                 self.transactions.settle(self.stream.confirmed_offset)
+                if self.transactions.remembered > PRODUCERS_MAX:
+                    self.transactions.keep_producers(self.producers.entries)
                 self.transactions.end(header.producer_id, base_offset, coordinator_epoch, aborted=aborted)
         else:
             self.transactions.write(header.producer_id, base_offset, now_ms)
@@ -430,8 +433,8 @@ class Partition:
 
     def expire_producers(self, before_ms: int) -> None:
         """Forget producers not used since `before_ms`, save those with an open transaction."""
-        if self.producers.expire(before_ms, keep=self.transactions.open):
-            self.transactions.keep_producers(self.producers.entries)
+        self.producers.expire(before_ms)
+        self.transactions.keep_producers(self.producers.entries)
 
     # waiting readers
 

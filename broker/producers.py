@@ -62,10 +62,12 @@ def add_sequence(sequence: int, increment: int) -> int:
 class ProducerStates:
     """The producers of one partition, by producer id."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "pinned")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        self.pinned: Container[int] = ()
+        """Producers that are never forgotten: those with an open transaction."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -161,18 +163,19 @@ class ProducerStates:
     def _add(self, producer_id: int, epoch: int, now_ms: int) -> ProducerEntry:
         """A new producer; where there are too many, those unused for longest make room, a tenth at a time."""
         if len(self._producers) >= PRODUCERS_MAX:
-            by_use = sorted(self._producers, key=lambda known: self._producers[known].last_used_ms)
+            unpinned = (known for known in self._producers if known not in self.pinned)
+            by_use = sorted(unpinned, key=lambda known: self._producers[known].last_used_ms)
             for unused in by_use[: PRODUCERS_MAX // 10]:
                 del self._producers[unused]
         entry = self._producers[producer_id] = ProducerEntry(epoch, now_ms)
         return entry
 
-    def expire(self, before_ms: int, keep: Container[int] = ()) -> int:
-        """Forget producers not used since `before_ms`, save those to keep; returns how many."""
+    def expire(self, before_ms: int) -> int:
+        """Forget producers not used since `before_ms`, save the pinned ones; returns how many."""
         old = [
             producer_id
             for producer_id, entry in self._producers.items()
-            if entry.last_used_ms < before_ms and producer_id not in keep
+            if entry.last_used_ms < before_ms and producer_id not in self.pinned
         ]
         for producer_id in old:
             del self._producers[producer_id]

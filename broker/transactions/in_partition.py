@@ -81,6 +81,11 @@ class PartitionTransactions:
         """How many aborted transactions are remembered."""
         return len(self._aborted)
 
+    @property
+    def remembered(self) -> int:
+        """How many producers' last markers are remembered."""
+        return len(self._coordinator_epochs)
+
     def coordinator_epoch(self, producer_id: int) -> int:
         """Epoch of the coordinator that wrote the producer's last marker, or -1."""
         return self._coordinator_epochs.get(producer_id, -1)

@@ -1,8 +1,10 @@
 """Idempotent producers as pure state, beside a model that keeps everything."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker import producers
 from broker.producers import PRODUCERS_MAX, SEQUENCE_MAX, WINDOW_BATCHES, ProducerStates, add_sequence
 from protocol.errors import ErrorCode, KafkaError
 
@@ -87,3 +89,15 @@ def test_exactly_the_last_five_are_duplicates(counts: list[int], start: int) -> 
         remembered = at >= len(sent) - WINDOW_BATCHES
         assert judge(states, first, count) == (base if remembered else "OUT_OF_ORDER_SEQUENCE_NUMBER")
     assert judge(states, add_sequence(sequence, 1), 1) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+def test_producers_with_an_open_transaction_are_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 10)
+    states = ProducerStates()
+    states.pinned = {1}
+    for producer_id in range(1, 12):
+        states.touch(producer_id, 0, producer_id)
+    assert 1 in states.entries
+    assert 2 not in states.entries
+    states.expire(100)
+    assert list(states.entries) == [1]

@@ -159,6 +159,20 @@ async def test_nothing_is_answered_or_shown_before_it_is_durable(cluster: Cluste
     assert cluster.status() is S.COMPLETE_COMMIT
 
 
+async def test_complete_waits_for_every_marker(cluster: Cluster) -> None:
+    producer = await cluster.begin(T0, T1, U0)
+    cluster.markers.hold = True
+    await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
+    *some, last = cluster.markers.held
+    for done in some:
+        done(None)
+    await cluster.coordinator.retry()
+    assert cluster.logged()[-1] is S.PREPARE_COMMIT
+    assert len(cluster.markers.written) == 3, "each is written once"
+    last(None)
+    await cluster.settled()
+
+
 async def test_a_crash_before_the_decision_leaves_the_transaction_open(cluster: Cluster) -> None:
     producer = await cluster.begin()
     cluster.log.hold = True
