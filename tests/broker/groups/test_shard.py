@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from broker.groups.consumer_values import ConsumerState
 from broker.groups.log import KeyValue, LogWriter
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.records import offset_record
@@ -88,7 +89,7 @@ class Client:
         offsets = self.shard.offsets("g")
         return None if offsets is None else offsets.get(*key)
 
-    def state(self) -> GroupState | None:
+    def state(self) -> GroupState | ConsumerState | None:
         group = self.shard.group("g")
         return None if group is None else group.state
 
