@@ -50,7 +50,7 @@ from s3stream.store.interface import ObjectStore
 from wal.device import open_device
 from wal.interface import WalError
 from wal.log import DeltaWal
-from wal.settings import WalSettings
+from wal.settings import HEADER_IOPS, WalSettings
 
 FAILURE_CHECK_S = 0.25
 PRODUCER_EXPIRY_PERIOD_S = 600
@@ -381,7 +381,16 @@ def _reserve(settings: Settings) -> socket.socket:
 
 
 async def _open_wal(settings: Settings, info: NodeInfo) -> DeltaWal:
-    wanted = WalSettings(capacity_bytes=settings.wal.capacity_bytes, durability=settings.wal.durability)
+    given = settings.wal
+    wanted = WalSettings(
+        capacity_bytes=given.capacity_bytes,
+        durability=given.durability,
+        iops_max=given.iops_max,
+        header_iops=min(HEADER_IOPS, given.iops_max // 2),
+        bandwidth_bytes_max=given.bandwidth_bytes_max,
+        fencing=given.fencing,
+        format=given.format,
+    )
     if not settings.wal_path.exists():
         log = structlog.get_logger("node")
         log.info("making the log file", path=str(settings.wal_path), capacity_bytes=wanted.capacity_bytes)

@@ -14,19 +14,21 @@ if TYPE_CHECKING:
 
 Sample = tuple[str, dict[str, str], float]
 """Name without prefix, labels, value."""
+WAL_GAUGES = frozenset({"in_flight", "queued_bytes", "used_bytes", "capacity_bytes"})
+"""Numbers of the log that tell a state; its others only grow."""
 
 
 def prometheus_text(running: "RunningNode") -> str:
-    """All samples; names ending in `_total` are counters, the others gauges."""
-    lines: list[str] = []
-    previous = ""
+    """All samples, each name's together; names ending in `_total` are counters, the others gauges."""
+    families: dict[str, list[str]] = {}
     for name, labels, value in _samples(running):
-        if name != previous:
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines.append(f"# TYPE anabranch_{name} {kind}")
-            previous = name
         inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
-        lines.append(f"anabranch_{name}{{{inside}}} {value:g}" if inside else f"anabranch_{name} {value:g}")
+        shown = f"{int(value)}" if value == int(value) else f"{value:.9g}"
+        sample = f"anabranch_{name}{{{inside}}} {shown}" if inside else f"anabranch_{name} {shown}"
+        families.setdefault(name, []).append(sample)
+    lines: list[str] = []
+    for name, samples in families.items():
+        lines += (f"# TYPE anabranch_{name} {'counter' if name.endswith('_total') else 'gauge'}", *samples)
     return "\n".join(lines) + "\n"
 
 
@@ -51,9 +53,12 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     yield "log_cache_bytes", {}, node.storage.log_cache_bytes
     yield "uncommitted_bytes", {}, node.storage.uncommitted_bytes
     yield "block_cache_bytes", {}, node.storage.block_cache_bytes
-    yield "wal_used_bytes", {}, running.wal.used_bytes
-    yield "wal_capacity_bytes", {}, running.wal.capacity_bytes
-    for area, stats in (("network", node.server.stats), ("storage", node.storage.stats), ("wal", running.wal.stats)):
+    wal = running.wal.snapshot()
+    for name, value in _numbers(wal):
+        yield f"wal_{name}" if name in WAL_GAUGES else f"wal_{name}_total", {}, value
+    for quantile in (0.5, 0.99):
+        yield "wal_append_seconds", {"quantile": str(quantile)}, wal.latency_us(quantile) / 1e6
+    for area, stats in (("network", node.server.stats), ("storage", node.storage.stats)):
         for name, value in _numbers(stats):
             yield f"{area}_{name}_total", {}, value
     for name, value in _numbers(running.compaction.stats):

@@ -110,7 +110,10 @@ class WalSettings(Area):
     capacity_bytes: Bytes = Field(
         default=GIB,
         ge=8 * MIB,
-        description="Size of the log file, allocated in full at the first start. A device is used whole.",
+        description=(
+            "Size of the log, fixed when it is made: a file is allocated in full at the first start, of a device this "
+            "much is used. `anabranch wal resize` changes it."
+        ),
     )
     durability: Literal["auto", "flush", "direct"] = Field(
         default="auto",
@@ -119,6 +122,28 @@ class WalSettings(Area):
             "(O_DIRECT alone, the device's own cache is trusted), `auto` (flush unless the device says that it has no "
             "volatile cache)."
         ),
+    )
+    iops_max: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "Writes a second at most, for a disk with a free allowance (an EBS gp3 volume: 3000); a write of more than "
+            "256 KiB counts for several; 0: no limit."
+        ),
+    )
+    bandwidth_bytes_max: Bytes = Field(
+        default=0, ge=0, description="Bytes written a second at most (an EBS gp3 volume: 125 MiB); 0: no limit."
+    )
+    fencing: Literal["auto", "strict", "local"] = Field(
+        default="auto",
+        description=(
+            "How another owner of the log is noticed: `strict` (the header is read again before each ack), `local` "
+            "(after writes of the header; a lock keeps other processes of this host away), `auto` (strict for a block "
+            "device that other hosts may attach)."
+        ),
+    )
+    format: bool = Field(
+        default=False, description="Format a device that holds something else, destroying what it holds."
     )
 
 

@@ -1,7 +1,7 @@
 """Settings of the log: frozen values, bytes and milliseconds, each with its default and why it is that."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from wal.format import PAGE_BYTES, RING_POSITION
 from wal.interface import WalRefused
@@ -9,6 +9,7 @@ from wal.interface import WalRefused
 Durability: TypeAlias = Literal["auto", "flush", "direct"]
 Fencing: TypeAlias = Literal["auto", "strict", "local"]
 
+HEADER_IOPS: Final = 10
 _MIB = 1 << 20
 
 
@@ -33,7 +34,7 @@ class WalSettings:
     disk (an EBS gp3 volume gives 3000 for nothing); on a local one it would only cap the throughput."""
     bandwidth_bytes_max: int = 0
     """Bytes a second; 0: no budget (an EBS gp3 volume gives 125 MiB/s for nothing)."""
-    header_iops: int = 10
+    header_iops: int = HEADER_IOPS
     """Part of `iops_max` kept for header writes."""
     durability: Durability = "auto"
     """`flush`: each write reaches stable media before it is acked; `direct`: the device's own cache is trusted; `auto`:

@@ -76,6 +76,11 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
 def test_status_and_metrics_are_served(tmp_path: Path) -> None:
     with NodeProcess(tmp_path) as node:
         with urllib.request.urlopen(f"http://{node.admin}/metrics") as answer:
-            assert b"anabranch_wal_capacity_bytes" in answer.read()
+            lines = answer.read().decode().splitlines()
+        families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+        assert len(families) == len(set(families)), "a name's samples stand together, under one TYPE line"
+        shown = [line.split("{")[0].split()[0] for line in lines if not line.startswith("#")]
+        assert set(shown) == set(families)
+        assert "anabranch_wal_capacity_bytes 8380416" in lines, "8 MiB less the two copies of the header"
         with urllib.request.urlopen(f"http://{node.admin}/status") as answer:
             assert b'"writable": true' in answer.read()
