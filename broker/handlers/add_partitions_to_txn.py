@@ -69,6 +69,8 @@ async def _add(
     node: Node, transactional_id: str, producer: Producer, topics: Sequence[AddPartitionsToTxnTopic], version: int
 ) -> Errors:
     wanted = _partitions(topics)
+    if not transactional_id:
+        return dict.fromkeys(wanted, ErrorCode.INVALID_REQUEST)
     unknown = {where for where in wanted if not _exists(node, where)}
     if unknown:
         missing, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED

@@ -32,7 +32,7 @@ def _described(node: Node, topic: str, index: int) -> PartitionResponse:
     try:
         partition = node.topics.partition(topic, index)
     except KafkaError as error:
-        return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
+        return PartitionResponse(partition_index=index, error_code=error.code)
     return PartitionResponse(partition_index=index, active_producers=_producers(partition))
 
 

@@ -184,9 +184,9 @@ class _Call:
 
     def _transaction_error(self, error: KafkaError) -> KafkaError:
         abortable = self._api_version >= ABORTABLE_SINCE
-        return KafkaError(
-            code_for_writer(error.code, knows_abortable=abortable, retry=ErrorCode.NOT_ENOUGH_REPLICAS), error.message
-        )
+        code = code_for_writer(error.code, knows_abortable=abortable, retry=ErrorCode.NOT_ENOUGH_REPLICAS)
+        not_added = code == ErrorCode.INVALID_TXN_STATE
+        return KafkaError(code, "Partition was not added to the transaction" if not_added else error.message)
 
     async def _join_transaction(self, where: TopicPartition, producer: Producer) -> None:
         """Have the coordinator take the partition in, durably; a refusal answers for the batch."""

@@ -210,6 +210,8 @@ class TransactionCoordinator:
 
     def describe(self, transactional_id: str) -> Transaction:
         """One transactional id. Raises KafkaError, TRANSACTIONAL_ID_NOT_FOUND among others."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
         entry = self.shard(transactional_id).entries.get(transactional_id)
         if entry is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
