@@ -341,6 +341,8 @@ class GroupShard:
     ) -> ErrorCode:
         group = entry.group
         if isinstance(group, ConsumerGroup):
+            if producer is not None and generation < 0 and not member_id and group_instance_id is None:
+                return ErrorCode.NONE  # before KIP-447: the transaction alone fences
             topics = self._topics().by_name
             known = all(key.topic in topics for key, _ in offsets)
             partitions = [TopicIdPartition(topics[key.topic].topic_id, key.partition) for key, _ in offsets if known]
