@@ -66,7 +66,8 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = 1
+        """Before anything has happened, as in Kafka: the first to join finds itself in epoch 2."""
         self.assignment_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
         self.targets: dict[str, Partitions] = {}
@@ -401,11 +402,11 @@ class ConsumerGroup:
                 self._touch(records.PATTERN, text)
 
     def _subscribed(self, member: ConsumerMember) -> frozenset[str]:
-        return self._matches.get(member.topic_regex or "", frozenset()).union(member.topic_names)
+        return self._matches.get(member.topic_regex, frozenset()).union(member.topic_names)
 
     def _assign(self, topics: TopicImage, now: Now) -> None:
         specs = []
-        topic_ids: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
+        topic_ids: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
         for member in self.members.values():
             wanted = (member.topic_names, member.topic_regex)
             if wanted not in topic_ids:
@@ -496,7 +497,7 @@ def _updated(member: ConsumerMember, beat: Beat) -> ConsumerMember:
 
 
 def _subscription(member: ConsumerMember) -> tuple[object, ...]:
-    return member.topic_names, member.topic_regex or None, member.assignor
+    return member.topic_names, member.topic_regex, member.assignor
 
 
 def _check_epoch(member: ConsumerMember, beat: Beat) -> None:

@@ -26,7 +26,8 @@ class ConsumerMember:
     rebalance_timeout_ms: int = -1
     topic_names: tuple[str, ...] = ()
     """Sorted."""
-    topic_regex: str | None = None
+    topic_regex: str = ""
+    """Empty for none, as in the records."""
     assignor: str | None = None
     epoch: int = 0
     previous_epoch: int = 0

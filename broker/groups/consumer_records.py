@@ -178,7 +178,7 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> Consume
         client_host=found.client_host,
         rebalance_timeout_ms=found.rebalance_timeout_ms,
         topic_names=tuple(found.subscribed_topic_names),
-        topic_regex=found.subscribed_topic_regex,
+        topic_regex=found.subscribed_topic_regex or "",
         assignor=found.server_assignor,
     )
     if current is None:

@@ -267,8 +267,11 @@ class GroupShard:
     def _join_as_consumer(self, group_id: str, entry: GroupEntry | None, beat: Beat, done: BeatDone) -> GroupEntry:
         """Make a consumer group of nothing, or of an empty classic group, if this heartbeat may do that."""
         if beat.epoch != 0 or (entry is not None and not _is_unused(entry)):
-            problem = "Consumer group {} not found." if entry is None else "Group {} is not a consumer group."
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem.format(group_id))
+            if entry is not None:
+                problem = f"Group {group_id} is not a consumer group."
+            else:
+                problem = f"{'Group' if beat.epoch < 0 else 'Consumer group'} {group_id} not found."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
         shell = ConsumerShell(group_id, self._settings, self.writer)
         before = [] if entry is None else [group_record(group_id, None)]
         shell.heartbeat(beat, self._topics(), self._now(), done, before=before)
@@ -312,10 +315,9 @@ class GroupShard:
             if generation >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             entry = self._create(group_id)
-        error = self._check_commit(entry, member_id, group_instance_id, generation, offsets, producer)
-        if not error and not speaks_epochs and producer is None and _has_member(entry, member_id):
-            error = ErrorCode.UNSUPPORTED_VERSION
-        if error:
+        if not speaks_epochs and producer is None and _has_member(entry, member_id):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        if error := self._check_commit(entry, member_id, group_instance_id, generation, offsets, producer):
             raise KafkaError(error)
         if not offsets:
             done(ErrorCode.NONE)

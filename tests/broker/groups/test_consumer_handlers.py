@@ -72,13 +72,13 @@ def assigned(response: ConsumerGroupHeartbeatResponse) -> list[int]:
 
 async def test_a_member_joins_stays_and_leaves(client: WireClient, g: str) -> None:
     joined = await client.request(beat(g))
-    assert (joined.member_id, joined.member_epoch, joined.heartbeat_interval_ms) == ("m", 1, 5_000)
+    assert (joined.member_id, joined.member_epoch, joined.heartbeat_interval_ms) == ("m", 2, 5_000)
     assert assigned(joined) == [0, 1]
-    stayed = await client.request(beat(g, "m", 1))
-    assert (stayed.error_code, stayed.member_epoch, stayed.assignment) == (0, 1, None)
+    stayed = await client.request(beat(g, "m", 2))
+    assert (stayed.error_code, stayed.member_epoch, stayed.assignment) == (0, 2, None)
     left = await client.request(beat(g, "m", -1))
     assert (left.error_code, left.member_epoch) == (0, -1)
-    gone = await client.request(beat(g, "m", 1))
+    gone = await client.request(beat(g, "m", 2))
     assert (gone.error_code, gone.error_message) == (
         ErrorCode.UNKNOWN_MEMBER_ID,
         f"Member m is not a member of group {g}.",
@@ -125,7 +125,7 @@ async def test_fencing_and_names_that_are_not_known(client: WireClient, g: str) 
     assert await error(server_assignor="sticky") == ErrorCode.UNSUPPORTED_ASSIGNOR
     assert await error(subscribed_topic_regex="(") == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert await error() == ErrorCode.NONE
-    assert await error(epoch=2) == ErrorCode.FENCED_MEMBER_EPOCH
+    assert await error(epoch=3) == ErrorCode.FENCED_MEMBER_EPOCH
     assert await error(member_id="s", instance_id="i") == ErrorCode.NONE
     assert await error(member_id="r", instance_id="i") == ErrorCode.UNRELEASED_INSTANCE_ID
     assert await error(member_id="r", epoch=1, instance_id="i") == ErrorCode.FENCED_INSTANCE_ID
@@ -140,13 +140,13 @@ async def test_topics_that_change_move_the_group(client: WireClient, g: str) -> 
     await client.request(
         CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=g, count=3, assignments=None)], timeout_ms=1000)
     )
-    grown = await client.request(beat(g, "m", 1))
-    assert (grown.member_epoch, assigned(grown)) == (2, [0, 1, 2])
+    grown = await client.request(beat(g, "m", 2))
+    assert (grown.member_epoch, assigned(grown)) == (3, [0, 1, 2])
     await client.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=g)], timeout_ms=1000))
     owned = list(grown.assignment.topic_partitions)
-    gone = await client.request(beat(g, "m", 2, topic_partitions=owned))
+    gone = await client.request(beat(g, "m", 3, topic_partitions=owned))
     assert assigned(gone) == []
-    assert (await client.request(beat(g, "m", 2, topic_partitions=[]))).member_epoch == 3
+    assert (await client.request(beat(g, "m", 3, topic_partitions=[]))).member_epoch == 4
 
 
 async def test_describing(client: WireClient, g: str) -> None:
@@ -154,10 +154,10 @@ async def test_describing(client: WireClient, g: str) -> None:
     await client.request(beat(g, rack_id="r", instance_id="i", server_assignor="range"))
     asked = ConsumerGroupDescribeRequest(group_ids=[g, missing], include_authorized_operations=True)
     found, unknown = (await client.request(asked)).groups
-    assert (found.error_code, found.group_state, found.group_epoch, found.assignment_epoch) == (0, "Stable", 1, 1)
+    assert (found.error_code, found.group_state, found.group_epoch, found.assignment_epoch) == (0, "Stable", 2, 2)
     assert (found.assignor_name, found.authorized_operations) == ("range", 3400)
     (member,) = found.members
-    assert (member.member_id, member.instance_id, member.rack_id, member.member_epoch) == ("m", "i", "r", 1)
+    assert (member.member_id, member.instance_id, member.rack_id, member.member_epoch) == ("m", "i", "r", 2)
     assert (member.client_id, member.client_host, member.member_type) == ("wire", "/127.0.0.1", 1)
     (topic,) = member.assignment.topic_partitions
     assert (topic.topic_name, list(topic.partitions)) == (g, [0, 1])
@@ -209,9 +209,9 @@ async def test_commits_are_of_an_epoch(client: WireClient, g: str, version: int)
         request = OffsetCommitRequest(group_id=g, member_id="m", generation_id_or_member_epoch=epoch, topics=[topic])
         return int((await client.request(request, version)).topics[0].partitions[0].error_code)
 
-    assert await commit(1) == (ErrorCode.UNSUPPORTED_VERSION if version == 8 else ErrorCode.NONE)
-    assert await commit(2) == ErrorCode.STALE_MEMBER_EPOCH
-    for member_id, epoch, error in (("m", 1, 0), ("m", 2, ErrorCode.STALE_MEMBER_EPOCH), (None, -1, 0)):
+    assert await commit(2) == (ErrorCode.UNSUPPORTED_VERSION if version == 8 else ErrorCode.NONE)
+    assert await commit(3) == (ErrorCode.UNSUPPORTED_VERSION if version == 8 else ErrorCode.STALE_MEMBER_EPOCH)
+    for member_id, epoch, error in (("m", 2, 0), ("m", 3, ErrorCode.STALE_MEMBER_EPOCH), (None, -1, 0)):
         asked = OffsetFetchRequestGroup(group_id=g, member_id=member_id, member_epoch=epoch, topics=None)
         (found,) = (await client.request(OffsetFetchRequest(groups=[asked]), 9)).groups
         assert found.error_code == error

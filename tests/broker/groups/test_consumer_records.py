@@ -20,7 +20,7 @@ MEMBER = ConsumerMember(
     client_host="/h",
     rebalance_timeout_ms=300_000,
     topic_names=("t", "u"),
-    topic_regex=None,
+    topic_regex="",
     assignor="range",
     epoch=7,
     previous_epoch=6,
@@ -76,7 +76,7 @@ def test_a_target() -> None:
 
 def test_a_member() -> None:
     subscription = records.member_value(MEMBER)
-    assert subscription == bytes.fromhex("0000 0269 00 0263 032f68 03 0274 0275 00 000493e0 06") + b"range" + b"\0"
+    assert subscription == bytes.fromhex("0000 0269 00 0263 032f68 03 0274 0275 01 000493e0 06") + b"range" + b"\0"
     current = records.current_value(MEMBER)
     assert current == (
         bytes.fromhex("0000 00000007 00000006 01 03") + TOPIC + bytes.fromhex("02 00000002 01 00 05 02 00000005")

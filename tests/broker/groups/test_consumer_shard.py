@@ -86,29 +86,29 @@ async def client() -> Client:
 
 
 async def test_an_answer_waits_for_what_it_says_and_for_what_was_changed_before_it(client: Client) -> None:
-    assert await client.beat("m") == BeatAnswer("m", 1, parts(0, 1, 2, 3))
+    assert await client.beat("m") == BeatAnswer("m", 2, parts(0, 1, 2, 3))
     client.log.hold = True
     joined = client.beat("n")
-    plain = client.beat("n", 2)
+    plain = client.beat("n", 3)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not joined.done()
     assert not plain.done(), "it knows of an epoch that may be forgotten"
     client.log.release()
-    assert await joined == BeatAnswer("n", 2, frozenset())
-    assert await plain == BeatAnswer("n", 2, None)
+    assert await joined == BeatAnswer("n", 3, frozenset())
+    assert await plain == BeatAnswer("n", 3, None)
 
 
 async def test_partitions_go_over_when_they_are_let_go_and_survive_a_crash_in_between(client: Client) -> None:
     await client.beat("m")
     await client.beat("n")
-    told = await client.beat("m", 1, owned=parts(0, 1, 2, 3))
-    assert told == BeatAnswer("m", 1, parts(0, 1))
-    assert await client.beat("n", 2) == BeatAnswer("n", 2, None)
+    told = await client.beat("m", 2, owned=parts(0, 1, 2, 3))
+    assert told == BeatAnswer("m", 2, parts(0, 1))
+    assert await client.beat("n", 3) == BeatAnswer("n", 3, None)
     client = await client.crash()
     assert client.group().state is ConsumerState.RECONCILING
-    assert await client.beat("m", 1, owned=parts(0, 1)) == BeatAnswer("m", 2, None)
-    assert await client.beat("n", 2) == BeatAnswer("n", 2, parts(2, 3))
+    assert await client.beat("m", 2, owned=parts(0, 1)) == BeatAnswer("m", 3, None)
+    assert await client.beat("n", 3) == BeatAnswer("n", 3, parts(2, 3))
     assert client.group().state is ConsumerState.STABLE
 
 
@@ -122,7 +122,7 @@ async def test_a_failed_write_is_told_and_forgotten(client: Client) -> None:
     assert isinstance(answer, KafkaError)
     assert answer.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert list(client.group().members) == ["m"]
-    assert client.group().epoch == 1
+    assert client.group().epoch == 2
 
 
 async def test_a_group_too_large_to_store_is_refused_and_stays_as_it_was(client: Client) -> None:
@@ -131,7 +131,7 @@ async def test_a_group_too_large_to_store_is_refused_and_stays_as_it_was(client:
         _ = client.beat("n", topic_names=LONG)
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert list(client.group().members) == ["m"]
-    assert (await client.beat("m", 1)) == BeatAnswer("m", 1, None)
+    assert (await client.beat("m", 2)) == BeatAnswer("m", 2, None)
     with pytest.raises(KafkaError):
         client.shard.consumer_heartbeat("other", Beat("m", 0, rebalance_timeout_ms=1, topic_names=LONG), lambda _: None)
     assert client.shard.group("other") is None
@@ -157,7 +157,7 @@ async def test_silent_members_are_removed_and_an_administrator_may_remove_them_t
     await asyncio.sleep(0)
     client = await client.crash()
     assert client.group().state is ConsumerState.EMPTY
-    assert client.group().epoch == 4
+    assert client.group().epoch == 5
 
 
 async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its_offsets(client: Client) -> None:
@@ -185,22 +185,22 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its
 
 async def test_a_commit_needs_the_members_epoch_or_one_since_which_it_has_the_partition(client: Client) -> None:
     await client.beat("m")
-    assert client.commit_as("m", 1, T0) is ErrorCode.NONE
-    assert client.commit_as("m", 1, T0, speaks_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
-    assert client.commit_as("m", 2, T0) is ErrorCode.STALE_MEMBER_EPOCH
-    assert client.commit_as("x", 1, T0) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.commit_as("m", 2, T0) is ErrorCode.NONE
+    assert client.commit_as("m", 2, T0, speaks_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
+    assert client.commit_as("m", 3, T0) is ErrorCode.STALE_MEMBER_EPOCH
+    assert client.commit_as("x", 2, T0) is ErrorCode.UNKNOWN_MEMBER_ID
     assert client.commit_as("", -1, T0) is ErrorCode.UNKNOWN_MEMBER_ID
     await client.beat("n")
-    await client.beat("m", 1, owned=parts(0, 1))
-    await client.beat("m", 1, owned=parts(0, 1))
-    assert client.group().members["m"].epoch == 2
-    assert client.commit_as("m", 1, T0) is ErrorCode.NONE, "it has had that one all the time"
-    assert client.commit_as("m", 1, TopicPartition("t", 3)) is ErrorCode.STALE_MEMBER_EPOCH
-    assert client.commit_as("m", 1, TopicPartition("gone", 0)) is ErrorCode.STALE_MEMBER_EPOCH
-    assert client.shard.check_fetch("g", "m", 2) is ErrorCode.NONE
+    await client.beat("m", 2, owned=parts(0, 1))
+    await client.beat("m", 2, owned=parts(0, 1))
+    assert client.group().members["m"].epoch == 3
+    assert client.commit_as("m", 2, T0) is ErrorCode.NONE, "it has had that one all the time"
+    assert client.commit_as("m", 2, TopicPartition("t", 3)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert client.commit_as("m", 2, TopicPartition("gone", 0)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert client.shard.check_fetch("g", "m", 3) is ErrorCode.NONE
     assert client.shard.check_fetch("g", None, -1) is ErrorCode.NONE
-    assert client.shard.check_fetch("g", "m", 1) is ErrorCode.STALE_MEMBER_EPOCH
-    assert client.shard.check_fetch("g", "x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.shard.check_fetch("g", "m", 2) is ErrorCode.STALE_MEMBER_EPOCH
+    assert client.shard.check_fetch("g", "x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_a_deleted_group_leaves_nothing(client: Client) -> None:
@@ -242,7 +242,7 @@ async def test_a_rewritten_log_holds_the_same_group(client: Client) -> None:
 async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: Client) -> None:
     await client.beat("m", topic_regex="t", topic_names=[])
     unread = TopicPartition("u", 0)
-    assert client.commit_as("m", 1, T0) is ErrorCode.NONE
+    assert client.commit_as("m", 2, T0) is ErrorCode.NONE
     await asyncio.sleep(0)
     _ = client.log.append([offset_record("g", unread, CommittedOffset(1, 1, "", 1))])
     client = await client.crash()
