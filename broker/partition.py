@@ -232,11 +232,12 @@ class Partition:
     def _check_transaction(self, header: BatchHeader, verify: Verify | None) -> None:
         transactional = header.is_transactional
         known = self.transactions.check_data(header.producer_id, transactional=transactional)
+        if transactional and verify is None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transactional id"
+            )
         if transactional and not known:
-            if verify is None:
-                raise KafkaError(
-                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transactional id"
-                )
+            assert verify is not None, "checked above"
             verify(self, header.producer_id, header.producer_epoch)
 
     def append_marker(

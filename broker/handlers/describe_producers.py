@@ -32,7 +32,9 @@ def _described(node: Node, topic: str, index: int) -> PartitionResponse:
     try:
         partition = node.topics.partition(topic, index)
     except KafkaError as error:
-        return PartitionResponse(partition_index=index, error_code=error.code)
+        # As in Kafka: an unknown topic comes with words, an unknown partition of a known one without.
+        message = error.message if node.topics.get(topic) is None else None
+        return PartitionResponse(partition_index=index, error_code=error.code, error_message=message)
     return PartitionResponse(partition_index=index, active_producers=_producers(partition))
 
 

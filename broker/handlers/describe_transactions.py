@@ -2,7 +2,7 @@
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import describe_transactions
 from protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -22,6 +22,8 @@ def handle(node: Node, request: DescribeTransactionsRequest, context: Exchange) 
 
 
 def _described(node: Node, transactional_id: str) -> TransactionState:
+    if not transactional_id:
+        return TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
     try:
         state = node.transactions.describe(transactional_id)
     except KafkaError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from protocol.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
-from protocol.records import check_crc, decode_records, iterate_batches
+from protocol.records import check_crc, control_record, decode_records, iterate_batches
 from protocol.wire import ZERO_UUID
 
 Tree = Any
@@ -26,8 +26,26 @@ NO_ANSWER = "<no answer>"
 
 NUMBER = re.compile(r"\b\d{13}\b")
 
-EPOCHS = frozenset({"leader_epoch", "committed_leader_epoch", "partition_leader_epoch", "finalized_features_epoch"})
-TIMES = frozenset({"log_append_time_ms", "timestamp", "max_timestamp", "base_timestamp", "timestamp_ms"})
+EPOCHS = frozenset(
+    {
+        "leader_epoch",
+        "committed_leader_epoch",
+        "partition_leader_epoch",
+        "coordinator_epoch",
+        "finalized_features_epoch",
+    }
+)
+TIMES = frozenset(
+    {
+        "transaction_start_time_ms",
+        "last_timestamp",
+        "log_append_time_ms",
+        "timestamp",
+        "max_timestamp",
+        "base_timestamp",
+        "timestamp_ms",
+    }
+)
 IDS: Mapping[str, str] = {
     "topic_id": "topic",
     "cluster_id": "cluster",
@@ -46,11 +64,17 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "CreatePartitionsResponse.results": lambda topic: topic["name"],
     "DescribeConfigsResult.configs": lambda config: config["name"],
     "JoinGroupResponse.members": lambda member: member["group_instance_id"] or member["member_id"],
-    "DescribedGroup.members": lambda member: member["group_instance_id"] or member["member_id"],
+    "DescribedGroup.members": lambda member: member.get("group_instance_id") or member["member_id"],
     "ProduceResponse.responses": lambda topic: topic["name"] or topic["topic_id"],
     "TopicProduceResponse.partition_responses": lambda partition: partition["index"],
     "OffsetCommitResponseTopic.partitions": lambda partition: partition["partition_index"],
     "OffsetDeleteResponseTopic.partitions": lambda partition: partition["partition_index"],
+    "ConsumerGroupDescribeResponse.groups": lambda group: group["group_id"],
+    "ListTransactionsResponse.transaction_states": lambda one: one["transactional_id"],
+    "DescribeTransactionsResponse.transaction_states": lambda one: one["transactional_id"],
+    "AddPartitionsToTxnTopicResult.results_by_partition": lambda partition: partition["partition_index"],
+    "AddPartitionsToTxnResponse.results_by_topic_v3_and_below": lambda topic: topic["name"],
+    "WritableTxnMarkerResult.topics": lambda topic: topic["name"],
     "DeleteGroupsResponse.results": lambda group: group["group_id"],
     "ListGroupsResponse.groups": lambda group: group["group_id"],
     "ApiVersionsResponse.api_keys": lambda api: api["api_key"],
@@ -140,6 +164,9 @@ class Normal:
             tree["crc"] = "right"
         except CorruptBatch:
             tree["crc"] = "wrong"
+        if header.is_control:
+            tree["control"] = control_record(batch)[0]  # beside it stands the coordinator's epoch
+            return tree
         tree["payload"] = hashlib.sha256(batch[61:]).hexdigest()[:16]
         tree["record"] = [
             {

@@ -12,6 +12,8 @@ from tests.support.node import NodeProcess
 
 QUICK_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 KAFKA_SETTINGS = {
+    "group.consumer.assignment.interval.ms": "0",  # else an assignment comes a while after what asks for it
+    "group.consumer.assignor.offload.enable": "false",
     "transaction.state.log.num.partitions": "1",
     "log.initial.task.delay.ms": "3600000",  # else it drops what scripts have dated back
 }

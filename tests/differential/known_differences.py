@@ -41,6 +41,7 @@ CREATED_AT_ONCE = (
 )
 KEPT_FOR_EVER = "A node keeps records until it is told otherwise (setting retention_ms)."
 SAYS_WHY = "Apache Kafka gives the code alone. Here a message says what is wrong with the batch."
+SAYS_MORE = "Apache Kafka gives the code alone. Here it comes with its meaning."
 START_OF_LOG = (
     "Apache Kafka leaves the start of the log out of some refusals. Here a partition that is known has it in all."
 )
@@ -140,6 +141,33 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "alter_configs": (Known("an unknown operation v*", "*", "Apache Kafka fails inside; here the error is named."),),
     "list_config_resources": (
         Known("of type 8 v1", "config_resources.8 1", "Levels of loggers cannot be changed by request.", ours=ABSENT),
+    ),
+    "transaction_life": (
+        Known("produce *", "*.error_message", SAYS_WHY),
+        Known("nor produce v9", "*.error_message", SAYS_WHY, kafka=None),
+        Known("* v9", "responses.*.log_start_offset", START_OF_LOG, -1, 0),
+        Known(
+            "producers v0",
+            "*.last_timestamp",
+            "Apache Kafka gives the timestamp of the last batch, here it is the time of the append.",
+            ours="<now>",
+        ),
+    ),
+    "transaction_life_2": (
+        Known("produce with the old epoch v*", "*.error_message", SAYS_WHY, kafka=None),
+        Known("produce with the old epoch v*", "*.log_start_offset", START_OF_LOG, -1, 0),
+    ),
+    "transaction_refusals": (
+        Known("produce of another id v9", "*.error_message", SAYS_WHY, kafka=None),
+        Known("produce of another id v9", "*.log_start_offset", START_OF_LOG, -1, 0),
+    ),
+    "consumer_group_life": (
+        Known("described when deleted v1", "groups..error_message", SAYS_MORE, kafka=None),
+        Known(
+            "a classic member with bad metadata v9",
+            "*",
+            "Apache Kafka gives a member an id before it looks at what the member brings. Here it is told at once.",
+        ),
     ),
     "metadata": (Known("zero id, no name v12", "*", "Apache Kafka fails inside; here the name is invalid."),),
     "malformed": (

@@ -51,7 +51,7 @@ class Script:
     def call(self, name: str, request: object, *versions: int, on: str = MAIN, own: str = "") -> Any:
         """Send a request in each of the versions; returns the last answer, None when the connection was closed.
 
-        `own` is the prefix of what is to be kept of answers that tell of other scripts' groups, too.
+        `own` is the prefix of what is to be kept of answers that tell of other scripts' groups or transactions, too.
         """
         answer = None
         for version in versions:
@@ -59,7 +59,8 @@ class Script:
             answer = self.receive(name, type(request), version, on=on)
             if own:
                 tree = self.steps[-1].answer
-                tree["groups"] = {key: value for key, value in tree["groups"].items() if key.startswith(own)}
+                lists = "groups" if "groups" in tree else "transaction_states"
+                tree[lists] = {key: value for key, value in tree[lists].items() if key.startswith(own)}
         return answer
 
     def send(self, request: object, version: int, *, on: str = MAIN) -> None:
@@ -100,7 +101,9 @@ class Script:
         """Send a request and return its answer without noting it."""
         wire = self._wire(on)
         wire.send(request, version)
-        return wire.receive(type(request), version)
+        answer = wire.receive(type(request), version)
+        self._normal.tree(answer)  # the ids in it get their names
+        return answer
 
     def ask_nothing(self, request: object, version: int, *, on: str = MAIN) -> None:
         """Send a request that is not answered."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.handlers import HANDLERS
 from tests.differential.answers import Tree, differences
 from tests.differential.conftest import Runner
 from tests.differential.known_differences import KNOWN
@@ -12,6 +13,8 @@ from tests.differential.script import ScriptFunction
 from tests.differential.scripts import ALL_SCRIPTS
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+STEPS_MIN = 300
 
 
 def found_in(runner: Runner, function: ScriptFunction) -> Iterator[tuple[str, str, Tree, Tree]]:
@@ -24,7 +27,7 @@ def found_in(runner: Runner, function: ScriptFunction) -> Iterator[tuple[str, st
 
 def short(value: Tree) -> str:
     text = repr(value)
-    return text if len(text) <= 300 else f"{text[:300]}..."
+    return text if len(text) <= 1000 else f"{text[:1000]}..."
 
 
 @pytest.mark.parametrize("function", ALL_SCRIPTS, ids=lambda function: function.__name__)
@@ -51,3 +54,10 @@ def test_scripts_have_names_of_their_own_and_known_differences_belong_to_one() -
     names = Counter(function.__name__ for function in ALL_SCRIPTS)
     assert max(names.values()) == 1
     assert set(KNOWN) <= set(names)
+
+
+def test_every_api_that_is_advertised_is_compared(runner: Runner) -> None:
+    steps = [step for function in ALL_SCRIPTS for step in runner.run(function)[1]]
+    compared = {step.api_key for step in steps if step.api_key is not None}
+    assert not [handler.api.name for key, handler in HANDLERS.items() if key not in compared]
+    assert len(steps) >= STEPS_MIN

@@ -1,14 +1,26 @@
 """The scripts, by what they are about."""
 
 from tests.differential.script import ScriptFunction
-from tests.differential.scripts import cluster, configs, fetch, frames, groups, produce, topics
+from tests.differential.scripts import (
+    cluster,
+    configs,
+    consumers,
+    fetch,
+    frames,
+    groups,
+    produce,
+    topics,
+    transactions,
+)
 
 ALL_SCRIPTS: tuple[ScriptFunction, ...] = (
     *cluster.SCRIPTS,
     *topics.SCRIPTS,
+    *configs.SCRIPTS,
     *produce.SCRIPTS,
     *fetch.SCRIPTS,
     *groups.SCRIPTS,
-    *configs.SCRIPTS,
+    *consumers.SCRIPTS,
+    *transactions.SCRIPTS,
     *frames.SCRIPTS,
 )

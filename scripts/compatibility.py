@@ -1,0 +1,146 @@
+"""Write docs/compatibility.md: every API of Apache Kafka 4.3.1, what of it a node serves, and what differs.
+
+    python -m scripts.compatibility
+
+The versions served come from the handlers, the differences from the list that the differential test holds the node to;
+a test compares the page with what this script makes. What is said about an API beyond that is in `NOTES` below.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from broker.handlers import HANDLERS
+from protocol.registry import APIS, Api
+from tests.differential.known_differences import KNOWN
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
+KAFKA_VERSION = "4.3.1"
+NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics plug-in"}
+"""APIs that Apache Kafka has messages of but does not name in ApiVersions."""
+_SECURITY = "Comes with authentication and authorisation; until then everybody may do everything."
+_QUOTAS = "Comes with quotas; until then nobody is throttled."
+_SHARE = "Share groups are not served."
+_STREAMS = "The streams protocol is not served; Kafka Streams uses the classic one."
+_QUORUM = "There is no quorum of controllers: a catalog in a database takes its place."
+NOTES: Mapping[int, str] = {
+    0: "0 to 2 are named for librdkafka, which else sends uncompressed, and refused, as in Apache Kafka.",
+    1: "Whole batches only; the last one is never cut. Followers do not fetch: a partition has one replica.",
+    2: "Nothing is tiered: -4 is the start of the log, -5 and -6 find nothing.",
+    3: "A topic is created before the answer; a leader is named only when it serves.",
+    10: "Groups and transactions; not share groups.",
+    17: _SECURITY,
+    19: "One replica: a replication factor other than 1 or -1 is refused.",
+    27: "Between brokers; here for administrators that end a hanging transaction.",
+    29: _SECURITY,
+    30: _SECURITY,
+    31: _SECURITY,
+    32: "Topics and brokers.",
+    33: "Topics. A node's own configs are settings of its start.",
+    34: "A node has no log directories: data is in objects.",
+    35: "A node has no log directories: data is in objects.",
+    36: _SECURITY,
+    38: _SECURITY,
+    39: _SECURITY,
+    40: _SECURITY,
+    41: _SECURITY,
+    43: "Partitions have one replica: there is nothing to elect.",
+    44: "Topics. A node's own configs are settings of its start.",
+    45: "Not served yet.",
+    46: "Not served yet.",
+    48: _QUOTAS,
+    49: _QUOTAS,
+    50: _SECURITY,
+    51: _SECURITY,
+    55: _QUORUM,
+    57: _QUORUM,
+    64: _QUORUM,
+    66: "Version 2 brings a regular expression of the client's, which wants an engine whose time is bounded.",
+    71: "Metrics of clients are not collected.",
+    72: "Metrics of clients are not collected.",
+    76: _SHARE,
+    77: _SHARE,
+    78: _SHARE,
+    79: _SHARE,
+    80: _QUORUM,
+    81: _QUORUM,
+    83: _SHARE,
+    84: _SHARE,
+    85: _SHARE,
+    86: _SHARE,
+    87: _SHARE,
+    88: _STREAMS,
+    89: _STREAMS,
+    90: _SHARE,
+    91: _SHARE,
+    92: _SHARE,
+}
+INTRODUCTION = f"""\
+# Compatibility
+
+What a node serves of the protocol of Apache Kafka {KAFKA_VERSION}, and how its answers differ. Made by
+`scripts/compatibility.py` from the handlers and the list that the differential test works with; do not edit it.
+
+A node names an API in ApiVersions only when it works. Clients choose by that table, so that an API that is missing
+costs what needs it and nothing else.
+"""
+DIFFERENCES = """
+## Known differences
+
+The differential test (`tests/differential/`) sends the same requests, valid and invalid, to a node and to Apache Kafka
+and compares the answers field by field, but for ids, times, epochs and addresses. These are all the differences it
+meets, by the script that meets them. A request is named as in the script; `*` stands for anything, and a field that is
+not named means the whole answer.
+
+"""
+
+
+def versions(first: int, last: int) -> str:
+    """A range of versions as text."""
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def kafka_versions(api: Api) -> str:
+    """What Apache Kafka advertises of an API."""
+    return NOT_ADVERTISED.get(api.key) or versions(api.advertised_min_version, api.max_version)
+
+
+def our_versions(api: Api) -> str:
+    """What a node advertises of an API."""
+    handler = HANDLERS.get(api.key)
+    return "no" if handler is None else versions(handler.advertised_min_version, handler.max_version)
+
+
+def table() -> Iterator[str]:
+    """The table of APIs, line by line."""
+    yield "| key | API | served | Apache Kafka | notes |"
+    yield "|---:|---|---|---|---|"
+    for key, api in sorted(APIS.items()):
+        yield f"| {key} | {api.name} | {our_versions(api)} | {kafka_versions(api)} | {NOTES.get(key, '')} |"
+
+
+def differences() -> Iterator[str]:
+    """The known differences, script by script."""
+    for script, entries in sorted(KNOWN.items()):
+        yield f"### {script.replace('_', ' ').capitalize()}"
+        yield ""
+        seen = []
+        for entry in entries:
+            field = f", `{entry.path}`" if entry.path not in {"", "*"} else ""
+            line = f"- `{entry.step}`{field}: {entry.reason}"
+            if line not in seen:
+                seen.append(line)
+        yield from seen
+        yield ""
+
+
+def page() -> str:
+    """The whole page."""
+    served = sum(1 for api in APIS.values() if api.key in HANDLERS)
+    total = sum(1 for api in APIS.values() if api.key not in NOT_ADVERTISED)
+    lines = [f"\n{served} of the {total} APIs that Apache Kafka advertises are served.\n", *table()]
+    return INTRODUCTION + "\n".join(lines) + "\n" + DIFFERENCES + "\n".join(differences()).rstrip("\n") + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"written: {PAGE}")

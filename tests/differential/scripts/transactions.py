@@ -1,0 +1,300 @@
+"""Transactions: through their life, refused, and looked at by administrators."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from protocol.batch import TRANSACTIONAL_MASK
+from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from protocol.messages.describe_producers import DescribeProducersRequest
+from protocol.messages.describe_producers import TopicRequest as ProducersOf
+from protocol.messages.describe_transactions import DescribeTransactionsRequest
+from protocol.messages.end_txn import EndTxnRequest
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.init_producer_id import InitProducerIdRequest
+from protocol.messages.list_transactions import ListTransactionsRequest
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from tests.differential.script import Script
+from tests.differential.scripts.groups import coordinator as group_coordinator
+from tests.support.raw_client import batch_of
+
+FOREVER = str(2**63 - 1)
+"""Apache Kafka begins a new segment after a batch dated back, and a Fetch response does not go past it."""
+COMPLETE = ("CompleteCommit", "CompleteAbort")
+
+
+def _init(
+    transactional_id: str, timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1
+) -> InitProducerIdRequest:
+    return InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )
+
+
+def _coordinator(script: Script) -> None:
+    """Wait until transactions are coordinated."""
+    script.until(FindCoordinatorRequest(key="any", key_type=1), 3, lambda answer: not answer.error_code)
+    script.until(_init("any"), 3, lambda answer: not answer.error_code)
+
+
+def _producer(script: Script, transactional_id: str) -> tuple[int, int]:
+    answer = script.until(_init(transactional_id), 4, lambda answer: not answer.error_code)
+    return answer.producer_id, answer.producer_epoch
+
+
+def _add(
+    transactional_id: str, producer: tuple[int, int], *topics: tuple[str, Sequence[int]]
+) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer[0],
+        v3_and_below_producer_epoch=producer[1],
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics],
+    )
+
+
+def _end(transactional_id: str, producer: tuple[int, int], *, committed: bool) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=transactional_id, producer_id=producer[0], producer_epoch=producer[1], committed=committed
+    )
+
+
+def _produce(
+    transactional_id: str | None, producer: tuple[int, int], topic: str, sequence: int, *values: bytes
+) -> ProduceRequest:
+    batch = batch_of(
+        *values,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=sequence,
+        attributes=TRANSACTIONAL_MASK,
+    )
+    data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=bytes(batch))])]
+    return ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=5000, topic_data=data)
+
+
+def _fetch(topic: str, isolation: int) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic=topic, partitions=[partition])]
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=isolation, topics=topics)
+
+
+def _ended(script: Script, transactional_id: str) -> None:
+    """Wait until the markers are written: Apache Kafka answers before."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    script.until(request, 0, lambda answer: answer.transaction_states[0].transaction_state in COMPLETE)
+
+
+def _read(script: Script, name: str, topic: str) -> None:
+    script.call(f"{name}, read uncommitted", _fetch(topic, 0), 12)
+    script.call(f"{name}, read committed", _fetch(topic, 1), 12)
+
+
+def transaction_life(script: Script) -> None:
+    """Version 1 of transactions: what a client does that knows nothing of transaction.version 2."""
+    _coordinator(script)
+    script.topic("tl-a", 2, segment_ms=FOREVER)
+    who = script.call("init", _init("tl"), 4)
+    producer = (who.producer_id, who.producer_epoch)
+    describe = DescribeTransactionsRequest(transactional_ids=["tl"])
+    script.call("described when empty", describe, 0)
+    script.call("end of nothing", _end("tl", producer, committed=True), 3)
+    script.call("produce before it is added", _produce("tl", producer, "tl-a", 0, b"x"), 9)
+    for version in range(4):
+        script.call("add a partition", _add("tl", producer, ("tl-a", [0])), version)
+    script.call("add an unknown topic", _add("tl", producer, ("tl-x", [0]), ("tl-a", [1])), 3)
+    script.call("add an unknown partition", _add("tl", producer, ("tl-a", [9])), 3)
+    script.call("produce", _produce("tl", producer, "tl-a", 0, b"one", b"two"), 9)
+    script.call("produce without its id", _produce(None, producer, "tl-a", 2, b"x"), 9)
+    script.call("described", describe, 0)
+    _read(script, "open", "tl-a")
+    producers = DescribeProducersRequest(topics=[ProducersOf(name="tl-a", partition_indexes=[0, 1, 9])])
+    script.call("producers", producers, 0)
+    script.call("commit", _end("tl", producer, committed=True), 3)
+    _ended(script, "tl")
+    script.call("commit again", _end("tl", producer, committed=True), 3)
+    script.call("abort what is committed", _end("tl", producer, committed=False), 3)
+    _read(script, "committed", "tl-a")
+    script.call("add for the next", _add("tl", producer, ("tl-a", [0])), 3)
+    script.call("produce for the next", _produce("tl", producer, "tl-a", 2, b"three"), 9)
+    script.call("abort", _end("tl", producer, committed=False), 3)
+    _ended(script, "tl")
+    _read(script, "aborted", "tl-a")
+    script.call("described at the end", describe, 0)
+    script.call("producers at the end", producers, 0)
+    again = script.call("init again", _init("tl"), 4)
+    script.call("the one before is fenced", _add("tl", producer, ("tl-a", [0])), 0, 2, 3)
+    script.call("and cannot end", _end("tl", producer, committed=True), 0, 3)
+    script.call("nor produce", _produce("tl", producer, "tl-a", 3, b"x"), 9)
+    newest = (again.producer_id, again.producer_epoch)
+    script.call("init with its epoch", _init("tl", producer_id=newest[0], epoch=newest[1]), 4)
+    script.call("init with an old epoch", _init("tl", producer_id=newest[0], epoch=newest[1] - 1), 3, 4)
+    script.call("init with another id", _init("tl", producer_id=newest[0] + 1_000_000, epoch=0), 3, 4)
+
+
+def transaction_life_2(script: Script) -> None:
+    """Version 2 of transactions (KIP-890): a produce adds its partition, and every end raises the epoch."""
+    _coordinator(script)
+    script.topic("tw-a", segment_ms=FOREVER)
+    producer = _producer(script, "tw")
+    script.call("produce adds", _produce("tw", producer, "tw-a", 0, b"one"), 12)
+    script.call("described", DescribeTransactionsRequest(transactional_ids=["tw"]), 0)
+    ended = script.call("commit", _end("tw", producer, committed=True), 5)
+    _ended(script, "tw")
+    _read(script, "committed", "tw-a")
+    script.call("commit again with the old epoch", _end("tw", producer, committed=True), 5)
+    producer = (ended.producer_id, ended.producer_epoch)
+    script.call("produce in the next", _produce("tw", producer, "tw-a", 0, b"two"), 12)
+    ended = script.call("abort", _end("tw", producer, committed=False), 5)
+    _ended(script, "tw")
+    _read(script, "aborted", "tw-a")
+    script.call("produce with the old epoch", _produce("tw", producer, "tw-a", 1, b"x"), 11, 12)
+    producer = (ended.producer_id, ended.producer_epoch)
+    script.call("abort nothing", _end("tw", producer, committed=False), 5)
+    _ended(script, "tw")
+    script.call("commit nothing", _end("tw", producer, committed=True), 5)
+
+
+def transaction_refusals(script: Script) -> None:
+    _coordinator(script)
+    script.topic("tr-a")
+    unknown = (1 << 40, 0)
+    script.call("timeout too long", _init("tr", timeout_ms=10_000_000), 3, 5)
+    script.call("timeout zero", _init("tr", timeout_ms=0), 3)
+    script.call("timeout negative", _init("tr", timeout_ms=-1), 3)
+    script.call("add for an unknown id", _add("tr-x", unknown, ("tr-a", [0])), 0, 3)
+    script.call("end of an unknown id", _end("tr-x", unknown, committed=True), 0, 3, 4, 5)
+    script.call("no id", _add("", unknown, ("tr-a", [0])), 3)
+    producer = _producer(script, "tr")
+    script.call("another producer id", _add("tr", unknown, ("tr-a", [0])), 3)
+    script.call("a later epoch", _add("tr", (producer[0], producer[1] + 1), ("tr-a", [0])), 3)
+    script.call("add nothing", _add("tr", producer), 3)
+    script.call("produce of another id", _produce("tr-x", producer, "tr-a", 0, b"x"), 9)
+    verify = AddPartitionsToTxnTransaction(
+        transactional_id="tr",
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        verify_only=True,
+        topics=[AddPartitionsToTxnTopic(name="tr-a", partitions=[0])],
+    )
+    script.call("verify what is not added", AddPartitionsToTxnRequest(transactions=[verify]), 4, 5)
+    script.ask(_add("tr", producer, ("tr-a", [0])), 3)
+    script.call("verify what is added", AddPartitionsToTxnRequest(transactions=[verify]), 4, 5)
+    describe = DescribeTransactionsRequest(transactional_ids=["tr-x", "tr", ""])
+    script.call("described with an unknown one", describe, 0)
+    script.call("described: none", DescribeTransactionsRequest(), 0)
+    script.call(
+        "producers of an unknown topic",
+        DescribeProducersRequest(topics=[ProducersOf(name="tr-x", partition_indexes=[0])]),
+        0,
+    )
+    marker = WritableTxnMarker(
+        producer_id=1 << 41,
+        producer_epoch=0,
+        transaction_result=False,
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=[0]) for name in ("tr-a", "tr-x")],
+        coordinator_epoch=0,
+    )
+    script.call("a marker of nobody's", WriteTxnMarkersRequest(markers=[marker]), 1)
+    script.call("no markers", WriteTxnMarkersRequest(), 1, 2)
+
+
+def transaction_lists(script: Script) -> None:
+    _coordinator(script)
+    script.topic("ts-a")
+    empty = _producer(script, "ts-empty")
+    open_one = _producer(script, "ts-open")
+    script.ask(_add("ts-open", open_one, ("ts-a", [0])), 3)
+
+    def listed(name: str, states: Sequence[str] = (), ids: Sequence[int] = (), **fields: Any) -> None:
+        request = ListTransactionsRequest(state_filters=states, producer_id_filters=ids, **fields)
+        script.call(name, request, *((1,) if fields else (0, 1)), own="ts-")
+
+    listed("all")
+    listed("empty", ["Empty"])
+    listed("ongoing", ["Ongoing"])
+    listed("in lower case", ["ongoing"])
+    listed("in an unknown state", ["Nonsense", "Ongoing"])
+    listed("only in an unknown state", ["Nonsense"])
+    listed("by producer", (), [empty[0]])
+    listed("by another producer", (), [1 << 42])
+    listed("by both", ["Ongoing"], [empty[0]])
+    listed("longer than an hour", duration_filter=3_600_000)
+    listed("longer than nothing", duration_filter=0)
+
+
+def transaction_offsets(script: Script) -> None:
+    _coordinator(script)
+    group_coordinator(script)
+    script.topic("to-a")
+    producer = _producer(script, "to")
+
+    def add(name: str, group: str, *versions: int, who: tuple[int, int] = producer) -> None:
+        request = AddOffsetsToTxnRequest(
+            transactional_id="to", producer_id=who[0], producer_epoch=who[1], group_id=group
+        )
+        script.call(name, request, *versions)
+
+    def commit(name: str, offset: int, *versions: int, **fields: Any) -> None:
+        partition = TxnOffsetCommitRequestPartition(
+            partition_index=fields.pop("index", 0), committed_offset=offset, committed_metadata=fields.pop("note", "n")
+        )
+        topic = TxnOffsetCommitRequestTopic(name=fields.pop("topic", "to-a"), partitions=[partition])
+        who = fields.pop("who", producer)
+        request = TxnOffsetCommitRequest(
+            transactional_id="to",
+            group_id=fields.pop("group", "to-group"),
+            producer_id=who[0],
+            producer_epoch=who[1],
+            topics=[topic],
+            **fields,
+        )
+        script.call(name, request, *versions)
+
+    fetch = OffsetFetchRequest(
+        group_id="to-group", topics=[OffsetFetchRequestTopic(name="to-a", partition_indexes=[0])], require_stable=True
+    )
+    plain = OffsetFetchRequest(group_id="to-group", topics=fetch.topics)
+    add("add", "to-group", 0, 1, 2, 3)
+    add("add for a group without name", "", 3)
+    add("add of an unknown producer", "to-group", 3, who=(1 << 40, 0))
+    for version in range(4):
+        commit("commit", 10 + version, version)
+    commit("to an unknown topic", 1, 3, topic="to-x")
+    commit("to an unknown partition", 1, 3, index=9)
+    commit("with too much metadata", 1, 3, note="m" * 5000)
+    commit("for a group without name", 1, 3, group="")
+    commit("of an unknown member", 1, 3, member_id="someone", generation_id=3)
+    commit("of an old epoch", 1, 3, who=(producer[0], producer[1] - 1))
+    script.call("fetched while it is open", fetch, 7)
+    script.call("fetched without heed", plain, 7)
+    script.call("end", _end("to", producer, committed=True), 3)
+    _ended(script, "to")
+    script.until(fetch, 7, lambda answer: not answer.topics[0].partitions[0].error_code)
+    script.call("fetched when it is committed", fetch, 7)
+    ended = script.ask(_init("to"), 4)
+    producer_2 = (ended.producer_id, ended.producer_epoch)
+    commit("version 2 adds the group", 77, 5, who=producer_2)
+    script.call("fetched while that is open", fetch, 7)
+    script.call("abort", _end("to", producer_2, committed=False), 5)
+    _ended(script, "to")
+    script.until(fetch, 7, lambda answer: not answer.topics[0].partitions[0].error_code)
+    script.call("fetched when that is aborted", fetch, 7)
+
+
+SCRIPTS = (transaction_life, transaction_life_2, transaction_refusals, transaction_lists, transaction_offsets)

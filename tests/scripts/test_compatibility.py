@@ -1,0 +1,17 @@
+"""The page about compatibility says what the code does."""
+
+from broker.handlers import HANDLERS
+from protocol.registry import APIS
+from scripts.compatibility import NOTES, PAGE, page
+
+
+def test_the_page_is_what_the_script_makes_of_the_code() -> None:
+    assert PAGE.read_text() == page(), "run: python -m scripts.compatibility"
+
+
+def test_an_api_that_is_not_served_says_why() -> None:
+    assert not [api.name for key, api in APIS.items() if key not in HANDLERS and not NOTES.get(key)]
+
+
+def test_notes_are_about_apis() -> None:
+    assert set(NOTES) <= set(APIS)
