@@ -3,13 +3,13 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from protocol.codec import decode, encode
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.registry import APIS
 from protocol.records import Record, build_batch
+from protocol.registry import APIS
 
 TIMEOUT_S = 20
 
@@ -72,10 +72,18 @@ class RawClient:
         return response
 
     async def produce(
-        self, topic: str, records: Sequence[bytes | bytearray | None], *, version: int = 9, acks: int = -1, partition: int = 0
+        self,
+        topic: str,
+        records: Sequence[bytes | bytearray | None],
+        *,
+        version: int = 9,
+        acks: int = -1,
+        partition: int = 0,
     ) -> ProduceResponse:
         """Produce each of `records` as a partition's data, in one request."""
-        response: ProduceResponse = await self.call(produce_request(topic, records, acks=acks, partition=partition), version)
+        response: ProduceResponse = await self.call(
+            produce_request(topic, records, acks=acks, partition=partition), version
+        )
         return response
 
     async def closed(self) -> bool:
@@ -89,10 +97,8 @@ class RawClient:
     async def close(self) -> None:
         """Close."""
         self._writer.close()
-        try:
+        with suppress(ConnectionError):
             await self._writer.wait_closed()
-        except ConnectionError:
-            pass
 
 
 def produce_request(
