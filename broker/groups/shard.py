@@ -267,7 +267,12 @@ class GroupShard:
     def _join_as_consumer(self, group_id: str, entry: GroupEntry | None, beat: Beat, done: BeatDone) -> GroupEntry:
         """Make a consumer group of nothing, or of an empty classic group, if this heartbeat may do that."""
         if beat.epoch != 0 or (entry is not None and not _is_unused(entry)):
-            if entry is not None:
+            if entry is not None and beat.epoch == 0:
+                # What Apache Kafka answers with group.consumer.migration.policy=disabled.
+                problem = (
+                    f"Cannot upgrade classic group {group_id} to consumer group because online upgrade is disabled."
+                )
+            elif entry is not None:
                 problem = f"Group {group_id} is not a consumer group."
             else:
                 problem = f"{'Group' if beat.epoch < 0 else 'Consumer group'} {group_id} not found."
