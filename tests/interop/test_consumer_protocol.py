@@ -1,5 +1,6 @@
 """The new consumer group protocol (KIP-848) as librdkafka and Apache Kafka's own client speak it."""
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,16 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.interop.test_confluent import QUIET, TIMEOUT_S, poll_until
-from tests.interop.test_java import CONSUMER, GROUPS, cells, command, run
+from tests.interop.test_java import CONSUMER, GROUPS, QUICK_JVM, TOOLS, cells, command, run
 from tests.support.events import Event, create_topic, send
-from tests.support.node import NodeProcess
+from tests.support.node import NodeProcess, running_node
+from tests.support.tools import java, kafka_class_path
+from tests.support.wire_client import connect
 
 pytestmark = pytest.mark.interop
 
@@ -205,3 +212,50 @@ def test_javas_consumer_and_group_tool(node: NodeProcess, topic: str) -> None:
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)
     run(node.bootstrap, GROUPS, "--delete", "--group", topic)
+
+
+@pytest.mark.timeout(120)
+async def test_kafkas_log_reader_reads_our_consumer_groups(tmp_path: Path) -> None:
+    """The log of a node's groups, as a segment of Apache Kafka's, through its own decoder."""
+    async with running_node(tmp_path, group_offsets_partitions=1) as node, connect(node.bootstrap) as client:
+        topic = CreatableTopic(name="flights", num_partitions=3, replication_factor=1)
+        await client.request(CreateTopicsRequest(topics=[topic]))
+        await client.request(FindCoordinatorRequest(coordinator_keys=["g"]))
+        for member_id, instance_id in (("m", None), ("s", "i")):
+            join = ConsumerGroupHeartbeatRequest(
+                group_id="g",
+                member_id=member_id,
+                instance_id=instance_id,
+                rebalance_timeout_ms=60_000,
+                subscribed_topic_names=["flights"],
+                subscribed_topic_regex="fl.*",
+                topic_partitions=[],
+            )
+            assert (await client.request(join)).error_code == 0
+        wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        fetch = FetchRequest(
+            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="__consumer_offsets", partitions=wanted)]
+        )
+        fetched = await client.request(fetch, 12)
+        records = fetched.responses[0].partitions[0].records
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(records)
+    reader = [str(java()), *QUICK_JVM, "-cp", kafka_class_path(), f"{TOOLS}.DumpLogSegments"]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*reader, "--offsets-decoder", "--files", str(segment)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if '"type":"' in line]
+    kinds = {line.partition('"type":"')[2].partition('"')[0] for line in lines}
+    assert kinds == {"3", "5", "6", "7", "8", "16"}
+    (static,) = [line for line in lines if '"type":"5"' in line and '"memberId":"s"' in line]
+    assert '"instanceId":"i"' in static
+    assert '"subscribedTopicNames":["flights"],"subscribedTopicRegex":"fl.*","rebalanceTimeoutMs":60000' in static
+    (waiting,) = [line for line in lines if '"type":"8"' in line and '"memberId":"s"' in line]
+    assert '"memberEpoch":3,"previousMemberEpoch":0,"state":2,"assignedPartitions":[]' in waiting
+    assert "error" not in done.stdout.lower()
