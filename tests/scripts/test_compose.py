@@ -1,0 +1,45 @@
+"""The compose file: what it configures is what a node understands."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.settings_sources import load, unknown_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def compose_command() -> list[str]:
+    """Docker's compose plug-in, or the program it came from; skips where there is neither."""
+    if shutil.which("docker"):
+        known = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
+        if known.returncode == 0:
+            return ["docker", "compose"]
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    pytest.skip("neither `docker compose` nor `docker-compose` is installed")
+
+
+def test_compose_accepts_the_file() -> None:
+    done = subprocess.run(
+        [*compose_command(), "-f", str(ROOT / "docker-compose.yml"), "config"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ANABRANCH_OBJECTS_STORE: s3" in done.stdout
+
+
+def test_a_node_understands_its_environment() -> None:
+    files = (ROOT / "docker-compose.yml").read_text() + (ROOT / "Dockerfile").read_text()
+    environment = dict(re.findall(r"(ANABRANCH_\w+)[:=] ?(\S+)", files))
+    assert environment, "the files set something"
+    assert not unknown_environment(environment)
+    settings = load({}, environment, None)
+    assert settings.listener.host == settings.admin.host == "0.0.0.0"
+    assert settings.objects.store == "s3"
+    assert settings.objects.endpoint == "http://s3:7070"
