@@ -395,7 +395,11 @@ class ConsumerGroup:
             self._pattern_values.pop(gone, None)
             self._touch(records.PATTERN, gone)
         for text in wanted:
-            matches = self._pattern(text).matching(topics.by_name)
+            try:
+                pattern = self._pattern(text)
+            except KafkaError:
+                continue  # from a log that Apache Kafka wrote: it goes on matching what it did then
+            matches = pattern.matching(topics.by_name)
             if self._matches.get(text) != matches or text not in self._pattern_values:
                 self._matches[text] = matches
                 self._pattern_values[text] = records.pattern_value(matches, topics.version, now.wall_ms)

@@ -8,7 +8,7 @@ and a dozen characters can keep it busy for years.
 Served: literals, `.`, `[...]` with ranges, negation and POSIX classes, `\d \w \s` and their opposites, `\b \B \A \z ^
 $`, groups (capturing, `(?:...)`, named), alternation, `* + ? {n} {n,} {n,m}` and their lazy forms, `\Q...\E`, the flags
 i, s, m and U, escapes `\t \n \r \f \v \a \xHH \x{H...}`. A name matches as a whole. Not served, and refused: Unicode
-classes (`\p{Greek}`; names of topics are ASCII), repetition beyond 1000, patterns of more than 1024 characters or 4096
+classes (`\p{Greek}`; names of topics are ASCII), repetition beyond 1000, patterns of more than 1024 characters or 1024
 states, and what RE2 refuses too: look-around and back-references.
 """
 
@@ -20,7 +20,8 @@ from typing import TypeAlias
 from protocol.errors import ErrorCode, KafkaError
 
 PATTERN_CHARACTERS_MAX = 1024
-STATES_MAX = 4096
+STATES_MAX = 1024
+"""Bounds what a name costs: below a millisecond with patterns made to be slow, microseconds with others."""
 REPEAT_MAX = 1000
 GROUP_DEPTH_MAX = 50
 REMEMBERED_SETS_MAX = 2000
@@ -76,6 +77,7 @@ class TopicPattern:
         self._states = states
         self._end = end
         self._start = start
+        self._known: dict[str, bool] = {}
         self._steps: dict[tuple[frozenset[int], bool | str, str], frozenset[int]] = {}
         """From a set of states, what was before (nothing, a word character, another) and what comes: the next set."""
 
@@ -96,8 +98,10 @@ class TopicPattern:
         return True
 
     def matching(self, names: Iterable[str]) -> frozenset[str]:
-        """Return the names that match."""
-        return frozenset(name for name in names if self.matches(name))
+        """Return the names that match. What was decided the last time is not decided again."""
+        known = self._known
+        self._known = {name: known[name] if name in known else self.matches(name) for name in names}
+        return frozenset(name for name, matches in self._known.items() if matches)
 
     def _step(self, current: frozenset[int], previous: str, character: str) -> frozenset[int]:
         reached = self._closure(current, previous, character)

@@ -83,7 +83,7 @@ def test_it_speaks_re2(pattern: str, yes: list[str], no: list[str]) -> None:
         (r"\pL", r"invalid escape sequence: `\p`"),
         (r"\x{110000}", r"invalid escape sequence: `\x110000`"),
         ("a\\", "trailing backslash at end of expression"),
-        ("(a{1000}){1000}", "expression too large: more than 4096 states"),
+        ("(a{1000}){1000}", "expression too large: more than 1024 states"),
         ("(" * 60 + ")" * 60, "expression nests too deeply"),
     ],
 )

@@ -6,6 +6,8 @@ import pytest
 
 from broker.groups import consumer_records as records
 from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_member import ConsumerMember
+from broker.groups.consumer_records import ConsumerKey
 from broker.groups.consumer_values import (
     Beat,
     BeatAnswer,
@@ -15,7 +17,7 @@ from broker.groups.consumer_values import (
     TopicImage,
     TopicView,
 )
-from broker.groups.log import LogWriter
+from broker.groups.log import KeyValue, LogWriter
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.records import offset_record, parse
 from broker.groups.shard import GroupShard
@@ -260,3 +262,16 @@ async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: C
 async def test_every_record_is_kafkas(client: Client) -> None:
     await client.beat("m")
     assert all(type(parse(record)).__name__ == "ConsumerRecord" for record in client.log.records())
+
+
+async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_did(client: Client) -> None:
+    stored = ConsumerMember("m", topic_regex=r"\p{Latin}", rebalance_timeout_ms=1_000, epoch=3)
+    written = {
+        ConsumerKey(records.EPOCH, "g"): records.epoch_value(3, 0),
+        ConsumerKey(records.MEMBER, "g", "m"): records.member_value(stored),
+        ConsumerKey(records.CURRENT, "g", "m"): records.current_value(stored),
+        ConsumerKey(records.PATTERN, "g", r"\p{Latin}"): records.pattern_value(["t"], 1, 1),
+    }
+    _ = client.log.append([KeyValue(records.key_bytes(key), value) for key, value in written.items()])
+    client = await client.crash()
+    assert await client.beat("m", 3) == BeatAnswer("m", 4, parts(0, 1, 2, 3))
