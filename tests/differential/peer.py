@@ -9,7 +9,7 @@ from protocol.codec import decode_exact, encode
 from protocol.registry import APIS, Api
 from tests.support.raw_client import request_frame
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 API_OF: dict[type, Api] = {api.request: api for api in APIS.values()}
 API_VERSIONS = 18
 

@@ -270,7 +270,7 @@ def transaction_offsets(script: Script) -> None:
         group_id="to-group", topics=[OffsetFetchRequestTopic(name="to-a", partition_indexes=[0])], require_stable=True
     )
     plain = OffsetFetchRequest(group_id="to-group", topics=fetch.topics)
-    add("add", "to-group", 0, 1, 2, 3)
+    add("add", "to-group", 0, 1, 2, 3, 4)
     add("add for a group without name", "", 3)
     add("add of an unknown producer", "to-group", 3, who=(1 << 40, 0))
     for version in range(4):
