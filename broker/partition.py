@@ -194,7 +194,7 @@ class Partition:
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, count)
             if duplicate is not None:
-                pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self._last_durable
+                pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable
                 return Appended(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
             if header.is_transactional or self.transactions.open:
                 self._check_transaction(header, verify)

@@ -92,6 +92,11 @@ class Stream:
         self._snapshot_source = source
         self._take_up()
 
+    @property
+    def last_durable(self) -> Durable | None:
+        """Completion of the newest append of all streams, which comes after those of all before it."""
+        return self._journal.durable
+
     def append(self, batch: StreamBatch) -> Durable:
         """Append the batch that begins at `next_offset`; its payload must not change until it is uploaded.
 

@@ -1,5 +1,6 @@
 """Produce against a real node, batch by batch: what is taken, what is refused and how, what a retry gets."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from protocol.messages.produce import (
 from protocol.records import Record, build_batch, decode_records, iterate_batches
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, produce_request, raw_client
+from tests.support.waiting import until
+from wal.requests import IoRequest
 
 NOW_MS = 1_700_000_000_000
 
@@ -205,6 +208,40 @@ async def test_a_retry_gets_the_offsets_of_the_first_try(client: RawClient) -> N
     fields["producer_epoch"] -= 1
     old = batch_of(b"old", base_sequence=16, **fields)
     assert (await produce_one(client, old)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+async def test_a_retry_beside_a_new_batch_is_not_answered_before_both_are_durable(
+    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="u")]), 9)
+    first = batch_of(b"first", producer_id=5, producer_epoch=0, base_sequence=0)
+    new = batch_of(b"new", producer_id=5, producer_epoch=0, base_sequence=0)
+    retry = ProduceRequest(
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=batch)])
+            for name, batch in (("t", new), ("u", bytes(first)))
+        ],
+    )
+    device = node.wal._device
+    submit = device.submit
+    held: list[IoRequest] = []
+    async with raw_client(node.bootstrap) as other:
+        monkeypatch.setattr(device, "submit", held.append)
+        other.send(produce_request("u", [first]), 9)
+        await until(lambda: len(held) == 1)
+        client.send(retry, 9)
+        await until(lambda: len(held) == 2)
+        submit(held[0])
+        await other.receive(ProduceRequest, 9)
+        answer = asyncio.create_task(client.receive(ProduceRequest, 9))
+        await asyncio.wait([answer], timeout=0.2)
+        assert not answer.done(), "one of its batches is not on the device yet"
+        monkeypatch.setattr(device, "submit", submit)
+        submit(held[1])
+        _, response = await answer
+    assert [topic.partition_responses[0].error_code for topic in response.responses] == [0, 0]
 
 
 @pytest.mark.parametrize("crash", [False, True])
