@@ -352,12 +352,12 @@ class S3Stream:
     async def offset_for_time(self, stream: Stream, timestamp_ms: int, from_offset: int) -> StreamBatch | None:
         """The first confirmed batch at or after a time. For `Stream.offset_for_time`."""
         start = max(stream.start_offset, from_offset)
-        cached_from = stream.cached_start()
-        if cached_from > start:
-            found = await self._reader.find_time(stream.stream_id, timestamp_ms, start, stream.committed_offset)
+        # What is committed while the objects are searched was not searched, and may have left the log cache since.
+        while stream.cached_start() > start and (searched_end := stream.committed_offset) > start:
+            found = await self._reader.find_time(stream.stream_id, timestamp_ms, start, searched_end)
             if found is not None:
                 return found
-            start = max(start, stream.committed_offset) if stream.committed_offset >= cached_from else cached_from
+            start = searched_end
         return stream.cached_for_time(timestamp_ms, start)
 
     async def trim(self, stream: Stream, new_start: int) -> None:

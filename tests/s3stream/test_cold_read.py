@@ -252,6 +252,24 @@ async def test_offset_for_time_over_objects_and_log_cache(tmp_path: Path) -> Non
         assert engine.stats.get_bytes < 20 * 4200
 
 
+async def test_offset_for_time_finds_what_is_committed_while_it_searches(tmp_path: Path) -> None:
+    """Retention would delete what is not found."""
+    async with cold_stream(tmp_path, 20) as (_, engine, stream, _sent):
+        await stream.append(make_batch(stream.stream_id, 200, timestamp=900))
+        find_time = engine._reader.find_time
+
+        async def and_commit(*args: int) -> StreamBatch | None:
+            found = await find_time(*args)
+            await engine.flush()
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine._reader, "find_time", and_commit)
+            found = await stream.offset_for_time(800)
+        assert found is not None
+        assert found.base_offset == 200
+
+
 async def test_offset_for_time_skips_what_was_late_only_before_the_start(tmp_path: Path) -> None:
     async with cold_stream(tmp_path, 0) as (_, engine, stream, _sent):
         for timestamps in ((1000, 1, 2), (3, 4), (2000, 5), (3000,)):
