@@ -161,7 +161,9 @@ def _check_object(item: NewObject, found: Mapping[int, ObjectInfo], node_id: int
     if info is None:
         raise NotFound(f"object {item.object_id} is unknown: never prepared, or reaped after its deadline")
     if info.state is not ObjectState.PREPARED:
-        raise CatalogError(f"object {item.object_id} must be PREPARED to be committed, found {info.state.name}")
+        reaped = info.state is ObjectState.DESTROYED and not info.committed_ms  # condemned: soon it will be unknown
+        kind = NotFound if reaped else CatalogError
+        raise kind(f"object {item.object_id} must be PREPARED to be committed, found {info.state.name}")
     if info.node_id != node_id:
         raise CatalogError(f"object {item.object_id} was prepared by node {info.node_id}, not by node {node_id}")
     if item.size_bytes <= 0 or not item.ranges:

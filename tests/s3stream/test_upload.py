@@ -241,6 +241,25 @@ async def test_objects_reaped_before_the_commit_are_written_anew(tmp_path: Path)
             assert same(await read_all(stream), sent)
 
 
+async def test_objects_condemned_before_the_commit_are_written_anew(tmp_path: Path) -> None:
+    """As after a catalog that was away for longer than prepared objects live, when the collector comes first."""
+    async with memory_cluster(tmp_path) as cluster:
+        steps = stepped(cluster)
+        steps.gates["before commit_upload"] = gate = asyncio.Event()
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            sent = fill(stream, 3)
+            flush = asyncio.create_task(engine.flush())
+            await steps.seen("before commit_upload")
+            (info,) = await cluster.catalog.list_objects(after=-1, limit=10)
+            assert await cluster.catalog.condemn_objects([info.object_id], now_ms=2**62) == [info.object_id]
+            gate.set()
+            await flush
+            assert engine.error is None
+            assert same(await read_all(stream), sent)
+
+
 async def take_over(cluster: Cluster, stream_id: int) -> None:
     """Another node opens the stream."""
     node = await cluster.catalog.register_node(2, "127.0.0.1", 9093, now_ms=0, lease_ms=1)
