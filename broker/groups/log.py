@@ -150,6 +150,11 @@ class LogWriter:
         self._appending(durable, _Batch(records, [_Write(records, done)]))
         return True
 
+    def follow(self, durable: Durable) -> None:
+        """A transaction's marker was appended to the log: until it is durable, and so known, there is no rewrite."""
+        self._in_flight += 1
+        durable.add_done_callback(lambda _: self._landed())
+
     async def rewrite(
         self,
         live: Callable[[], Iterable[KeyValue]],
@@ -215,11 +220,14 @@ class LogWriter:
         durable.add_done_callback(partial(self._appended, batch))
 
     def _appended(self, batch: _Batch, error: WalError | None) -> None:
-        self._in_flight -= 1
         code = ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
         for write in batch.completes:
             if write.done is not None:
                 write.done(code)
+        self._landed()
+
+    def _landed(self) -> None:
+        self._in_flight -= 1
         if not self._in_flight and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 

@@ -35,10 +35,8 @@ class MarkerWriter:
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
         """Append a marker. Raises KafkaError or StorageError, and then does not call `done`."""
         partition = self._topics.partition(*where)
-        is_offsets = where.topic == OFFSETS_TOPIC
-        if is_offsets:
-            # A log that is being replayed might be past the marker's place already.
-            self._groups.shard_at(where.partition)
+        # A log that is being replayed might be past the marker's place already.
+        shard = self._groups.shard_at(where.partition) if where.topic == OFFSETS_TOPIC else None
         durable = partition.append_marker(
             ControlType.COMMIT if marker.committed else ControlType.ABORT,
             producer_id=marker.producer.producer_id,
@@ -49,7 +47,7 @@ class MarkerWriter:
         producer_id, committed = marker.producer.producer_id, marker.committed
 
         def written(error: WalError | None) -> None:
-            if is_offsets and error is None:
+            if shard is not None and error is None:
                 self._groups.end_transaction(where.partition, producer_id, committed=committed)
             done(error)
 
@@ -57,3 +55,5 @@ class MarkerWriter:
             written(None)
         else:
             durable.add_done_callback(written)
+            if shard is not None:
+                shard.writer.follow(durable)

@@ -4,7 +4,8 @@ from functools import partial
 import pytest
 
 from broker.groups import log as log_module
-from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogWriter
+from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogBatch, LogWriter
+from broker.producers import Producer
 from protocol.errors import ErrorCode
 from s3stream.errors import StorageFull, StorageStopped
 from tests.support.memory_log import MemoryLog
@@ -130,6 +131,26 @@ async def test_a_rewrite_leaves_the_live_state_and_what_came_meanwhile() -> None
     assert log.records() == [record("a", "2"), record("b", "1"), record("a", "3")]
     assert live == {"a": "3", "b": "1"}
     assert writer.written_bytes == record("a").size_bytes
+
+
+async def test_a_rewrite_waits_for_a_marker_under_way() -> None:
+    """Else it would write the transaction's records again behind the marker, and nothing would ever end them."""
+    log = MemoryLog()
+    writer = LogWriter(log)
+    producer = Producer(7, 0)
+    pending = {producer: [record("a")]}
+    live: list[KeyValue] = []
+    assert writer.write_transactional([record("a")], producer, lambda _: None)
+    log.hold = True
+    marker = log.append_marker(producer, committed=True)
+    marker.add_done_callback(lambda _: live.extend(pending.pop(producer)))
+    writer.follow(marker)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(writer.rewrite(lambda: live, pending.items))
+        await turn()
+        log.hold = False
+        log.release()
+    assert [batch for _, batch in log.batches] == [LogBatch([record("a")])]
 
 
 async def test_a_rewrite_of_nothing_empties_the_log() -> None:
