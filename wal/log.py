@@ -103,6 +103,7 @@ class DeltaWal:
         """Bound that the next header write carries."""
         self._trim_offset = -1
         self._flushed_trim_offset = -1
+        self._flushed_head_offset = 0
         self._limit_offset = 0
         """No block may end past it: follows from the head offset durable in the header."""
         self._capacity_bytes = max(0, min(settings.capacity_bytes, device.size_bytes) - RING_POSITION)
@@ -124,9 +125,9 @@ class DeltaWal:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes between the head, which trimming moves, and the next offset."""
+        """Bytes between the head in the durable header and the next offset: what is trimmed is free once it is there."""
         end = self._next_offset if self._current is None else self._current.end
-        return end - self._head_offset()
+        return end - self._flushed_head_offset
 
     @property
     def error(self) -> WalError | None:
@@ -204,6 +205,7 @@ class DeltaWal:
         self._next_offset = end.next_offset
         self._window = SlidingWindow(end.next_offset, end.next_offset, settings.window_bytes, settings.window_bytes_max)
         self._trim_offset = self._flushed_trim_offset = header.trim_offset
+        self._flushed_head_offset = header.head_offset
         self._header = HeaderWriter(self._device, header, self._make_header, self._on_header, self._fail)
         if live_records:
             self._advance_head()
@@ -471,6 +473,7 @@ class DeltaWal:
         # One page short of the ring: a recovery that finds the log's end on the last page needs the next one for its
         # skip record.
         self._limit_offset = header.head_offset + header.ring_bytes - PAGE_BYTES
+        self._flushed_head_offset = header.head_offset
         self._flushed_trim_offset = header.trim_offset
         if header.window_bytes > self._window.bound:
             self._window.grow(header.window_bytes)

@@ -117,6 +117,23 @@ async def test_a_full_ring_refuses_until_it_is_trimmed() -> None:
     assert wal.stats.over_capacity == 1
 
 
+async def test_what_is_trimmed_is_in_use_until_the_header_says_so() -> None:
+    wal, _ = await opened(make_disk())
+    for _ in range(15):
+        last = wal.append([bytes(16000)])
+        await last.durable
+    used_bytes = wal.used_bytes
+    async with asyncio.TaskGroup() as group:
+        trimming = group.create_task(wal.trim(last.offset))
+        await asyncio.sleep(0)
+        assert not trimming.done()
+        assert wal.used_bytes == used_bytes
+        with pytest.raises(OverCapacity):
+            wal.append([bytes(16000)])
+    assert wal.used_bytes == 0
+    await wal.append([bytes(16000)]).durable
+
+
 def largest_last(wal: DeltaWal) -> Appended:
     """Append as much as the ring takes, but for a few bytes."""
     try:
