@@ -125,7 +125,7 @@ class DeltaWal:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes between the head in the durable header and the next offset: what is trimmed is free once it is there."""
+        """Bytes between the head in the durable header and the next offset: trimming frees when it is durable."""
         end = self._next_offset if self._current is None else self._current.end
         return end - self._flushed_head_offset
 
