@@ -2,7 +2,8 @@
 
 Kafka's rules: a record goes when a newer one of its key lies below the end of the part being cleaned; a tombstone (a
 record without a value) goes when it has been through a cleaning before and is older than `delete.retention.ms`; what
-is left keeps its offset. Batches that are part of a transaction, markers, and records without a key stay.
+is left keeps its offset. Batches that are part of a transaction, markers, and records without a key stay, and so do
+tombstones behind such batches, which may hold the value that they delete.
 
 Storage does not know Kafka: what a payload holds is told by a `BatchCodec`. Ranges stay contiguous: the offsets of
 dropped batches are taken over by the next batch that stays, and the last batch of the part always does.
@@ -149,12 +150,16 @@ class Cleaner:
         self._end_offset = end_offset
         self._drop_tombstones_before_ms = now_ms - plan.policy.delete_retention_ms
         self._gap_start = -1
+        self._has_unread = False
+        """Batches were met that stay whatever is in them: a tombstone may be all that hides a value there."""
         self.records_removed = 0
 
     def clean(self, batch: StreamBatch) -> StreamBatch | None:
         """The batch with what stays of it; None when nothing does, and the next one takes over its offsets."""
         records = self._codec.records(batch.payload) if batch.end_offset < self._end_offset else None
-        if records is not None:
+        if records is None:
+            self._has_unread = True
+        else:
             kept = {record.offset for record in records if self._stays(record)}
             self.records_removed += len(records) - len(kept)
             if not kept:
@@ -172,7 +177,7 @@ class Cleaner:
     def _stays(self, record: RecordInfo) -> bool:
         if not self._newest.is_newest(record):
             return False
-        was_cleaned = record.offset < self._plan.dirty_start
+        was_cleaned = record.offset < self._plan.dirty_start and not self._has_unread
         return not (record.is_tombstone and was_cleaned and record.timestamp_ms < self._drop_tombstones_before_ms)
 
 

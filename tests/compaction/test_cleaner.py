@@ -154,6 +154,20 @@ async def test_tombstones_go_after_their_time_and_not_before(some: Cluster) -> N
     assert [each[1] for each in await table(some, stream)] == [b"b", b"z", b"y", b"x"]
 
 
+async def test_a_tombstone_stays_behind_a_transaction_that_may_hold_its_key(some: Cluster) -> None:
+    (stream,) = await some.start(1)
+    service = service_for(some, stream)
+    inside = kafka_batch(some, stream, [(b"a", b"1")], attributes=TRANSACTIONAL_MASK)
+    dead = kafka_batch(some, stream, [(b"a", None)])
+    await some.upload((SO, [inside, dead, kafka_batch(some, stream, [(b"z", b"1")])]))
+    await service.run_once()
+    some.clock.now += 1001
+    await some.upload((SO, [kafka_batch(some, stream, [(b"y", b"1")])]))
+    await service.run_once()
+    found = [each[1:] for each in await table(some, stream)]
+    assert found == [(b"a", b"1"), (b"a", None), (b"z", b"1"), (b"y", b"1")], "the value would be back without it"
+
+
 async def test_young_data_is_left_alone(some: Cluster) -> None:
     (stream,) = await some.start(1)
     service = service_for(some, stream, policy=replace(POLICY, lag_ms_min=10_000))
