@@ -181,6 +181,7 @@ class TopicManager:
                     internal=internal,
                 )
             except AlreadyExists:
+                await self._adopt(name)
                 raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from None
             topic = self._new_topic(info)
             await self._open(topic, range(partitions))
@@ -260,7 +261,15 @@ class TopicManager:
         config = parse_topic_config(info.configs, self._settings)
         return Topic(info, config, [None] * len(info.partitions))
 
-    async def _open(self, topic: Topic, indexes: range) -> None:
+    async def _adopt(self, name: str) -> None:
+        """Open a topic that only the catalog knows: an attempt to create it got no further."""
+        for info in await self._catalog.list_topics():
+            if info.name == name:
+                topic = self._new_topic(info)
+                await self._open(topic, [each.index for each in info.partitions if each.leader in {self._node_id, -1}])
+                self._add(topic)
+
+    async def _open(self, topic: Topic, indexes: Sequence[int]) -> None:
         infos = [topic.info.partitions[index] for index in indexes]
         streams = await self._storage.open_streams([info.stream_id for info in infos])
         for info, stream in zip(infos, streams, strict=True):
