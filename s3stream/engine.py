@@ -324,6 +324,7 @@ class S3Stream:
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.error = StreamFenced(str(error))
+        self._fenced_records.add(stream_id)
         self._drop(stream_id)
 
     # reads

@@ -285,6 +285,33 @@ async def test_a_fenced_stream_stops_alone(tmp_path: Path) -> None:
             assert cluster.wal.used_bytes == 0
 
 
+async def test_a_stream_that_comes_back_is_recovered_without_what_was_fenced(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        steps = stepped(cluster)
+        steps.gates["before commit_upload"] = gate = asyncio.Event()
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            fill(stream, 3)
+            flush = asyncio.create_task(engine.flush())
+            await steps.seen("before commit_upload")
+            fill(stream, 3)  # in the block behind
+            await take_over(cluster, stream_id)
+            gate.set()
+            await flush
+            await engine.close_stream(stream)
+            (stream,) = await engine.open_streams([stream_id])
+            assert stream.next_offset == 0
+            sent = fill(stream, 2)
+            await asyncio.sleep(0.01)
+            assert stream.confirmed_offset == 20
+        cluster.crash()
+        async with cluster.engine() as engine:
+            assert not engine.stopped_streams
+            (stream,) = await engine.open_streams([stream_id])
+            assert same(await read_all(stream), sent)
+
+
 async def test_a_fenced_node_stops_and_keeps_its_wal(tmp_path: Path) -> None:
     async with memory_cluster(tmp_path) as cluster:
         (stream_id,) = await cluster.create(1)
