@@ -119,11 +119,14 @@ async def test_a_full_ring_refuses_until_it_is_trimmed() -> None:
 
 async def test_what_is_trimmed_is_in_use_until_the_header_says_so() -> None:
     wal, _ = await opened(make_disk())
-    appended = [wal.append([bytes(16000)]) for _ in range(15)]
-    await appended[-1].durable
+    offsets = []
+    for _ in range(15):
+        appended = wal.append([bytes(16000)])
+        offsets.append(appended.offset)
+        await appended.durable
     used_bytes = wal.used_bytes
     async with asyncio.TaskGroup() as group:
-        trimming = group.create_task(wal.trim(appended[-1].offset))
+        trimming = group.create_task(wal.trim(offsets[-1]))
         await sleep(0)
         assert not trimming.done()
         assert wal.used_bytes == used_bytes
