@@ -115,6 +115,7 @@ class LogWriter:
         self._queue: list[_Write] = []
         self._flush_scheduled = False
         self._held = False
+        self._closed = False
         self._in_flight = 0
         self._drained: asyncio.Future[None] | None = None
 
@@ -155,6 +156,10 @@ class LogWriter:
         self._in_flight += 1
         durable.add_done_callback(lambda _: self._landed())
 
+    def close(self) -> None:
+        """The owner forgets the live state, which from now on says nothing of the log: no rewrite begins any more."""
+        self._closed = True
+
     async def rewrite(
         self,
         live: Callable[[], Iterable[KeyValue]],
@@ -170,6 +175,8 @@ class LogWriter:
             while self._in_flight:
                 self._drained = asyncio.get_running_loop().create_future()
                 await self._drained
+            if self._closed:
+                return
             start_offset = self.log.next_offset
             durable = None
             live_bytes = 0

@@ -175,6 +175,7 @@ class GroupShard:
     def close(self) -> None:
         """Stop coordinating: cancel timers, tell those who wait to look for another coordinator."""
         self.loaded = False
+        self.writer.close()
         for entry in self._entries.values():
             if isinstance(entry.machine, ClassicGroup):
                 self._run(entry, entry.machine.resign(self._now()))

@@ -90,6 +90,7 @@ class TransactionShard:
         """Stop coordinating; requests under way are told to look for another coordinator."""
         self.closed = True
         self.loaded = False
+        self.writer.close()
         for entry in self.entries.values():
             entry.wake()
         self.entries.clear()

@@ -5,7 +5,10 @@ import pytest
 
 from broker.groups import log as log_module
 from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogBatch, LogWriter
+from broker.groups.shard import GroupShard
 from broker.producers import Producer
+from broker.settings import GroupSettings
+from broker.transactions.shard import TransactionShard
 from protocol.errors import ErrorCode
 from s3stream.errors import StorageFull, StorageStopped
 from tests.support.memory_log import MemoryLog
@@ -151,6 +154,28 @@ async def test_a_rewrite_waits_for_a_marker_under_way() -> None:
         log.hold = False
         log.release()
     assert [batch for _, batch in log.batches] == [LogBatch([record("a")])]
+
+
+@pytest.mark.parametrize("kind", ["groups", "transactions"])
+async def test_a_shard_closed_while_its_rewrite_waits_keeps_its_log(kind: str) -> None:
+    """A closed shard has no live state, and a log rewritten to that would be empty."""
+    log = MemoryLog()
+    writer = LogWriter(log)
+    shard: GroupShard | TransactionShard
+    if kind == "groups":
+        shard = GroupShard(writer, GroupSettings(), now_ms=lambda: 0)
+    else:
+        shard = TransactionShard(writer, lambda *_: None)
+    log.hold = True
+    writer.write([record("a")])
+    await turn()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(writer.rewrite(shard.live_records))
+        await turn()
+        shard.close()
+        log.hold = False
+        log.release()
+    assert log.records() == [record("a")]
 
 
 async def test_a_rewrite_of_nothing_empties_the_log() -> None:
