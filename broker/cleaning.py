@@ -9,6 +9,7 @@ from broker.configs import TOPIC_CONFIGS, default_value, parse_topic_config
 from broker.settings import Settings
 from compaction.cleaner import CleanPolicy, RecordInfo
 from protocol.batch import HEADER, TIMESTAMP_TYPE_MASK, parse_batch, seal
+from protocol.errors import KafkaError
 from protocol.records import build_batch, decode_records
 from s3stream.catalog.interface import TopicInfo
 from wal.interface import Buffer
@@ -18,14 +19,18 @@ class KafkaBatches:
     """Batches of format v2, in any codec."""
 
     def records(self, payload: Buffer) -> Sequence[RecordInfo] | None:
-        """The records of a batch; None for transactions' data and markers, which stay as they are."""
+        """The records of a batch; None for what stays as it is: transactions' data, markers, what cannot be read.
+
+        A topic that was not compacted yet takes batches whose records are none; they must not end compaction.
+        """
         header = parse_batch(payload)
         if header.is_control or header.is_transactional:
             return None
-        return [
-            RecordInfo(record.offset, record.key, record.value is None, record.timestamp_ms)
-            for record in decode_records(payload)
-        ]
+        try:
+            records = decode_records(payload)
+        except KafkaError:
+            return None
+        return [RecordInfo(each.offset, each.key, each.value is None, each.timestamp_ms) for each in records]
 
     def keep(self, payload: Buffer, offsets: Container[int]) -> Buffer:
         """The batch with only the records at `offsets`, as Apache Kafka's cleaner leaves it.

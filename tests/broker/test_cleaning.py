@@ -7,7 +7,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from broker.app import RunningNode
+from protocol.batch import HEADER_BYTES, seal
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import running_node
+from tests.support.raw_client import batch_of, raw_client
 
 KEYS, ROUNDS = 5, 6
 
@@ -70,3 +73,19 @@ async def test_consumers_find_the_newest_of_each_key(tmp_path: Path) -> None:
         assert await consume(node, end - 2, end) == newest[-2:]
         await produce(node, None, range(ROUNDS, ROUNDS + 1))
         assert [offset for offset, _, _ in await consume(node, 0, end + KEYS)] == list(range(end - KEYS, end + KEYS))
+
+
+async def test_records_that_are_none_do_not_end_compaction(tmp_path: Path) -> None:
+    garbage = batch_of(b"x" * 20)
+    garbage[HEADER_BYTES:] = b"\xff" * (len(garbage) - HEADER_BYTES)
+    seal(garbage)
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        for batch in (garbage, batch_of(b"a"), batch_of(b"b")):
+            response = await client.produce("t", [batch])
+            assert response.responses[0].partition_responses[0].error_code == 0
+        await node.node.storage.flush()
+        configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+        await node.node.topics.alter("t", set_configs=configs, unset=())
+        summary = await node.compaction.run_once()
+        assert (summary.streams_cleaned, summary.errors) == (1, [])
