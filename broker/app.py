@@ -342,13 +342,28 @@ class RunningNode:
         self.node.transactions.close()
         cut_off = await server.drain(self.settings.node.drain_timeout_ms)
         self._cancel_tasks()
-        await self.node.storage.close(upload=self.node.storage.error is None)
+        await self._close_storage()
         self.log.info(
             "stopped",
             connections_cut_off=cut_off,
             wal_used_bytes=self.wal.used_bytes,
             seconds=round(time.perf_counter() - began, 3),
         )
+
+    async def _close_storage(self) -> None:
+        """Upload what is left; while the store takes nothing only for a while, since the log keeps it all."""
+        storage = self.node.storage
+        if storage.error is None:
+            try:
+                async with asyncio.timeout(self.settings.node.stop_upload_timeout_ms / 1000):
+                    await storage.close(upload=True)
+            except TimeoutError:
+                self.log.warning(
+                    "not everything could be uploaded in time; the log keeps it for the next start",
+                    uncommitted_bytes=storage.uncommitted_bytes,
+                    waited_ms=self.settings.node.stop_upload_timeout_ms,
+                )
+        await storage.close(upload=False)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)

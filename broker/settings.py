@@ -53,6 +53,13 @@ class NodeSettings(Area):
     drain_timeout_ms: int = Field(
         default=10_000, ge=0, description="How long a stopping node waits for requests under way."
     )
+    stop_upload_timeout_ms: int = Field(
+        default=15_000,
+        ge=0,
+        description=(
+            "How long a stopping node tries to upload what is left; after that, the next start finds it in the WAL."
+        ),
+    )
 
 
 class ListenerSettings(Area):

@@ -122,16 +122,19 @@ class S3Store:
             tcp_keepalive=True,
             s3={"addressing_style": "path" if settings.path_style else "auto", "payload_signing_enabled": False},
         )
-        self._client = await self._stack.enter_async_context(
-            get_session().create_client(
-                "s3",
-                region_name=settings.region,
-                endpoint_url=settings.endpoint or None,
-                aws_access_key_id=settings.access_key or None,
-                aws_secret_access_key=settings.secret_key or None,
-                config=config,
+        try:
+            self._client = await self._stack.enter_async_context(
+                get_session().create_client(
+                    "s3",
+                    region_name=settings.region,
+                    endpoint_url=settings.endpoint or None,
+                    aws_access_key_id=settings.access_key or None,
+                    aws_secret_access_key=settings.secret_key or None,
+                    config=config,
+                )
             )
-        )
+        except ValueError as error:  # what the client raises for an address or a region that cannot be one
+            raise StoreError(f"{self._name}: {error} (expected an endpoint like http://127.0.0.1:9000)") from error
         where = f"bucket {settings.bucket} at {settings.endpoint or settings.region}"
         try:
             await self.call(where, "head", lambda: self.client.head_bucket(Bucket=settings.bucket))

@@ -1,6 +1,7 @@
 """A whole node through a real client: what goes in comes out, before and after it was stopped."""
 
 import asyncio
+import shutil
 import urllib.request
 from pathlib import Path
 
@@ -51,6 +52,32 @@ async def test_a_killed_process_has_everything_it_acked(tmp_path: Path) -> None:
         assert node.events("stopped")[0]["wal_used_bytes"] == 0
         node.start()
         assert await _consume(node.bootstrap, "events", 200) == values
+
+
+async def test_a_stop_ends_while_the_store_takes_nothing_and_the_log_keeps_it_all(tmp_path: Path) -> None:
+    values = [b"%d" % at for at in range(200)]
+    with NodeProcess(tmp_path, stop_upload_timeout_ms=500) as node:
+        await _produce(node.bootstrap, "events", values)
+        objects = tmp_path / "data" / "objects"
+        shutil.rmtree(objects)
+        objects.write_text("in the way")
+        assert node.terminate() == 0
+        assert [line for line in node.lines if "the log keeps it for the next start" in line]
+        objects.unlink()
+        node.start()
+        assert await _consume(node.bootstrap, "events", 200) == values
+        assert node.terminate() == 0
+        assert node.events("stopped")[-1]["wal_used_bytes"] == 0
+
+
+def test_an_s3_endpoint_that_is_none_is_one_line(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path, objects_store="s3", objects_bucket="b", objects_endpoint="foo")
+    node.spawn()
+    assert node.wait() == 1
+    said = [line for line in node.lines if not line.startswith("{")]
+    assert len(said) == 1
+    assert "foo" in said[0]
+    assert "http://" in said[0]
 
 
 async def test_a_second_process_is_kept_out_of_the_data_directory(tmp_path: Path) -> None:
