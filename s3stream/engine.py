@@ -29,7 +29,7 @@ from s3stream.journal import Journal
 from s3stream.log_cache import LogCache, ReadResult
 from s3stream.model import StreamBatch, StreamInfo
 from s3stream.pipeline import UploadPipeline
-from s3stream.recovery import RecoveryPlan, plan_recovery
+from s3stream.recovery import RecoveryPlan, StoppedStream, plan_recovery
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
@@ -267,6 +267,12 @@ class S3Stream:
                 error = Discontinuity(
                     f"stream {stream_id}: recovered from {recovered[0].base_offset}, committed up to {info.end_offset}"
                 )
+                log.error("stream stopped when it was opened", stream_id=stream_id, reason=str(error))
+                # Its records stay in the WAL, for a person to decide; uploads of the other streams do not wait for it.
+                self._pipeline.stopped[stream_id] = StoppedStream(error, 0)
+                self.stats.stopped_streams += 1
+                self._drop(stream_id)
+                runs = self._cache.runs_of(stream_id)
                 recovered = ()
         elif runs.runs and runs.runs[-1].end_offset != info.end_offset:
             # Another node had it meanwhile: what is cached here does not lead to the stream's end.

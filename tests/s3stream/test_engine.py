@@ -377,3 +377,20 @@ async def commit_elsewhere(cluster: Cluster, stream_id: int, base: int) -> Strea
     epochs = {stream_id: opened.info.epoch}
     await cluster.catalog.commit_upload(UploadCommit(2, node.epoch, [made], epochs, {}, 0))
     return batch
+
+
+async def test_a_stream_taken_over_between_recovery_and_opening_holds_up_no_other(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(2)
+        sent = await crash_with(cluster, ids, 3)
+        async with cluster.engine() as engine:
+            elsewhere = await commit_elsewhere(cluster, ids[0], 0)
+            one, two = await engine.open_streams(ids)
+            with pytest.raises(Discontinuity, match=f"stream {ids[0]}: recovered from 0, committed up to"):
+                fill(one, 1)
+            two.snapshot_source = bytes
+            await engine.flush()
+            assert same(await read_all(two), sent[ids[1]])
+            assert same(await read_all(one), [elsewhere])
+            assert list(engine.stopped_streams) == [ids[0]]
+            assert cluster.wal.used_bytes > 0, "its records are kept for a person to decide"
