@@ -52,7 +52,6 @@ from wal.interface import WalError
 from wal.log import DeltaWal
 from wal.settings import HEADER_IOPS, WalSettings
 
-FAILURE_CHECK_S = 0.25
 PRODUCER_EXPIRY_PERIOD_S = 600
 
 
@@ -310,10 +309,9 @@ class RunningNode:
             self._fail(f"fenced: {error}")
 
     async def _watch_storage(self) -> None:
-        while self.node.storage.error is None:  # noqa: ASYNC110 - the engine tells by an attribute
-            await asyncio.sleep(FAILURE_CHECK_S)
+        error = await self.node.storage.wait_stopped()
         if not self._stopping:
-            self._fail(str(self.node.storage.error))
+            self._fail(str(error))
 
     async def _expire_producers(self) -> None:
         while True:
