@@ -92,7 +92,7 @@ async def _batches(
             continue
         whole = Read(object_id, entries[0].position, entries[-1].end_position, entries)
         for read in cut_read(whole, node.settings.read_bytes_max):
-            blocks = await node.read_blocks([read], store, throttle)
+            blocks = await node.workshop(store, throttle).read_blocks([read])
             for entry in read.entries:
                 where = f"{store.name}:{node.key(object_id)}"
                 for batch in decode_block(blocks[object_id, entry.position], entry, where=where):
@@ -121,8 +121,8 @@ class _Outputs:
         self._cleaned = cleaned
         if self._writer is None:
             writer_id = self._writer_id + CLEANED if cleaned else self._writer_id
-            (object_id,) = await self.drafts.prepare(1, writer_id)
-            self._writer = self._node.writer(self._store, object_id, ObjectKind.SO, writer_id)
+            (output,) = await self.drafts.prepare(1, writer_id)
+            self._writer = self._node.workshop(self._store).writer(output, ObjectKind.SO)
         await self._writer.write(batch)
         self._unsettled_bytes += batch.size_bytes
         if self._unsettled_bytes >= self._node.settings.read_bytes_max:

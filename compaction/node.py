@@ -1,4 +1,4 @@
-"""What both levels of compaction work with: components, counters, and the reading of blocks."""
+"""What both levels of compaction work with: components, counters, indexes, prepared ids, and the commit."""
 
 import asyncio
 import re
@@ -9,31 +9,20 @@ from typing import NamedTuple
 import structlog
 
 from compaction.cleaner import Cleaning
-from compaction.plan import SLICE_BLOCKS, Read, cut_read
+from compaction.execute import BadInput, OutputId, Workshop
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.catalog.interface import Catalog, CompactionCommit
-from s3stream.errors import CatalogError, CatalogUnavailable, CorruptObject, ObjectNotFound, StorageError
-from s3stream.model import NewObject, ObjectInfo, ObjectKind, object_key
-from s3stream.object.format import check_block
-from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
-from s3stream.object.writer import ObjectWriter
+from s3stream.errors import CatalogError, CatalogUnavailable, StorageError
+from s3stream.model import NewObject, ObjectInfo, object_key
+from s3stream.object.reader import ObjectIndex
 from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
 
 COMMIT_ATTEMPTS = 5
 COMMIT_PAUSE_SECONDS = 1.0
-PARTS_IN_FLIGHT = 4
 _BORN = re.compile(r"\.born-(\d+)$")
-
-
-class BadInput(StorageError):
-    """An input that cannot be read: it is left out of later runs until the node starts again."""
-
-    def __init__(self, object_id: int, cause: StorageError) -> None:
-        super().__init__(f"compaction leaves object {object_id} alone: {cause}")
-        self.object_id = object_id
 
 
 class Progress(NamedTuple):
@@ -104,62 +93,17 @@ class CompactionNode:
             raise BadInput(info.object_id, StorageError(f"there is no object store named {info.store!r}"))
         return store
 
-    def writer(self, store: ObjectStore, object_id: int, kind: ObjectKind, writer_id: str) -> ObjectWriter:
-        """A writer of an output."""
-        return ObjectWriter(
-            store,
-            self.key(object_id),
-            object_id=object_id,
-            kind=kind,
-            writer_id=writer_id,
-            block_bytes=self.settings.block_bytes,
-            part_bytes=self.settings.part_bytes,
-            parts_in_flight=PARTS_IN_FLIGHT,
-            on_multipart=lambda upload_id: self.catalog.note_multipart(object_id, upload_id),
-        )
+    def workshop(self, store: ObjectStore, throttle: Throttle | None = None) -> Workshop:
+        """What carries out a plan in `store`."""
+
+        def count(size_bytes: int) -> None:
+            self.stats.bytes_read += size_bytes
+
+        return Workshop(store, self.cluster, self.settings, throttle or Throttle(0), self.catalog.note_multipart, count)
 
     async def read_index(self, info: ObjectInfo) -> ObjectIndex:
         """The index of an input, checked against what the catalog knows."""
-        store = self.store_of(info)
-        key = self.key(info.object_id)
-        try:
-            index = await read_index(store, key, index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes)
-            expect_object(index, info.object_id)
-        except (CorruptObject, ObjectNotFound) as error:
-            raise BadInput(info.object_id, error) from error
-        return index
-
-    async def read_blocks(
-        self, reads: Sequence[Read], store: ObjectStore, throttle: Throttle
-    ) -> dict[tuple[int, int], memoryview]:
-        """The blocks of the reads, checked, by (object id, position)."""
-        blocks: dict[tuple[int, int], memoryview] = {}
-        slots = asyncio.Semaphore(self.settings.reads_in_flight)
-
-        async def fetch(read: Read) -> None:
-            key = self.key(read.object_id)
-            async with slots:
-                await throttle.spend(read.end - read.start)
-                try:
-                    data = await store.get(key, read.start, read.end)
-                    for at, entry in enumerate(read.entries, 1):
-                        if at % SLICE_BLOCKS == 0:
-                            await asyncio.sleep(0)
-                        block = data[entry.position - read.start : entry.end_position - read.start]
-                        check_block(block, entry, where=f"{store.name}:{key}")
-                        blocks[read.object_id, entry.position] = block
-                except (CorruptObject, ObjectNotFound) as error:
-                    raise BadInput(read.object_id, error) from error
-            self.stats.bytes_read += read.end - read.start
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for read in reads:
-                    for piece in cut_read(read, self.settings.read_bytes_max):
-                        group.create_task(fetch(piece))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return blocks
+        return await self.workshop(self.store_of(info)).read_index(info)
 
     async def commit(self, inputs: Sequence[int], outputs: Sequence[NewObject]) -> None:
         """Swap inputs for outputs, in one transaction; repeated while the catalog cannot be reached."""
@@ -198,7 +142,7 @@ class Drafts:
         self._store = store
         self._object_ids: list[int] = []
 
-    async def prepare(self, count: int, writer_id: str) -> Sequence[int]:
+    async def prepare(self, count: int, writer_id: str) -> Sequence[OutputId]:
         """Reserve ids."""
         now_ms = self._node.now_ms()
         object_ids = await self._node.catalog.prepare_objects(
@@ -211,7 +155,7 @@ class Drafts:
             deadline_ms=now_ms + self._node.settings.prepare_ttl_ms,
         )
         self._object_ids += object_ids
-        return object_ids
+        return [OutputId(object_id, writer_id) for object_id in object_ids]
 
     async def commit(self, inputs: Sequence[int], outputs: Sequence[NewObject]) -> None:
         """Swap inputs for outputs. What the catalog refuses is discarded; what it may have taken is left alone."""

@@ -49,7 +49,7 @@ class Source(NamedTuple):
 class Piece(NamedTuple):
     """A live block of an input."""
 
-    source: Source
+    object_id: int
     entry: IndexEntry
 
 
@@ -157,21 +157,23 @@ def select(sources: Sequence[Source], settings: CompactionSettings, now_ms: int)
 def runs(found: Survey) -> Iterator[Run]:
     """Contiguous runs in the order of (stream, offset)."""
     for stream_id in sorted(found.blocks):
-        pieces = [_piece(found.sources, packed) for packed in found.blocks[stream_id]]
-        pieces.sort(key=lambda piece: piece.entry.start_offset)
+        located = [_locate(found.sources, packed) for packed in found.blocks[stream_id]]
+        located.sort(key=lambda each: each[1].entry.start_offset)
         run: list[Piece] = []
-        for piece in pieces:
+        born_ms = 0
+        for source, piece in located:
             if run:
                 end = run[-1].entry.end_offset
                 if piece.entry.start_offset < end:
-                    both = f"objects {run[-1].source.object_id} and {piece.source.object_id}"
+                    both = f"objects {run[-1].object_id} and {piece.object_id}"
                     raise PlanRefused(f"stream {stream_id}: {both} hold offsets [{piece.entry.start_offset}, {end})")
                 if piece.entry.start_offset > end:
-                    yield _run(run)
+                    yield _run(run, born_ms)
                     run = []
+            born_ms = min(born_ms, source.born_ms) if run else source.born_ms
             run.append(piece)
         if run:
-            yield _run(run)
+            yield _run(run, born_ms)
 
 
 def iterations(found: Survey, settings: CompactionSettings, memory_bytes: int, now_ms: int) -> Iterator[Iteration]:
@@ -239,8 +241,8 @@ def merge_reads(pieces: Iterable[Piece]) -> list[Read]:
 
 
 def _add_reads(reads: dict[int, list[list[IndexEntry]]], pieces: Iterable[Piece]) -> None:
-    for source, entry in pieces:
-        groups = reads.setdefault(source.object_id, [])
+    for object_id, entry in pieces:
+        groups = reads.setdefault(object_id, [])
         if groups and groups[-1][-1].end_position == entry.position:
             groups[-1].append(entry)
         else:
@@ -286,11 +288,10 @@ def _is_own_object(run: Run, found: Survey, settings: CompactionSettings, now_ms
     )
 
 
-def _piece(sources: Sequence[Source], packed: int) -> Piece:
+def _locate(sources: Sequence[Source], packed: int) -> tuple[Source, Piece]:
     source = sources[packed >> 32]
-    return Piece(source, source.entries[packed & 0xFFFFFFFF])
+    return source, Piece(source.object_id, source.entries[packed & 0xFFFFFFFF])
 
 
-def _run(pieces: Sequence[Piece]) -> Run:
-    size = sum(piece.entry.size_bytes for piece in pieces)
-    return Run(pieces, size, min(piece.source.born_ms for piece in pieces))
+def _run(pieces: Sequence[Piece], born_ms: int) -> Run:
+    return Run(pieces, sum(piece.entry.size_bytes for piece in pieces), born_ms)

@@ -24,6 +24,11 @@ class Totals(NamedTuple):
     size_bytes: int
 
 
+def sum_totals(each: Iterable[Totals]) -> Totals:
+    """Added up."""
+    return Totals(*map(sum, zip(Totals(0, 0, 0), *each, strict=True)))
+
+
 def prove_coverage(live: Iterable[StreamRange], outputs: Sequence[NewObject], starts: Mapping[int, int]) -> None:
     """Every live range of the inputs is covered once, and nothing else at or past a stream's start is.
 

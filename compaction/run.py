@@ -6,33 +6,18 @@ objects that their deadline reaps, and the inputs as they were.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from compaction.node import BadInput, CompactionNode, Drafts, Progress, ReportProgress, born_ms, labelled_writer_id
-from compaction.plan import (
-    SLICE_BLOCKS,
-    Iteration,
-    Source,
-    Survey,
-    Write,
-    is_worthwhile,
-    iterations,
-    plan_in_slices,
-    select,
-)
-from compaction.proof import Totals, prove_coverage, prove_totals
+from compaction.execute import Execution, Ids, Made, OutputId, Share, divide, memory_for_blocks
+from compaction.node import CompactionNode, Drafts, Progress, ReportProgress, born_ms, labelled_writer_id
+from compaction.plan import Iteration, Source, Survey, is_worthwhile, iterations, plan_in_slices, select
+from compaction.proof import Totals, prove_coverage, prove_totals, sum_totals
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
 from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, RangeLocation, StreamRange
-from s3stream.object.format import BLOCK_HEADER, IndexEntry
-from s3stream.object.writer import ObjectWriter
-from s3stream.store.interface import ObjectStore
+from s3stream.object.format import BLOCK_HEADER
 
-WRITER_RESERVE_PARTS = 3
-"""Parts that the writer of the stream set object may hold from one iteration to the next."""
 INDEX_READS_IN_FLIGHT = 8
-
-Blocks = Mapping[tuple[int, int], memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +35,7 @@ class SetPlan:
 
     def iterations(self, node: CompactionNode) -> "list[Iteration]":
         """All of the plan at once, to be shown."""
-        return list(iterations(self.survey, node.settings, memory_for_blocks(node), node.now_ms()))
-
-
-@dataclass(slots=True)
-class _Run:
-    """What a run has made so far."""
-
-    outputs: list[NewObject] = field(default_factory=list)
-    blocks: int = 0
-    records: int = 0
-    size_bytes: int = 0
-
-    def add(self, made: NewObject, entries: Sequence[IndexEntry]) -> None:
-        self.outputs.append(made)
-        self.blocks += len(entries)
-        self.records += sum(entry.record_count for entry in entries)
-        self.size_bytes += sum(entry.size_bytes for entry in entries)
-
-
-def memory_for_blocks(node: CompactionNode) -> int:
-    """What the blocks of an iteration may take of the memory."""
-    memory = node.settings.memory_bytes
-    return max(memory // 2, memory - WRITER_RESERVE_PARTS * node.settings.part_bytes)
+        return list(iterations(self.survey, node.settings, memory_for_blocks(node.settings), node.now_ms()))
 
 
 async def plan_sets(node: CompactionNode, *, full: bool) -> list[SetPlan]:
@@ -149,109 +112,104 @@ async def execute_sets(
     report: ReportProgress,
 ) -> Sequence[NewObject]:
     """Carry out a plan and commit it; returns the outputs. Raises BadInput, StoreError, CatalogError, CoverageError."""
-    store = node.stores[plan.store]
-    run = _Run()
-    drafts = Drafts(node, store)
+    drafts = Drafts(node, node.stores[plan.store])
     try:
-        await _write_outputs(node, plan, drafts, run, timed=timed, under_pressure=under_pressure, report=report)
-        # Beside the event loop: it may take long, and looks only at what changes no more.
-        await asyncio.to_thread(prove_coverage, plan.live, run.outputs, plan.starts)
-        survey = plan.survey
-        prove_totals(
-            Totals(survey.live_blocks, survey.live_records, survey.live_bytes),
-            Totals(run.blocks, run.records, run.size_bytes),
-            BLOCK_HEADER.size,
-        )
+        made = await _write_outputs(node, plan, drafts, timed=timed, under_pressure=under_pressure, report=report)
     except StorageError:
         await drafts.discard()
         raise
-    await drafts.commit([info.object_id for info in plan.inputs], run.outputs)
-    node.stats.bytes_written += sum(output.size_bytes for output in run.outputs)
-    return run.outputs
+    return await commit_sets(node, plan, drafts, made)
+
+
+async def commit_sets(node: CompactionNode, plan: SetPlan, drafts: Drafts, made: Sequence[Made]) -> Sequence[NewObject]:
+    """Prove that what was made holds every live byte of the inputs, and swap them; what is refused is discarded.
+
+    Raises CoverageError and CatalogError.
+    """
+    outputs = [each.output for each in made]
+    survey = plan.survey
+    try:
+        # Beside the event loop: it may take long, and looks only at what changes no more.
+        await asyncio.to_thread(prove_coverage, plan.live, outputs, plan.starts)
+        live = Totals(survey.live_blocks, survey.live_records, survey.live_bytes)
+        prove_totals(live, sum_totals(each.totals for each in made), BLOCK_HEADER.size)
+    except StorageError:
+        await drafts.discard()
+        raise
+    await drafts.commit([info.object_id for info in plan.inputs], outputs)
+    node.stats.bytes_written += sum(output.size_bytes for output in outputs)
+    return outputs
+
+
+async def prepare_shares(node: CompactionNode, plan: SetPlan, drafts: Drafts) -> list[Share]:
+    """The whole plan in shares that may be carried out anywhere, at the same time, by `execute_share`.
+
+    Each iteration's stream objects are a share; all that goes to the stream set object is one, the last.
+    """
+    now_ms = node.now_ms()
+    shares: list[Share] = []
+    set_iterations: list[Iteration] = []
+    names = Names(node, plan, drafts)
+    for iteration in plan_in_slices(plan.survey, node.settings, memory_for_blocks(node.settings), now_ms):
+        if iteration is None:
+            await asyncio.sleep(0)
+            continue
+        own, shared = divide(iteration)
+        if own is not None:
+            shares.append(Share([own], await names.prepare(own)))
+        if shared is not None:
+            set_iterations.append(shared)
+    if set_iterations:
+        shares.append(Share(set_iterations, await names.prepare(set_iterations[0])))
+    return shares
+
+
+class Names:
+    """Prepares the ids of a plan's outputs as its iterations come up."""
+
+    def __init__(self, node: CompactionNode, plan: SetPlan, drafts: Drafts) -> None:
+        self._drafts = drafts
+        self._writer_id = node.new_writer_id()
+        self._set_writer_id = labelled_writer_id(self._writer_id, plan.born_ms)
+        self._set: dict[tuple[ObjectKind, int], OutputId] = {}
+
+    async def prepare(self, iteration: Iteration) -> Ids:
+        """Ids for what the iteration writes; the stream set object's stays the same."""
+        keys = [(write.kind, write.number) for write in iteration.writes]
+        alone = [key for key in keys if key[0] is ObjectKind.SO]
+        if len(alone) < len(keys) and not self._set:
+            key = next(key for key in keys if key[0] is ObjectKind.SSO)
+            (self._set[key],) = await self._drafts.prepare(1, self._set_writer_id)
+        ids = await self._drafts.prepare(len(alone), self._writer_id) if alone else ()
+        return {**self._set, **dict(zip(alone, ids, strict=True))}
 
 
 async def _write_outputs(
     node: CompactionNode,
     plan: SetPlan,
     drafts: Drafts,
-    run: _Run,
     *,
     timed: bool,
     under_pressure: Callable[[], bool],
     report: ReportProgress,
-) -> None:
-    store = node.stores[plan.store]
-    writer_id = node.new_writer_id()
-    set_writer_id = labelled_writer_id(writer_id, plan.born_ms)
+) -> Sequence[Made]:
+    names = Names(node, plan, drafts)
     throttle = Throttle(run_rate(plan.survey.live_bytes, node.settings) if timed else 0, node.sleep)
-    set_writer: ObjectWriter | None = None
+    execution = Execution(node.workshop(node.stores[plan.store], throttle))
     done_bytes = 0
     report(Progress("stream sets", 0, plan.survey.live_bytes))
     try:
-        for iteration in plan_in_slices(plan.survey, node.settings, memory_for_blocks(node), node.now_ms()):
+        for iteration in plan_in_slices(plan.survey, node.settings, memory_for_blocks(node.settings), node.now_ms()):
             if iteration is None:
                 await asyncio.sleep(0)
                 continue
             if timed:
                 node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
-            blocks = await node.read_blocks(iteration.reads, store, throttle)
+            await execution.carry_out(iteration, await names.prepare(iteration))
             node.stats.iteration_bytes_peak = max(node.stats.iteration_bytes_peak, iteration.size_bytes)
-            alone = [write for write in iteration.writes if write.kind is ObjectKind.SO]
-            await _write_stream_objects(node, store, drafts, writer_id, alone, blocks, run)
-            for write in iteration.writes:
-                if write.kind is ObjectKind.SSO:
-                    if set_writer is None:
-                        (object_id,) = await drafts.prepare(1, set_writer_id)
-                        set_writer = node.writer(store, object_id, ObjectKind.SSO, set_writer_id)
-                    await _write_pieces(set_writer, write, blocks)
-                    await set_writer.settle()
-            del blocks
             node.stats.iterations += 1
             done_bytes += iteration.size_bytes
             report(Progress("stream sets", done_bytes, plan.survey.live_bytes))
-        if set_writer is not None:
-            run.add(await set_writer.close(), set_writer.entries)
+        return await execution.finish()
     finally:
-        if set_writer is not None:
-            await set_writer.abort()
-
-
-async def _write_stream_objects(
-    node: CompactionNode,
-    store: ObjectStore,
-    drafts: Drafts,
-    writer_id: str,
-    writes: Sequence[Write],
-    blocks: Blocks,
-    run: _Run,
-) -> None:
-    if not writes:
-        return
-    object_ids = await drafts.prepare(len(writes), writer_id)
-    slots = asyncio.Semaphore(node.settings.reads_in_flight)
-
-    async def write_one(write: Write, object_id: int) -> tuple[NewObject, Sequence[IndexEntry]]:
-        async with slots, node.writer(store, object_id, ObjectKind.SO, writer_id) as writer:
-            await _write_pieces(writer, write, blocks)
-            return await writer.close(), writer.entries
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(write_one(write, object_id))
-                for write, object_id in zip(writes, object_ids, strict=True)
-            ]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    for task in tasks:
-        run.add(*task.result())
-
-
-async def _write_pieces(writer: ObjectWriter, write: Write, blocks: Blocks) -> None:
-    for at, piece in enumerate(write.pieces, 1):
-        if at % SLICE_BLOCKS == 0:
-            await asyncio.sleep(0)
-        await writer.write_block(piece.entry, blocks[piece.source.object_id, piece.entry.position])
-
-
-__all__ = ["BadInput", "SetPlan", "execute_sets", "memory_for_blocks", "plan_sets"]
+        await execution.abort()

@@ -13,11 +13,13 @@ import structlog
 
 from compaction.clean_run import execute_cleaning, plan_cleanings
 from compaction.cleaner import CleanPlan
-from compaction.node import BadInput, CompactionNode, CompactionStats, Progress, ReportProgress
+from compaction.execute import BadInput, memory_for_blocks
+from compaction.join import StreamGroup
+from compaction.node import CompactionNode, CompactionStats, Progress, ReportProgress
 from compaction.plan import PlanRefused
 from compaction.proof import CoverageError
-from compaction.run import SetPlan, execute_sets, memory_for_blocks, plan_sets
-from compaction.stream_run import StreamGroup, execute_group, plan_streams
+from compaction.run import SetPlan, execute_sets, plan_sets
+from compaction.stream_run import execute_group, plan_streams
 from compaction.throttle import Throttle, run_rate
 from s3stream.errors import CatalogError, NodeFenced, StorageError
 from s3stream.model import ObjectKind
@@ -95,7 +97,7 @@ def _describe_sets(node: CompactionNode, plan: SetPlan) -> dict[str, Any]:
         "dead_bytes": plan.survey.dead_bytes,
         "blocks": plan.survey.live_blocks,
         "streams": len(plan.survey.blocks),
-        "memory_bytes": memory_for_blocks(node),
+        "memory_bytes": memory_for_blocks(node.settings),
         "stream_objects": sum(write.kind is ObjectKind.SO for write in writes),
         "stream_set_objects": int(any(write.kind is ObjectKind.SSO for write in writes)),
         "iterations": [

@@ -50,7 +50,7 @@ def writes(iteration: Iteration) -> list[tuple[ObjectKind, int, list[tuple[int, 
     for write in iteration.writes:
         joined: list[tuple[int, int, int, int]] = []
         for piece in write.pieces:
-            key = (piece.entry.stream_id, piece.source.object_id)
+            key = (piece.entry.stream_id, piece.object_id)
             if joined and joined[-1][:2] == key and joined[-1][3] == piece.entry.start_offset:
                 joined[-1] = (*joined[-1][:3], piece.entry.end_offset)
             else:
@@ -199,8 +199,9 @@ def layouts(draw: st.DrawFn) -> tuple[list[Source], dict[int, int]]:
     return sources, starts
 
 
-def outputs_of(planned: list[Iteration], first_id: int, now_ms: int) -> list[Source]:
+def outputs_of(planned: list[Iteration], inputs: list[Source], first_id: int, now_ms: int) -> list[Source]:
     """The objects a plan makes, as inputs of the next one (blocks not joined)."""
+    births = {each.object_id: each.born_ms for each in inputs}
     entries: dict[tuple[ObjectKind, int], list[IndexEntry]] = defaultdict(list)
     born: dict[tuple[ObjectKind, int], int] = {}
     for iteration in planned:
@@ -209,7 +210,7 @@ def outputs_of(planned: list[Iteration], first_id: int, now_ms: int) -> list[Sou
             for piece in write.pieces:
                 last = entries[key][-1].end_position if entries[key] else 0
                 entries[key].append(piece.entry._replace(position=last))
-                born[key] = min(born.get(key, now_ms), piece.source.born_ms)
+                born[key] = min(born.get(key, now_ms), births[piece.object_id])
     return [
         Source(first_id + at, entries[key], born[key], entries[key][-1].end_position)
         for at, key in enumerate(sorted(entries))
@@ -230,7 +231,7 @@ def test_any_plan(layout: tuple[list[Source], dict[int, int]], memory: int, spli
         if entry.stream_id in starts and entry.end_offset > starts[entry.stream_id]
     }
     # Every live block is written once and read once, and no other.
-    written = [(p.source.object_id, p.entry) for i in planned for w in i.writes for p in w.pieces]
+    written = [(p.object_id, p.entry) for i in planned for w in i.writes for p in w.pieces]
     assert len(written) == len(set(written))
     assert set(written) == live
     fetched = [(read.object_id, entry) for i in planned for read in i.reads for entry in read.entries]
@@ -257,6 +258,6 @@ def test_any_plan(layout: tuple[list[Source], dict[int, int]], memory: int, spli
     ]
     assert rest == sorted(rest)
     # At most one stream set object comes out, and a second plan over it does nothing.
-    made = outputs_of(planned, 100, now_ms)
+    made = outputs_of(planned, sources, 100, now_ms)
     assert len(made) <= 1
     assert not is_worthwhile(surveyed(made, starts), settings, now_ms)

@@ -1,6 +1,7 @@
 """Both levels against a real catalog and store: bytes before and after, memory, crashes, streams that move on."""
 
 import asyncio
+import pickle
 import random
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -9,11 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from compaction.node import BadInput
+from compaction.execute import BadInput, Made, Workshop, execute_share, memory_for_blocks
+from compaction.join import execute_join, survey_join
+from compaction.node import Drafts
 from compaction.plan import Source, Survey
-from compaction.run import execute_sets, plan_sets
+from compaction.run import commit_sets, execute_sets, plan_sets, prepare_shares
 from compaction.service import CompactionService, CompactionSummary
 from compaction.settings import CompactionSettings
+from compaction.stream_run import commit_join, plan_streams
 from s3stream.catalog.interface import Catalog
 from s3stream.errors import NodeFenced, StoreError
 from s3stream.model import ObjectKind, ObjectState, object_key
@@ -88,6 +92,53 @@ async def test_a_second_run_does_nothing(some: Cluster) -> None:
     assert second.commits == 0
     assert some.store.calls.put == puts
     assert (second.sso_after, second.so_after) == (first.sso_after, first.so_after)
+
+
+async def test_a_plan_is_carried_out_elsewhere(some: Cluster) -> None:
+    """Its shares cross to another process and back, in any order; one commit takes what all of them made."""
+    await fill(some, 6, 12)
+    before = await some.contents()
+    node = some.node(SMALL)
+    (plan,) = await plan_sets(node, full=True)
+    drafts = Drafts(node, some.store)
+    shares = await prepare_shares(node, plan, drafts)
+    assert len(shares) > 2
+    assert [kind for kind, _ in shares[-1].ids] == [SSO]
+    assert all(each.size_bytes <= memory_for_blocks(SMALL) for share in shares for each in share.iterations)
+    made: list[Made] = []
+    for share in shares[::-1]:
+        there = pickle.loads(pickle.dumps((share, SMALL)))
+        back = pickle.dumps(list(await execute_share(there[0], Workshop(some.store, CLUSTER, there[1]))))
+        made += pickle.loads(back)
+    await commit_sets(node, plan, drafts, made)
+    assert await some.contents() == before
+    assert (await some.catalog.count_objects())["SSO committed"][0] == 1
+    assert len(made) > 2
+    await every_object_is_accounted_for(some)
+
+
+async def test_a_group_is_joined_elsewhere(some: Cluster) -> None:
+    (stream,) = await some.start(1)
+    for size in (3_000, 6 * MIB, 100):
+        await some.upload((SO, [some.batch(stream, size)]))
+    before = await some.contents()
+    node = some.node(SMALL)
+    (group,) = await plan_streams(node, full=True)
+    drafts = Drafts(node, some.store)
+    (output,) = await drafts.prepare(1, "w")
+    there, name = pickle.loads(pickle.dumps((group, output)))
+    workshop = Workshop(some.store, CLUSTER, SMALL)
+    join = await survey_join(there, workshop)
+    assert join is not None
+    joined = pickle.loads(pickle.dumps(await execute_join(join, name, workshop)))
+    await commit_join(node, group, drafts, joined)
+    assert await some.contents() == before
+    assert (await some.catalog.count_objects())["SO committed"][0] == 1
+
+
+def test_a_bad_input_crosses_processes() -> None:
+    error = pickle.loads(pickle.dumps(BadInput(7, StoreError("gone"))))
+    assert (error.object_id, str(error)) == (7, "compaction leaves object 7 alone: gone")
 
 
 async def test_nothing_to_do(some: Cluster) -> None:
