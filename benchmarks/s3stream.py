@@ -1,6 +1,6 @@
 """The storage engine: what it costs a call, how fast cold data is read, what memory ten thousand streams take.
 
-    python -m benchmarks.s3stream [--quick] [--json FILE]
+    python -m benchmarks.s3stream [--quick] [--json FILE] [--only PART ...]
 
 WAL and, but for the part on a real S3 server, objects are in memory, so the figures are the engine's own. Latency is
 injected: 30 ms to the first byte of every GET, on a clock that jumps, so that those figures are exact and repeatable.
@@ -388,22 +388,37 @@ async def engine_client(store: ObjectStore, total: int) -> tuple[float, float]:
             return upload, time.perf_counter() - began
 
 
-def main() -> None:
-    """Run everything."""
-    options = parser(__doc__ or "").parse_args()
-    sizes = QUICK if options.quick else FULL
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    report = Report("Storage engine")
-    asyncio.run(measure_costs(report))
-    asyncio.run(measure_calls(report, sizes))
-    measure_cold(report, sizes)
-    asyncio.run(measure_memory(report, sizes))
-    asyncio.run(measure_isolation(report, sizes))
-    if (cache_folder() / "bin" / "versitygw").is_file():
+PARTS = ("costs", "calls", "cold", "memory", "isolation", "s3")
+
+
+def measure(part: str, report: Report, sizes: Sizes) -> None:
+    """Run one part."""
+    if part == "costs":
+        asyncio.run(measure_costs(report))
+    elif part == "calls":
+        asyncio.run(measure_calls(report, sizes))
+    elif part == "cold":
+        measure_cold(report, sizes)
+    elif part == "memory":
+        asyncio.run(measure_memory(report, sizes))
+    elif part == "isolation":
+        asyncio.run(measure_isolation(report, sizes))
+    elif (cache_folder() / "bin" / "versitygw").is_file():
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(measure_s3(report, sizes, Path(folder)))
     else:
         CONSOLE.print("upload and cold read beside a plain client: left out, the S3 server is missing (`make tools`)")
+
+
+def main() -> None:
+    """Run every part, or those asked for."""
+    options_of = parser(__doc__ or "")
+    options_of.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    options = options_of.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    report = Report("Storage engine")
+    for part in options.only:
+        measure(part, report, QUICK if options.quick else FULL)
     report.finish(options)
 
 
