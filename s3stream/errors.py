@@ -49,6 +49,10 @@ class NodeFenced(CatalogError):
     """Another process registered with this node's id and a higher epoch."""
 
 
+class NodeInUse(CatalogError):
+    """The node lives, or leads partitions, so that it cannot be removed."""
+
+
 class AlreadyExists(CatalogError):
     """A topic or partition of that name exists."""
 

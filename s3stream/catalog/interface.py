@@ -106,6 +106,10 @@ class Catalog(Protocol):
         """Extend the lease; NodeFenced when the epoch is old."""
         ...
 
+    async def remove_node(self, node_id: int, *, now_ms: int) -> None:
+        """Take back the registration of a node that is dead and leads nothing. Raises NodeInUse, NotFound."""
+        ...
+
     async def list_nodes(self) -> Sequence[NodeInfo]:
         """All nodes ever registered and not removed, by id."""
         ...
@@ -235,11 +239,25 @@ class Catalog(Protocol):
         """Drop prepared and destroyed objects whose bytes are gone from the store."""
         ...
 
+    async def count_committed(self) -> Mapping[str, int]:
+        """Committed objects by the name of their store."""
+        ...
+
     async def count_objects(self) -> Mapping[str, tuple[int, int]]:
         """(count, bytes) by kind and state, as in `"SSO committed"`."""
         ...
 
     # small things
+
+    async def alter_config(
+        self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Change what is set for a thing that is no topic (a group, a feature); returns all that is set for it now."""
+        ...
+
+    async def list_configs(self) -> Mapping[tuple[str, str], Mapping[str, str]]:
+        """What is set, by kind and name of the thing; things without anything set are not listed."""
+        ...
 
     async def next_producer_ids(self, count: int) -> int:
         """Reserve `count` producer ids; returns the first."""

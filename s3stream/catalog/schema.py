@@ -92,6 +92,14 @@ ranges = Table(
     Column("peak_timestamp_ms", BigInteger),
 )
 
+configs = Table(
+    "configs",
+    METADATA,
+    Column("kind", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("entries", Text),  # a JSON object of texts, never empty
+)
+
 WORDS: Final = {
     # The words in which the engines' DDL differs. SQLite: an INTEGER primary key is the row id itself, and a table
     # without row ids is clustered by its key.
@@ -135,6 +143,13 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             "CREATE INDEX ranges_of_object ON ranges (object_id)",
             "CREATE INDEX ranges_by_peak ON ranges (stream_id, peak_timestamp_ms, end_offset)",
             "CREATE INDEX ranges_in_stream_objects ON ranges (stream_id, end_offset) WHERE kind = 2",
+        ),
+    ),
+    (
+        2,
+        (
+            """CREATE TABLE configs (
+                kind TEXT NOT NULL, name TEXT NOT NULL, entries TEXT NOT NULL, PRIMARY KEY (kind, name))""",
         ),
     ),
 )

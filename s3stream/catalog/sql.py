@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from s3stream.catalog import objects, rows, topics
+from s3stream.catalog import configs, objects, rows, topics
 from s3stream.catalog.database import Database
 from s3stream.catalog.interface import CompactionCommit, NodeInfo, OpenStream, TopicInfo, UploadCommit
 from s3stream.errors import CatalogError
@@ -30,6 +30,9 @@ class SqlCatalog:
 
     async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
         await self._database.write(lambda c: topics.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
+
+    async def remove_node(self, node_id: int, *, now_ms: int) -> None:
+        await self._database.write(lambda c: topics.remove_node(c, node_id, now_ms))
 
     async def list_nodes(self) -> Sequence[NodeInfo]:
         return await self._database.read(topics.list_nodes)
@@ -150,10 +153,21 @@ class SqlCatalog:
     async def forget_objects(self, object_ids: Sequence[int]) -> None:
         await self._database.write(lambda c: objects.forget_objects(c, object_ids))
 
+    async def count_committed(self) -> Mapping[str, int]:
+        return await self._database.read(objects.count_committed)
+
     async def count_objects(self) -> Mapping[str, tuple[int, int]]:
         return await self._database.read(objects.count_objects)
 
     # small things
+
+    async def alter_config(
+        self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
+    ) -> Mapping[str, str]:
+        return await self._database.write(lambda c: configs.alter_config(c, kind, name, set_configs, unset))
+
+    async def list_configs(self) -> Mapping[tuple[str, str], Mapping[str, str]]:
+        return await self._database.read(configs.list_configs)
 
     async def next_producer_ids(self, count: int) -> int:
         return await self._database.write(lambda c: rows.take_ids(c, "producer", count))

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from s3stream.catalog.interface import NodeInfo, OpenStream, PartitionInfo, TopicInfo
 from s3stream.catalog.rows import (
@@ -16,11 +16,21 @@ from s3stream.catalog.rows import (
     take_ids,
 )
 from s3stream.catalog.schema import cluster, nodes, partitions, ranges, streams, topics
-from s3stream.errors import AlreadyExists, CatalogError, NotFound, OffsetOutOfRange, StreamFenced, StreamNotFound
+from s3stream.errors import (
+    AlreadyExists,
+    CatalogError,
+    NodeInUse,
+    NotFound,
+    OffsetOutOfRange,
+    StreamFenced,
+    StreamNotFound,
+)
 from s3stream.model import StreamInfo
 
 NOBODY = -1
 NO_TIMESTAMP = -1
+REMOVED = -1
+"""End of the lease of a node whose registration was taken back."""
 
 
 def adopt_cluster(connection: Connection, name: str) -> None:
@@ -50,10 +60,25 @@ def renew_lease(connection: Connection, node_id: int, node_epoch: int, lease_unt
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=lease_until_ms))
 
 
+def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
+    """Take a dead node's registration back. The row stays for its epoch, which never falls, and which fences it."""
+    row = nodes.c.node_id == node_id
+    lease_until_ms = connection.execute(select(nodes.c.lease_until_ms).where(row)).scalar_one_or_none()
+    if lease_until_ms in {None, REMOVED}:
+        raise NotFound(f"node {node_id} is not registered")
+    if lease_until_ms > now_ms:
+        raise NodeInUse(f"node {node_id} lives: its lease ends in {lease_until_ms - now_ms} ms")
+    led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
+    if led:
+        raise NodeInUse(f"node {node_id} leads {led} partitions")
+    connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=REMOVED))
+
+
 def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
     """All nodes by id."""
     columns = (nodes.c.node_id, nodes.c.epoch, nodes.c.host, nodes.c.port, nodes.c.lease_until_ms)
-    return [NodeInfo(*row) for row in connection.execute(select(*columns).order_by(nodes.c.node_id))]
+    query = select(*columns).where(nodes.c.lease_until_ms != REMOVED).order_by(nodes.c.node_id)
+    return [NodeInfo(*row) for row in connection.execute(query)]
 
 
 def create_topic(

@@ -1,0 +1,30 @@
+"""Statements about what is set for things that are no topics: groups, features, subscriptions."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, delete, insert, select
+
+from s3stream.catalog.schema import configs
+
+
+def alter_config(
+    connection: Connection, kind: str, name: str, set_configs: Mapping[str, str], unset: Sequence[str]
+) -> Mapping[str, str]:
+    """Change what is set for one thing; a row without entries is not kept."""
+    row = (configs.c.kind == kind, configs.c.name == name)
+    found = connection.execute(select(configs.c.entries).where(*row)).scalar_one_or_none()
+    entries: dict[str, str] = {**json.loads(found or "{}"), **set_configs}
+    for key in unset:
+        entries.pop(key, None)
+    connection.execute(delete(configs).where(*row))
+    if entries:
+        values = {"kind": kind, "name": name, "entries": json.dumps(entries, sort_keys=True)}
+        connection.execute(insert(configs).values(values))
+    return entries
+
+
+def list_configs(connection: Connection) -> Mapping[tuple[str, str], Mapping[str, str]]:
+    """All of it."""
+    rows = connection.execute(select(configs.c.kind, configs.c.name, configs.c.entries))
+    return {(kind, name): json.loads(entries) for kind, name, entries in rows}
