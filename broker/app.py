@@ -10,7 +10,7 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ from broker.node import Address, Node
 from broker.producer_ids import ProducerIds
 from broker.retention import keep_enforcing
 from broker.settings import Settings
-from broker.stores import make_store
+from broker.stores import check_stores_known, make_stores
 from broker.topics import TopicManager
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
@@ -90,7 +90,8 @@ class RunningNode:
         self.node: Node
         self.dispatcher: Dispatcher
         self.wal: DeltaWal
-        self.store: ObjectStore
+        self.stores: Mapping[str, ObjectStore]
+        """By name; the first is the default one."""
         self.compaction: CompactionService
         self.compaction_node: CompactionNode
         self.admin: AdminServer | None = None
@@ -120,9 +121,11 @@ class RunningNode:
         catalog = open_catalog(settings.catalog_url)
         await catalog.open(cluster=settings.node.cluster)
         stack.push_async_callback(catalog.close)
-        running.store = make_store(settings, random.Random())  # noqa: S311 - spreads retries in time
-        await running.store.open()
-        stack.push_async_callback(running.store.close)
+        running.stores = make_stores(settings, random.Random())  # noqa: S311 - spreads retries in time
+        check_stores_known(await catalog.count_committed(), running.stores)
+        for store in running.stores.values():
+            stack.push_async_callback(store.close)
+            await store.open()
         info = await catalog.register_node(
             settings.node.node_id,
             advertised.host,
@@ -155,8 +158,8 @@ class RunningNode:
         return S3Stream(
             wal=self.wal,
             catalog=catalog,
-            stores={self.store.name: self.store},
-            default_store=self.store.name,
+            stores=self.stores,
+            default_store=self.settings.objects.store,
             settings=StorageSettings(
                 upload_threshold_bytes=wanted.upload_bytes,
                 upload_age_ms=wanted.upload_age_ms,
@@ -176,7 +179,7 @@ class RunningNode:
         node, settings = self.node, self.settings
         self.compaction_node = CompactionNode(
             catalog=node.catalog,
-            stores={self.store.name: self.store},
+            stores=self.stores,
             settings=CompactionSettings(
                 period_ms=settings.compaction.period_ms,
                 split_bytes=settings.storage.split_bytes,
@@ -246,7 +249,7 @@ class RunningNode:
         self._make_compaction()
         collector = GarbageCollector(
             catalog=node.catalog,
-            stores={self.store.name: self.store},
+            stores=self.stores,
             cluster=self.settings.node.cluster,
             now_ms=now_ms,
         )

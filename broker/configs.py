@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from broker.settings import Settings
+from broker.stores import store_names
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 
@@ -363,6 +364,15 @@ _TOPIC_DEFS = (
     _def("segment.jitter.ms", _L, "0", "Jitter of segment rolls." + _SEGMENTS, broker="log.roll.jitter.ms", low=0),
     _def("segment.ms", _L, "604800000", "Age of segment rolls." + _SEGMENTS, broker="log.roll.ms", low=1),
     _def(
+        "storage.policy",
+        _S,
+        "local",
+        "Name of the object store that this topic's data goes to: `local` or `s3`, as the node's settings `objects` say, "
+        "or one of its `stores`. What is in objects already stays where it is until compaction rewrites it.",
+        broker="log.storage.policy",
+        setting=("objects", "store"),
+    ),
+    _def(
         "unclean.leader.election.enable",
         _B,
         "false",
@@ -389,6 +399,8 @@ class TopicConfig:
     """How long records are kept; -1: for ever."""
     deletable: bool
     """Whether `cleanup.policy` has `delete`: only then may records be deleted on request."""
+    store: str
+    """Name of the object store that new data goes to."""
 
 
 def default_value(row: ConfigDef, settings: Settings) -> str:
@@ -399,7 +411,7 @@ def default_value(row: ConfigDef, settings: Settings) -> str:
 
 
 def check_topic_configs(
-    configs: Mapping[str, str | None], *, beside: Mapping[str, str] | None = None
+    configs: Mapping[str, str | None], settings: Settings, *, beside: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Validate the configs a client gives for a topic that keeps those `beside` them. Raises INVALID_CONFIG."""
     checked: dict[str, str] = {}
@@ -411,6 +423,12 @@ def check_topic_configs(
             raise _invalid(f"Null value not supported for topic configs: {name}")
         row.check(value)
         checked[name] = value
+    policy = checked.get("storage.policy", settings.objects.store)
+    if policy not in store_names(settings):
+        raise _invalid(
+            f"Invalid value {policy} for configuration storage.policy: "
+            f"String must be one of: {', '.join(store_names(settings))}"
+        )
     _check_together({**(beside or {}), **checked})
     return checked
 
@@ -467,6 +485,7 @@ def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicC
         compacted="compact" in _parse_list(value("cleanup.policy")),
         retention_ms=int(value("retention.ms")),
         deletable="delete" in _parse_list(value("cleanup.policy")),
+        store=value("storage.policy"),
     )
 
 
@@ -528,6 +547,13 @@ def broker_configs(settings: Settings, host: str, port: int) -> list[tuple[Confi
             "A partition has one replica, kept by the object store.",
         ),
         ("listeners", _S, "", f"PLAINTEXT://{settings.listener.host}:{port}", "Where this node listens."),
+        (
+            "log.storage.policy",
+            _S,
+            "local",
+            settings.objects.store,
+            "Object store of topics that choose none by `storage.policy`.",
+        ),
         ("log.dirs", _LIST, "", str(settings.node.data_dir), "Directory of this node."),
         ("node.id", _I, "-1", str(settings.node.node_id), "Id of this node."),
         ("offsets.topic.replication.factor", _I, "3", "1", "A partition has one replica."),

@@ -4,6 +4,7 @@ Nothing is collected here: every number is a counter some component keeps anyway
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +64,9 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
             yield f"{area}_{name}_total", {}, value
     for name, value in _numbers(running.compaction.stats):
         yield f"compaction_{name}_total", {}, value
-    for name, value in _numbers(running.store.calls):
-        yield "store_calls_total", {"kind": name}, value
+    for store in running.stores.values():
+        for name, value in _numbers(store.calls):
+            yield "store_calls_total", {"store": store.name, "kind": name}, value
 
 
 def _api_name(key: int) -> str:
@@ -76,6 +78,11 @@ def _numbers(stats: Any) -> Iterator[tuple[str, int]]:
         value = getattr(stats, field.name)
         if isinstance(value, int):
             yield field.name, value
+
+
+def _store_calls(running: "RunningNode") -> dict[str, int]:
+    """Calls to all stores together, by kind."""
+    return dict(sum((Counter(dict(_numbers(store.calls))) for store in running.stores.values()), Counter()))
 
 
 async def status(running: "RunningNode") -> dict[str, Any]:
@@ -122,7 +129,7 @@ async def status(running: "RunningNode") -> dict[str, Any]:
             kind: {"count": count, "bytes": size}
             for kind, (count, size) in (await node.catalog.count_objects()).items()
         },
-        "store_calls": dict(_numbers(running.store.calls)),
+        "store_calls": _store_calls(running),
         "storage": dict(_numbers(storage.stats)),
         "compaction": {
             "running": running.compaction.is_running,

@@ -3,10 +3,12 @@
 These models are the one source: flags and help (`broker.cli.serve`), environment and TOML names, validation and
 `docs/configuration.md` are derived from them (`broker.settings_sources`). A field's outside name is its area and its
 name (`wal.capacity_bytes`, `--wal-capacity-bytes`, `ANABRANCH_WAL_CAPACITY_BYTES`); the areas `node` and `listener`
-are left out of flag and environment names.
+are left out of flag and environment names. Additional object stores bear names of the user's choice: each has a
+table `[stores.NAME]`, and variables `ANABRANCH_STORE_NAME_FIELD`.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -184,6 +186,17 @@ class ObjectsSettings(Area):
     path: Path | None = Field(
         default=None, description="Directory of a local store; unset: `objects` in the data directory."
     )
+    bucket: str = Field(default="", description="Bucket of an S3 store; it must exist.")
+    endpoint: str = Field(default="", description="Address of the S3 service; empty: Amazon's for the region.")
+    region: str = Field(default="us-east-1", description="Region of the bucket.")
+    path_style: bool = Field(default=True, description="Address the bucket in the path rather than in the host name.")
+
+
+class NamedStoreSettings(Area):
+    """One more object store, `[stores.NAME]`."""
+
+    type: Literal["local", "s3"] = Field(description="Kind of object store.")
+    path: Path | None = Field(default=None, description="Directory of a local store.")
     bucket: str = Field(default="", description="Bucket of an S3 store; it must exist.")
     endpoint: str = Field(default="", description="Address of the S3 service; empty: Amazon's for the region.")
     region: str = Field(default="us-east-1", description="Region of the bucket.")
@@ -385,6 +398,8 @@ class Settings(Area):
     compaction: CompactionSettings = CompactionSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
+    stores: Mapping[str, NamedStoreSettings] = {}
+    """Object stores beside that of `objects`, by name."""
 
     @property
     def wal_path(self) -> Path:

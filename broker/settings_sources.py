@@ -5,8 +5,9 @@ what is allowed.
 """
 
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -14,11 +15,15 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from broker.settings import Area, Settings
+from broker.settings import Area, NamedStoreSettings, Settings
 
 ENV_PREFIX = "ANABRANCH_"
 CONFIG_ENV = "ANABRANCH_CONFIG"
+STORE_ENV_PREFIX = "ANABRANCH_STORE_"
+STORE_FLAG = "--store"
+STORES = "stores"
 _PLAIN_AREAS = {"node", "listener"}
+_STORE_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 class SettingsError(Exception):
@@ -55,8 +60,10 @@ class Setting:
 
 
 def area_models() -> Iterator[tuple[str, type[Area]]]:
-    """Each area's name and model, in order."""
+    """Each area's name and model, in order; the additional stores are none."""
     for name, field in Settings.model_fields.items():
+        if name == STORES:
+            continue
         model = field.annotation
         assert isinstance(model, type), "an area is a model"
         assert issubclass(model, Area), "an area is a model"
@@ -91,13 +98,16 @@ def load(
     environment: Mapping[str, str] | None = None,
     config_file: Path | None = None,
 ) -> Settings:
-    """Build the settings. `flags` maps keys such as `wal.capacity_bytes` to what was given; raises SettingsError."""
+    """Build the settings; raises SettingsError.
+
+    `flags` maps keys such as `wal.capacity_bytes` to what was given, and `stores` to texts `NAME.FIELD=VALUE`.
+    """
     environment = os.environ if environment is None else environment
     if config_file is None and environment.get(CONFIG_ENV):
         config_file = Path(environment[CONFIG_ENV])
     from_file = _read_file(config_file) if config_file is not None else {}
     values: dict[str, dict[str, object]] = {}
-    origins: dict[tuple[str, str], tuple[str, object]] = {}
+    origins: dict[tuple[str, ...], tuple[str, object]] = {}
     for setting in all_settings():
         found: tuple[str, object] | None = None
         if flags is not None and flags.get(setting.key) is not None:
@@ -109,6 +119,10 @@ def load(
         if found is not None:
             origins[setting.area, setting.name] = found
             values.setdefault(setting.area, {})[setting.name] = found[1]
+    tables = _store_tables(from_file.get(STORES, {}), environment, (flags or {}).get(STORES), config_file)
+    for store, fields in tables.items():
+        values.setdefault(STORES, {})[store] = {field: value for field, (_, value) in fields.items()}
+        origins.update({(STORES, store, field): found for field, found in fields.items()})
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
@@ -120,7 +134,49 @@ def load(
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:
     """Variables with our prefix that name no setting: likely a slip of the pen, worth a warning."""
     known = {setting.env for setting in all_settings()} | {CONFIG_ENV, ENV_PREFIX + "CACHE"}
-    return sorted(name for name in environment if name.startswith(ENV_PREFIX) and name not in known)
+    ours = (name for name in environment if name.startswith(ENV_PREFIX) and name not in known)
+    return sorted(name for name in ours if _store_variable(name) is None)
+
+
+def _store_tables(
+    from_file: Mapping[str, Mapping[str, object]],
+    environment: Mapping[str, str],
+    flags: object,
+    config_file: Path | None,
+) -> dict[str, dict[str, tuple[str, object]]]:
+    """What was said of each additional store: by store and field where it was set, and the value."""
+    tables: dict[str, dict[str, tuple[str, object]]] = {}
+    for store, table in from_file.items():
+        tables.setdefault(store, {}).update({field: (f"{config_file}", value) for field, value in table.items()})
+    for variable, text in environment.items():
+        place = _store_variable(variable)
+        if place is not None:
+            tables.setdefault(place[0], {})[place[1]] = (f"environment variable {variable}", text)
+    given = flags if isinstance(flags, Iterable) else ()
+    for text in map(str, given):
+        place_text, equals, value = text.partition("=")
+        store, _, field = place_text.rpartition(".")
+        if not equals or field not in NamedStoreSettings.model_fields:
+            known = ", ".join(NamedStoreSettings.model_fields)
+            raise SettingsError(f"flag {STORE_FLAG}: expected NAME.FIELD=VALUE, FIELD one of {known}; found {text!r}")
+        tables.setdefault(store, {})[field] = (f"flag {STORE_FLAG}", value)
+    for store in tables:
+        if not _STORE_NAME.fullmatch(store):
+            raise SettingsError(
+                f"store {store!r}: its name must begin with a letter and have at most 32 of a-z, 0-9 and hyphens"
+            )
+    return tables
+
+
+def _store_variable(variable: str) -> tuple[str, str] | None:
+    """Store and field that an environment variable is about; a hyphen of the name is an underscore there."""
+    for field in NamedStoreSettings.model_fields:
+        suffix = f"_{field.upper()}"
+        if variable.startswith(STORE_ENV_PREFIX) and variable.endswith(suffix):
+            # `..._PATH_STYLE` does not end in `_PATH`, and no field's name ends in another's.
+            store = variable[len(STORE_ENV_PREFIX) : -len(suffix)].lower().replace("_", "-")
+            return (store, field) if store else None
+    return None
 
 
 def _read_file(path: Path) -> dict[str, dict[str, Any]]:
@@ -132,6 +188,9 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
         raise SettingsError(f"settings file {path}: not valid TOML: {error}") from None
     areas = dict(area_models())
     for area, table in content.items():
+        if area == STORES and isinstance(table, dict):
+            _check_store_tables(path, table)
+            continue
         if area not in areas or not isinstance(table, dict):
             raise SettingsError(f"settings file {path}: unknown table [{area}]; known are {', '.join(areas)}")
         for name in table:
@@ -141,18 +200,39 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
     return content
 
 
-def _one_line(error: ValidationError, origins: Mapping[tuple[str, str], tuple[str, object]]) -> str:
+def _check_store_tables(path: Path, tables: Mapping[str, object]) -> None:
+    known = ", ".join(NamedStoreSettings.model_fields)
+    for store, table in tables.items():
+        if not isinstance(table, dict):
+            raise SettingsError(f"settings file {path}: expected a table [{STORES}.{store}] with {known}")
+        for name in table:
+            if name not in NamedStoreSettings.model_fields:
+                raise SettingsError(
+                    f"settings file {path}: unknown setting {STORES}.{store}.{name}; [{STORES}.{store}] has {known}"
+                )
+
+
+def _one_line(error: ValidationError, origins: Mapping[tuple[str, ...], tuple[str, object]]) -> str:
     first = error.errors()[0]
-    area, name = str(first["loc"][0]), str(first["loc"][1])
-    origin, value = origins[area, name]
+    place = tuple(map(str, first["loc"]))
     allowed = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    return f"setting {area}.{name} from {origin}: {str(value)!r} is not allowed: {allowed}"
+    if place not in origins:
+        return f"setting {'.'.join(place)}: {allowed}"
+    origin, value = origins[place]
+    return f"setting {'.'.join(place)} from {origin}: {str(value)!r} is not allowed: {allowed}"
 
 
 def _check_together(settings: Settings) -> None:
     """Rules that no single field can tell."""
     if settings.objects.store == "s3" and not settings.objects.bucket:
         raise SettingsError("setting objects.bucket: empty, but objects.store is 's3', which needs a bucket")
+    for name, store in settings.stores.items():
+        if name == settings.objects.store:
+            raise SettingsError(f"store {name!r}: this is the name of the store that [objects] describes")
+        if store.type == "s3" and not store.bucket:
+            raise SettingsError(f"setting stores.{name}.bucket: empty, but its type is 's3', which needs a bucket")
+        if store.type == "local" and store.path is None:
+            raise SettingsError(f"setting stores.{name}.path: unset, but its type is 'local', which needs a directory")
     group = settings.group
     if group.session_timeout_min_ms > group.session_timeout_max_ms:
         raise SettingsError(
@@ -195,7 +275,36 @@ def documentation() -> str:
             text = f"{field.description}{allowed_values(setting)}".replace("|", "\\|")
             default = describe_default(setting)
             lines.append(f"| `{setting.key}` | `{setting.flag}` | `{setting.env}` | {default} | {text} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_stores_documentation()]) + "\n"
+
+
+def _stores_documentation() -> list[str]:
+    lines = [
+        "",
+        "## stores",
+        "",
+        "More object stores, each under a name of its own (a letter, then up to 31 of `a-z`, `0-9` and hyphens). A topic",
+        "chooses one by its config `storage.policy`; without it, its data goes to the store of `objects`, whose name is",
+        "its kind (`local` or `s3`). Objects stay where they were written, so a store stays configured as long as it holds",
+        "any: a node does not start when one is missing. Every node of a cluster has the same stores.",
+        "",
+        "```toml",
+        "[stores.cold]",
+        'type = "s3"',
+        'bucket = "archive"',
+        "```",
+        "",
+        f"As a flag, `{STORE_FLAG} cold.type=s3 {STORE_FLAG} cold.bucket=archive`; in the environment,",
+        f"`{STORE_ENV_PREFIX}COLD_TYPE=s3` (a hyphen of the name is an underscore there).",
+        "",
+        "| TOML | default | |",
+        "|---|---|---|",
+    ]
+    for name, field in NamedStoreSettings.model_fields.items():
+        setting = Setting(STORES, name, field)
+        default = "required" if field.is_required() else describe_default(setting)
+        lines.append(f"| `{STORES}.NAME.{name}` | {default} | {field.description}{allowed_values(setting)} |")
+    return lines
 
 
 def allowed_values(setting: Setting) -> str:

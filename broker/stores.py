@@ -1,33 +1,64 @@
-"""The object stores that settings describe: for the node, and for the commands that look at its storage."""
+"""The object stores that settings describe: for the node, and for the commands that look at its storage.
+
+The store of `[objects]` is the default: its name is its kind, `local` or `s3`. The tables `[stores.NAME]` add others,
+which a topic chooses by its config `storage.policy`. Each object remembers the name of its store.
+"""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from broker.settings import Settings
+from s3stream.errors import StorageError
+from s3stream.store.config import StoreConfig
+from s3stream.store.config import make_stores as stores_of
 from s3stream.store.interface import ObjectStore
-from s3stream.store.local import LocalStore
 
 
-def make_store(settings: Settings, rng: random.Random) -> ObjectStore:
-    """The store new objects go to, not opened yet. Its name is what the catalog remembers with each object."""
+def store_configs(settings: Settings) -> list[StoreConfig]:
+    """All stores that are configured, the default one first."""
     objects = settings.objects
-    if objects.store == "local":
-        return LocalStore("local", settings.objects_path)
-    from s3stream.store.s3 import S3Settings, S3Store  # half a second that a local store need not spend
-
-    return S3Store(
-        "s3",
-        S3Settings(
+    configs = [
+        StoreConfig(
+            name=objects.store,
+            kind=objects.store,
+            path=settings.objects_path,
             bucket=objects.bucket,
             endpoint=objects.endpoint,
             region=objects.region,
             path_style=objects.path_style,
-        ),
-        rng=rng,
-    )
+        )
+    ]
+    for name, table in settings.stores.items():
+        configs.append(
+            StoreConfig(
+                name=name,
+                kind=table.type,
+                path=table.path,
+                bucket=table.bucket,
+                endpoint=table.endpoint,
+                region=table.region,
+                path_style=table.path_style,
+            )
+        )
+    return configs
+
+
+def store_names(settings: Settings) -> list[str]:
+    """Names of all stores that are configured, the default one first: what `storage.policy` may be."""
+    return [settings.objects.store, *settings.stores]
 
 
 def make_stores(settings: Settings, rng: random.Random) -> Mapping[str, ObjectStore]:
-    """All stores by name, not opened yet."""
-    store = make_store(settings, rng)
-    return {store.name: store}
+    """All stores by name, the default one first, not opened yet."""
+    return stores_of(store_configs(settings), rng)
+
+
+def check_stores_known(committed: Mapping[str, int], configured: Collection[str]) -> None:
+    """Raise StorageError when committed objects (counted by store) lie in a store that is not configured."""
+    missing = {name: count for name, count in sorted(committed.items()) if name not in configured}
+    if missing:
+        lost = ", ".join(f"{count:,} committed objects in the store {name!r}" for name, count in missing.items())
+        raise StorageError(
+            f"the catalog has {lost}, not configured here: add the table [stores.NAME] (configured: "
+            f"{', '.join(sorted(configured))})"
+        )

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from broker.configs import TopicConfig, parse_topic_config
 from broker.partition import Partition
 from broker.settings import Settings
+from broker.stores import store_names
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.interface import Catalog, TopicInfo
 from s3stream.engine import S3Stream
-from s3stream.errors import AlreadyExists, CatalogError, NotFound
+from s3stream.errors import AlreadyExists, CatalogError, NotFound, StorageError
+from s3stream.stream import Stream
 
 NAME_LENGTH_MAX = 249
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -153,6 +155,7 @@ class TopicManager:
     async def load(self) -> None:
         """Open everything this node leads. Once, at the start."""
         topics = await self._catalog.list_topics()
+        self._check_policies(topics)
         mine = [
             (info, partition.index, partition.stream_id)
             for info in topics
@@ -164,7 +167,18 @@ class TopicManager:
             self._add(self._new_topic(info))
         for (info, index, _), stream in zip(mine, streams, strict=True):
             topic = self._by_name[info.name]
-            topic.partitions[index] = Partition(info.name, info.topic_id, index, stream, topic.config, self._now_ms)
+            topic.partitions[index] = self._new_partition(topic, index, stream)
+
+    def _check_policies(self, topics: Sequence[TopicInfo]) -> None:
+        """Raise StorageError when a topic's data should go to a store that is not configured (any more)."""
+        known = store_names(self._settings)
+        for info in topics:
+            policy = parse_topic_config(info.configs, self._settings).store
+            if policy not in known:
+                raise StorageError(
+                    f"topic {info.name!r} has storage.policy={policy}, but no such store is configured here: add the "
+                    f"table [stores.{policy}] (configured: {', '.join(known)})"
+                )
 
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
         """Create a topic and open it. Raises KafkaError."""
@@ -233,6 +247,7 @@ class TopicManager:
             for partition in topic.partitions:
                 if partition is not None:
                     partition.config = topic.config
+                    partition.stream.store = topic.config.store
             return topic
 
     async def delete(self, name: str) -> None:
@@ -273,9 +288,11 @@ class TopicManager:
         infos = [topic.info.partitions[index] for index in indexes]
         streams = await self._storage.open_streams([info.stream_id for info in infos])
         for info, stream in zip(infos, streams, strict=True):
-            topic.partitions[info.index] = Partition(
-                topic.name, topic.topic_id, info.index, stream, topic.config, self._now_ms
-            )
+            topic.partitions[info.index] = self._new_partition(topic, info.index, stream)
+
+    def _new_partition(self, topic: Topic, index: int, stream: Stream) -> Partition:
+        stream.store = topic.config.store
+        return Partition(topic.name, topic.topic_id, index, stream, topic.config, self._now_ms)
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

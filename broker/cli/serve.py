@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import structlog
 from broker import logs
 from broker.settings import Settings
 from broker.settings_sources import (
+    STORE_FLAG,
     Setting,
     SettingsError,
     all_settings,
@@ -72,13 +73,20 @@ def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=GroupedCommand)
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with settings.")
 @_with_settings
-def serve(config: Path | None, **flags: str | None) -> None:
+@click.option(
+    STORE_FLAG,
+    "stores",
+    metavar="NAME.FIELD=VALUE",
+    multiple=True,
+    help="One more object store, field by field (type, path, bucket, ...); repeatable.",
+)
+def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> None:
     """Run a node until it is told to stop (SIGTERM or SIGINT).
 
     Settings come from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
     """
     try:
-        settings = load({name.replace("__", "."): value for name, value in flags.items()}, None, config)
+        settings = load({**{name.replace("__", "."): value for name, value in flags.items()}, "stores": stores}, None, config)
     except SettingsError as error:
         click.echo(f"anabranch: {error}", err=True)
         sys.exit(BAD_SETTING)

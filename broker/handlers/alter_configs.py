@@ -50,7 +50,7 @@ async def _replace(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bo
     for config in wanted.configs:
         if config.value is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {config.name}")
-    configs = check_topic_configs({config.name: config.value for config in wanted.configs})
+    configs = check_topic_configs({config.name: config.value for config in wanted.configs}, node.settings)
     if not validate_only:
         unset = [name for name in topic.info.configs if name not in configs]
         await node.topics.alter(topic.name, set_configs=configs, unset=unset)

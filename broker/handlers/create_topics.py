@@ -62,7 +62,7 @@ def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
 
 async def _create(node: Node, wanted: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
     node.topics.check_new_name(wanted.name)
-    checked = _Checked(_partitions(node, wanted), check_topic_configs(_configs(wanted)))
+    checked = _Checked(_partitions(node, wanted), check_topic_configs(_configs(wanted), node.settings))
     node.topics.check_room(checked.partitions)
     topic_id = ZERO_UUID
     if not validate_only:

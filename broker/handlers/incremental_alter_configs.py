@@ -84,7 +84,7 @@ async def _alter(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bool
     changes = {config.name: _new_value(node, config, topic.info.configs) for config in wanted.configs}
     kept = {name: value for name, value in topic.info.configs.items() if name not in changes}
     set_values = {name: value for name, value in changes.items() if value is not None}
-    set_configs = check_topic_configs(set_values, beside=kept)
+    set_configs = check_topic_configs(set_values, node.settings, beside=kept)
     unset = [name for name, value in changes.items() if value is None]
     if not validate_only:
         await node.topics.alter(wanted.resource_name, set_configs=set_configs, unset=unset)

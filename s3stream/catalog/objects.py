@@ -344,6 +344,12 @@ def forget_objects(connection: Connection, object_ids: Collection[int]) -> None:
         connection.execute(delete(objects).where(objects.c.object_id.in_(piece)))
 
 
+def count_committed(connection: Connection) -> Mapping[str, int]:
+    """Count of committed objects in each store."""
+    query = select(objects.c.store, func.count()).where(objects.c.state == ObjectState.COMMITTED)
+    return {row[0]: row[1] for row in connection.execute(query.group_by(objects.c.store))}
+
+
 def count_objects(connection: Connection) -> Mapping[str, tuple[int, int]]:
     """Count and bytes of each kind in each state."""
     total = func.coalesce(func.sum(objects.c.size_bytes), 0)

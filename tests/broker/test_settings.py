@@ -14,6 +14,7 @@ from broker.settings_sources import (
     load,
     unknown_environment,
 )
+from broker.stores import store_configs
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -92,3 +93,45 @@ def test_help_lists_every_flag() -> None:
 def test_the_documentation_is_the_models() -> None:
     written = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert written == documentation(), "run `python -m broker.settings_sources`"
+
+
+def test_more_stores_come_from_file_environment_and_flags(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        '[stores.cold-one]\ntype = "s3"\nbucket = "b"\nregion = "r"\n[stores.b]\ntype = "local"\npath = "p"\n'
+    )
+    environment = {"ANABRANCH_STORE_COLD_ONE_BUCKET": "c", "ANABRANCH_STORE_COLD_ONE_PATH_STYLE": "false"}
+    settings = load({"stores": ("b.path=q",)}, environment, file)
+    cold = settings.stores["cold-one"]
+    assert (cold.type, cold.bucket, cold.region, cold.path_style) == ("s3", "c", "r", False)
+    assert settings.stores["b"].path == Path("q")
+    assert [config.name for config in store_configs(settings)] == ["local", "cold-one", "b"]
+    assert unknown_environment({**environment, "ANABRANCH_STORE_BUCKET": "x"}) == ["ANABRANCH_STORE_BUCKET"]
+
+
+BAD_STORES = {
+    "a name": ('[stores."A b"]\ntype = "local"\npath = "p"\n', "store 'A b': its name must begin with a letter"),
+    "a field": ("[stores.a]\nsize = 1\n", "unknown setting stores.a.size; [stores.a] has type, path, bucket"),
+    "no table": ("stores.a = 1\n", "expected a table [stores.a] with type, path"),
+    "no type": ('[stores.a]\npath = "p"\n', "setting stores.a.type: Field required"),
+    "a type": ('[stores.a]\ntype = "tape"\n', "setting stores.a.type from "),
+    "no bucket": ('[stores.a]\ntype = "s3"\n', "setting stores.a.bucket: empty"),
+    "no path": ('[stores.a]\ntype = "local"\n', "setting stores.a.path: unset"),
+    "the default's name": ('[stores.local]\ntype = "local"\npath = "p"\n', "is the name of the store that [objects]"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_STORES)
+def test_a_bad_store_is_named_in_one_line(tmp_path: Path, what: str) -> None:
+    text, expected = BAD_STORES[what]
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as raised:
+        load({}, {}, file)
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_store_flag_names_store_and_field() -> None:
+    with pytest.raises(SettingsError, match=r"flag --store: expected NAME.FIELD=VALUE, .* found 'cold'"):
+        load({"stores": ("cold",)}, {})

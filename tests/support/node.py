@@ -39,7 +39,7 @@ TEST_DEFAULTS: dict[str, object] = {
 
 def settings_for(tmp_path: Path, **wanted: object) -> Settings:
     """Settings of a small node with its files under `tmp_path`."""
-    keys = {setting.outside_name: setting.key for setting in all_settings()}
+    keys = {setting.outside_name: setting.key for setting in all_settings()} | {"stores": "stores"}
     values = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
     return load({keys[name]: value for name, value in values.items()}, {})
 
