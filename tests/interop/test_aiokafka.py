@@ -44,7 +44,7 @@ async def consumer(servers: str, group: str | None, *topics: str, **settings: ob
         "group_id": group,
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "session_timeout_ms": 6_000,
+        "session_timeout_ms": 30_000,
         "heartbeat_interval_ms": 200,
         **settings,
     }

@@ -44,7 +44,7 @@ def consumer(servers: str, group: str, **settings: object) -> Iterator[Consumer]
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": 6_000,
+        "session.timeout.ms": 30_000,
         "heartbeat.interval.ms": 200,
         **QUIET,
         **settings,

@@ -129,10 +129,12 @@ def test_a_static_member_comes_back_to_what_it_had(node: NodeProcess, topic: str
 
 
 def test_commits_and_a_killed_node(node: NodeProcess, topic: str) -> None:
-    send(node.bootstrap, topic, [Event(n % PARTITIONS, b"%d" % n) for n in range(40)])
     with consumer(node, topic) as first, consumer(node, topic) as second:
         for client in (first, second):
             client.subscribe([topic])
+        # Before there is anything to read: a partition that moves under a reader makes its next commit fail.
+        poll_until(lambda: len(owned(first)) == len(owned(second)) == 2, first, second)
+        send(node.bootstrap, topic, [Event(n % PARTITIONS, b"%d" % n) for n in range(40)])
         found: list[bytes | None] = []
         lost: list[object] = []
 

@@ -1,9 +1,10 @@
 """Apache Kafka's own clients, as its command line tools start them."""
 
 import json
+import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_groups_are_administered(servers: str, topic: str) -> None:
 @contextmanager
 def verifiable_consumer(servers: str, topic: str, group: str) -> Iterator[Iterator[dict[str, Any]]]:
     """Run a consumer that tells what happens to it, line by line."""
-    arguments = ["--topic", topic, "--group-id", group, "--session-timeout", "6000", "--reset-policy", "earliest"]
+    arguments = ["--topic", topic, "--group-id", group, "--session-timeout", "30000", "--reset-policy", "earliest"]
     process = subprocess.Popen(
         command(servers, f"{TOOLS}.VerifiableConsumer", arguments),
         stdout=subprocess.PIPE,
@@ -129,6 +130,7 @@ def verifiable_consumer(servers: str, topic: str, group: str) -> Iterator[Iterat
         with process.stdout as lines:
             yield (json.loads(line) for line in lines if line.startswith("{"))
             process.terminate()
+            process.wait(TIMEOUT_S)  # it leaves its group before it ends
     finally:
         process.kill()
         process.wait(TIMEOUT_S)
@@ -168,20 +170,37 @@ def test_kafkas_formatters_read_our_groups(servers: str, topic: str) -> None:
     send(servers, topic, [Event(0, b"v")])
     console_consumer(servers, topic, group=group, count=1)
     formatters = {"offsets": "OffsetsMessageFormatter", "groups": "GroupMetadataMessageFormatter"}
-    found = {}
-    arguments = ["--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "4000", "--formatter"]
-    for name, formatter in formatters.items():
-        reader = command(servers, CONSUMER, [*arguments, f"{TOOLS}.consumer.{formatter}"])
-        said = subprocess.run(reader, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        decoder = json.JSONDecoder()
-        text = said.stdout
-        records = []
-        while text.startswith("{"):  # they come without anything between them
-            record, end = decoder.raw_decode(text)
-            records.append(record)
-            text = text[end:]
-        found[name] = [record for record in records if record["key"]["data"]["group"] == group]
-    committed = {record["key"]["data"]["partition"]: record["value"]["data"]["offset"] for record in found["offsets"]}
-    assert committed[0] == 1
-    states = [record["value"]["data"] for record in found["groups"]]
-    assert [(state["protocol"], len(state["members"])) for state in states] == [("range", 1), (None, 0)]
+    offsets = read_records(servers, formatters["offsets"], group, lambda key, _: key["partition"] == 0)
+    assert {key["partition"]: value["offset"] for key, value in offsets}[0] == 1
+    states = read_records(servers, formatters["groups"], group, lambda _, value: not value["members"])
+    assert [(state["protocol"], len(state["members"])) for _, state in states] == [("range", 1), (None, 0)]
+
+
+def read_records(
+    servers: str, formatter: str, group: str, is_last: Callable[[dict[str, Any], dict[str, Any]], bool]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Keys and values of a group's records, up to the last that is expected, as a formatter of Kafka's shows them."""
+    arguments = ["--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "60000"]
+    reader = command(servers, CONSUMER, [*arguments, "--formatter", f"{TOOLS}.consumer.{formatter}"])
+    process = subprocess.Popen(reader, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    decoder, text = json.JSONDecoder(), ""
+    found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    try:
+        assert process.stdout is not None, "a pipe was asked for"
+        with process.stdout as output:
+            while not found or not is_last(*found[-1]):
+                data = os.read(output.fileno(), 1 << 16)
+                assert data, f"the tool ended after {found}"
+                text += data.decode()
+                while text:  # records come without anything between them, and in pieces
+                    try:
+                        record, end = decoder.raw_decode(text)
+                    except json.JSONDecodeError:
+                        break
+                    text = text[end:]
+                    if record["key"]["data"]["group"] == group:
+                        found.append((record["key"]["data"], record["value"]["data"]))
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)
+    return found

@@ -54,7 +54,7 @@ def consumer(servers: str, group: str | None, *topics: str, **settings: object) 
         "group_id": group,
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "session_timeout_ms": 6_000,
+        "session_timeout_ms": 30_000,
         "heartbeat_interval_ms": 200,
         **settings,
     }

@@ -31,7 +31,7 @@ def test_what_is_sent_comes_back(servers: str, topic: str, codec: str) -> None:
 
 
 def test_a_group_reads_on_where_it_stopped(servers: str, topic: str) -> None:
-    group = ("-G", f"{topic}-group", "-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=6000", "-e", topic)
+    group = ("-G", f"{topic}-group", "-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=30000", "-e", topic)
     run(servers, "-P", "-t", topic, "-K:", stdin=b"a:1\nb:2\nc:3\n")
     assert sorted(run(servers, "-f", "%s\\n", *group).splitlines()) == ["1", "2", "3"]
     run(servers, "-P", "-t", topic, "-K:", stdin=b"a:4\nd:5\n")
