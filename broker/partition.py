@@ -6,7 +6,7 @@ CRC, are patched in place. What is checked, in Kafka's order: framing, magic, si
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -41,6 +41,8 @@ from s3stream.stream import Stream
 from wal.interface import Buffer, Durable, WalError
 
 SNAPSHOT_VERSION = 2
+VACATED_KEPT_MS = 60 * 60_000
+"""A read that began before a compaction is over after this."""
 _PLAIN_ATTRIBUTES_END = Compression.ZSTD.value
 """Attributes below are a codec that every version may use, and nothing else."""
 _SNAPSHOT_HEAD = struct.Struct(">Bqq")
@@ -104,7 +106,9 @@ class Partition:
         self.appended_bytes = 0
         self._last_durable: Durable | None = None
         self._waiters: dict[Waiter, None] = {}
-        self.max_timestamp, self.epochs, self.transactions, self.producers = _decode_snapshot(stream)
+        self.max_timestamp, self.epochs, self.transactions, self.producers = decode_snapshot(
+            stream.stream_id, stream.snapshot
+        )
         self.producers.pinned = self.transactions.open
         for batch in stream.recovered:
             self._replay(batch)
@@ -232,6 +236,9 @@ class Partition:
     def _check_transaction(self, header: BatchHeader, verify: Verify | None) -> None:
         transactional = header.is_transactional
         known = self.transactions.check_data(header.producer_id, transactional=transactional)
+        # An epoch the open transaction was not begun with has to be asked about like a new transaction: let in, it
+        # would make the transaction's marker look out of date, and committed readers would wait for ever.
+        known = known and header.producer_epoch == self.producers.epoch(header.producer_id)
         if transactional and verify is None:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transactional id"
@@ -432,6 +439,18 @@ class Partition:
         head = _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, *self.max_timestamp)
         return head + self.epochs.encode() + self.transactions.encode() + self.producers.encode()
 
+    def vacate(self, vacated: Sequence[tuple[int, int, int]]) -> None:
+        """Compaction has left only the markers of aborted transactions (producer, first offset, marker's offset).
+
+        They are no part of snapshots any more, and forgotten once no cache can hold their data.
+        """
+        now_ms = self.now_ms()
+        self.transactions.vacate(vacated, now_ms)
+        self.transactions.forget_vacated(now_ms - VACATED_KEPT_MS, self._is_cached)
+
+    def _is_cached(self, offset: int) -> bool:
+        return offset >= self.stream.start_offset and self.stream.read_cached(offset, 1) is not None
+
     def expire_producers(self, before_ms: int) -> None:
         """Forget producers not used since `before_ms`, save those with an open transaction."""
         self.producers.expire(before_ms)
@@ -476,18 +495,15 @@ def _check_head(view: memoryview, api_version: int) -> None:
 _State = tuple[MaxTimestamp, LeaderEpochs, PartitionTransactions, ProducerStates]
 
 
-def _decode_snapshot(stream: Stream) -> _State:
+def decode_snapshot(stream_id: int, data: bytes) -> _State:
     """What `_encode_snapshot` wrote: version, newest timestamp, leader epochs, transactions (since v2), producers.
 
-    A new stream has nothing.
+    A new stream has nothing. Raises CorruptObject.
     """
-    data = stream.snapshot
     if not data:
         return MaxTimestamp(-1, -1), LeaderEpochs(), PartitionTransactions(), ProducerStates()
     if not 1 <= data[0] <= SNAPSHOT_VERSION:
-        raise CorruptObject(
-            f"stream {stream.stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}"
-        )
+        raise CorruptObject(f"stream {stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}")
     try:
         version, timestamp_ms, base_offset = _SNAPSHOT_HEAD.unpack_from(data)
         epochs, position = LeaderEpochs.decode(data, _SNAPSHOT_HEAD.size)
@@ -496,4 +512,4 @@ def _decode_snapshot(stream: Stream) -> _State:
             transactions, position = PartitionTransactions.decode(data, position)
         return MaxTimestamp(timestamp_ms, base_offset), epochs, transactions, ProducerStates.decode(data, position)
     except struct.error as error:
-        raise CorruptObject(f"stream {stream.stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None
+        raise CorruptObject(f"stream {stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None

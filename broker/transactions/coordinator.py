@@ -354,9 +354,8 @@ class TransactionCoordinator:
             except (KafkaError, StorageError) as error:
                 entry.writing.discard(where)
                 if isinstance(error, KafkaError) and error.code in GIVEN_UP:
-                    _log.info(
-                        "marker given up", transactional_id=state.transactional_id, where=where, reason=str(error)
-                    )
+                    tell = _log.info if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else _log.error
+                    tell("marker given up", transactional_id=state.transactional_id, where=where, reason=str(error))
                     entry.unmarked.discard(where)
                 else:
                     stuck = True

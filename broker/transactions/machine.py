@@ -125,7 +125,7 @@ def check_producer(state: Transaction, producer: Producer) -> None:
     """Raise INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED unless the producer is the current one."""
     if producer.producer_id != state.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if producer.epoch != state.epoch:
+    if producer.epoch != state.epoch or producer.epoch == EPOCH_MAX:  # the last one is nobody's: it only fences
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
 

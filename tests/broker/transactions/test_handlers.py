@@ -1,5 +1,6 @@
 """Transactions on the wire, against a real node: both versions, isolation, offsets, errors, tools, restarts."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -275,6 +276,21 @@ async def test_a_zombie_is_fenced_everywhere(client: Client, node: RunningNode) 
         old = {"producer_id": zombie.producer_id, "producer_epoch": zombie.epoch}
         assert (await zombie.init(**old)).error_code == ErrorCode.PRODUCER_FENCED
         assert (await zombie.init(3, **old)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+async def test_an_epoch_nobody_has_does_not_slip_into_an_open_transaction(client: Client) -> None:
+    """It would make the transaction's marker look out of date, and the last stable offset would stay for ever."""
+    assert await client.produce(b"a") is ErrorCode.NONE
+    sequence, client.sequence = client.sequence, 0
+    for above in (1, 2, 1000):
+        assert await client.produce(b"intruder", epoch=client.epoch + above) is ErrorCode.INVALID_PRODUCER_EPOCH
+    client.sequence = sequence
+    assert await client.produce(b"b") is ErrorCode.NONE
+    assert (await client.end(commit=True)).error_code == ErrorCode.NONE
+    async with asyncio.timeout(20):
+        while await client.state() != "CompleteCommit":
+            await asyncio.sleep(0)
+    assert await client.latest(0) == await client.latest(READ_COMMITTED) == 3, "two records and the marker"
 
 
 async def test_init_checks_what_it_is_asked(client: Client) -> None:

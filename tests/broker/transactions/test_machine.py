@@ -152,7 +152,11 @@ def test_fencing_takes_an_epoch_that_no_end_of_the_old_producer_makes() -> None:
     assert (fenced.epoch, fenced.status) == (7, S.PREPARE_ABORT)
     done = machine.complete(fenced, 0)
     assert end(done, commit=True, version=VERSION_2, epoch=5) == "PRODUCER_FENCED"
-    assert machine.fence(state_in(S.ONGOING, epoch=EPOCH_LAST, version=VERSION_2), 0).epoch == EPOCH_MAX
+    last = machine.complete(machine.fence(state_in(S.ONGOING, epoch=EPOCH_LAST, version=VERSION_2), 0), 0)
+    assert last.epoch == EPOCH_MAX
+    with pytest.raises(KafkaError) as refused:
+        machine.add(last, Producer(7, EPOCH_MAX), [T0], VERSION_2, 0)
+    assert code(refused) is ErrorCode.PRODUCER_FENCED, "no marker could end a transaction of the last epoch"
 
 
 def test_adding() -> None:
