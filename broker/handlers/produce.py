@@ -6,6 +6,7 @@ added to a transaction first, does a coroutine take over; the connection starts 
 order of batches stays that of the requests.
 """
 
+import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -66,9 +67,10 @@ def handle(
         return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     call = _Call(node, request, context.api_version)
     if not call.append_all():
-        return call.wait_and_finish(answer=request.acks != 0)
+        return call.wait_and_finish(context, answer=request.acks != 0)
     if request.acks == 0:
-        _end_without_answer(call, context)
+        context.complete(None)
+        call.close_if_failed(context)
         return None
     durable = call.durable
     if durable is None:
@@ -203,22 +205,26 @@ class _Call:
                 self._results.append(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
             self._next += 1
 
-    async def wait_and_finish(self, *, answer: bool) -> ProduceResponse | None:
-        """Go on when uploads have made room, or the partition is in the transaction."""
-        storage = self._node.storage
+    async def wait_and_finish(self, context: Exchange, *, answer: bool) -> ProduceResponse | None:
+        """Go on when uploads have made room, or the partition is in the transaction.
+
+        A client that goes away meanwhile takes what is not appended along: it sends again what had no answer, and
+        requests of connections that are gone must not pile up while the object store is away.
+        """
         while True:
             try:
                 if self._joining is not None:
                     await self._join_transaction(*self._joining)
                 else:
-                    if storage.writable:  # full all the same: this batch needs more room than is left
-                        await storage.flush()
-                    await storage.wait_writable()
+                    await self._wait_for_room(context)
             except StorageError:
                 pass  # the next attempt meets the reason, and answers with it
+            if context.closed:
+                return None
             if self.append_all():
                 break
         if not answer:
+            self.close_if_failed(context)
             return None
         if self.durable is None:
             return self.response()
@@ -227,6 +233,25 @@ class _Call:
         except WalError as error:
             return self.response(error)
         return self.response()
+
+    async def _wait_for_room(self, context: Exchange) -> None:
+        """Return when an append may succeed, or nobody waits for it any more. Raises StorageError."""
+        storage, loop = self._node.storage, asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as patience:
+                context.on_close = lambda: patience.reschedule(loop.time())
+                if storage.writable:  # full all the same: this batch needs more room than is left
+                    await storage.flush()
+                await storage.wait_writable()
+        except TimeoutError:
+            assert context.closed, "only the client's going ends the wait early"
+        finally:
+            context.on_close = None
+
+    def close_if_failed(self, context: Exchange) -> None:
+        """acks=0: an error can only be told by closing the connection, as Kafka does."""
+        if self.failed:
+            context.connection.refuse("a Produce request with acks=0 failed")
 
     def response(self, error: WalError | None = None) -> ProduceResponse:
         """The answer; with `error` the log has failed, and nothing of this request counts as written."""
@@ -261,13 +286,6 @@ def _code_of(error: StorageError) -> ErrorCode:
     if isinstance(error, AppendTooLarge):
         return ErrorCode.MESSAGE_TOO_LARGE
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(error, StreamFenced) else ErrorCode.KAFKA_STORAGE_ERROR
-
-
-def _end_without_answer(call: _Call, context: Exchange) -> None:
-    """acks=0: an error can only be told by closing the connection, as Kafka does."""
-    context.complete(None)
-    if call.failed:
-        context.connection.refuse("a Produce request with acks=0 failed")
 
 
 def _refuse_all(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -318,6 +319,55 @@ async def test_full_storage_makes_clients_wait_and_loses_nothing(tmp_path: Path)
             offsets.append(answer.base_offset)
         assert offsets == list(range(60))
         assert node.node.storage.stats.uploads > 1
+
+
+@contextlib.asynccontextmanager
+async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[RunningNode, RawClient, asyncio.Event]]:
+    """A node whose object store takes nothing before the event is set, and the client that has filled its storage."""
+    store_is_back = asyncio.Event()
+    async with (
+        running_node(tmp_path, wal_capacity_bytes=8 << 20, storage_log_cache_bytes=4 << 20) as node,
+        raw_client(node.bootstrap) as client,
+    ):
+        store = node.stores["local"]
+        put = store.put
+
+        async def held_up(*arguments: Any, **named: Any) -> None:
+            await store_is_back.wait()
+            await put(*arguments, **named)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "put", held_up)
+            await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+            for _ in range(60):
+                client.send(produce_request("t", [batch_of(b"x" * 500_000)]), 9)
+            await until(lambda: any(each._exclusive is not None for each in node.node.server.connections))
+            appended = node.node.topics.partition("t", 0).stream.next_offset
+            for _ in range(appended):
+                await client.receive(ProduceRequest, 9)
+            try:
+                yield node, client, store_is_back
+            finally:
+                store_is_back.set()
+
+
+async def test_a_client_that_goes_away_from_a_full_node_takes_its_requests_along(tmp_path: Path) -> None:
+    async with node_that_is_full(tmp_path) as (node, client, store_is_back):
+        appended = node.node.topics.partition("t", 0).stream.next_offset
+        await client.close()
+        await until(lambda: not node.node.server.connections)
+        assert node.node.server.bytes_held == 0
+        store_is_back.set()
+        async with raw_client(node.bootstrap) as again:
+            assert (await produce_one(again, batch_of(b"next"))).base_offset == appended
+
+
+async def test_acks_0_that_fails_after_waiting_for_room_closes_the_connection(tmp_path: Path) -> None:
+    async with node_that_is_full(tmp_path) as (node, _, store_is_back), raw_client(node.bootstrap) as other:
+        other.send(produce_request("t", [batch_of(b"x" * 500_000), b"broken"], acks=0), 9)
+        await until(lambda: sum(each._exclusive is not None for each in node.node.server.connections) == 2)
+        store_is_back.set()
+        assert await other.closed()
 
 
 async def test_a_batch_no_log_can_take_is_too_large(tmp_path: Path) -> None:
