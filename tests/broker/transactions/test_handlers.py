@@ -289,7 +289,7 @@ async def test_an_epoch_nobody_has_does_not_slip_into_an_open_transaction(client
     assert (await client.end(commit=True)).error_code == ErrorCode.NONE
     async with asyncio.timeout(20):
         while await client.state() != "CompleteCommit":
-            await asyncio.sleep(0)
+            pass
     assert await client.latest(0) == await client.latest(READ_COMMITTED) == 3, "two records and the marker"
 
 
