@@ -44,7 +44,7 @@ from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, NodeInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogError, NodeFenced, StorageError
-from s3stream.gc import GarbageCollector
+from s3stream.gc import GarbageCollector, GcSettings
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from wal.device import open_device
@@ -165,6 +165,7 @@ class RunningNode:
                 upload_age_ms=wanted.upload_age_ms,
                 split_bytes=wanted.split_bytes,
                 delete_delay_ms=wanted.delete_delay_ms,
+                prepare_ttl_ms=wanted.prepare_ttl_ms,
                 log_cache_bytes=wanted.log_cache_bytes,
                 block_cache_bytes=wanted.block_cache_bytes,
             ),
@@ -252,6 +253,7 @@ class RunningNode:
             stores=self.stores,
             cluster=self.settings.node.cluster,
             now_ms=now_ms,
+            settings=GcSettings(period_ms=self.settings.storage.gc_period_ms),
         )
         for work in (
             node.groups.run(),

@@ -177,6 +177,14 @@ class StorageSettings(Area):
     delete_delay_ms: int = Field(
         default=600_000, ge=0, description="A replaced object is deleted this much later: readers are done by then."
     )
+    prepare_ttl_ms: int = Field(
+        default=3_600_000,
+        ge=1000,
+        description="An upload that is not committed this long after its begin is given up and its objects are deleted.",
+    )
+    gc_period_ms: int = Field(
+        default=60_000, ge=10, description="How often objects that nobody needs any more are looked for."
+    )
 
 
 class ObjectsSettings(Area):
