@@ -180,7 +180,7 @@ class StorageSettings(Area):
     prepare_ttl_ms: int = Field(
         default=3_600_000,
         ge=1000,
-        description="An upload that is not committed this long after its begin is given up and its objects are deleted.",
+        description="An upload not committed this long after its begin is given up; its objects are deleted.",
     )
     gc_period_ms: int = Field(
         default=60_000, ge=10, description="How often objects that nobody needs any more are looked for."
