@@ -126,17 +126,19 @@ class Trimmer:
 
 
 async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: float) -> Run:
-    """Append as fast as the device takes it. 2 MiB are queued: writers don't starve, and buffers stay in the cache."""
+    """Append as fast as the device takes it. 4 MiB are queued: writers don't starve, and buffers stay in the cache."""
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
     run = Run()
     queued, room = 0, asyncio.Event()
+    queued_max = max(4 * MIB, 5 * body_bytes)
+    refill_below = queued_max - 512 * KIB
     trimmer = Trimmer(wal)
 
     def done(_: WalError | None) -> None:
         nonlocal queued
         queued -= body_bytes
-        if queued <= MIB + body_bytes:
+        if queued <= refill_below:
             room.set()
 
     async with asyncio.TaskGroup() as group:
@@ -144,7 +146,7 @@ async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: flo
         before = wal.stats.writes
         began, cpu = time.perf_counter(), time.process_time()
         while time.perf_counter() - began < seconds:
-            while queued < max(2 * MIB, 5 * body_bytes):
+            while queued < queued_max:
                 appended = wal.append((body,))
                 appended.durable.add_done_callback(done)
                 trimmer.note(appended)
@@ -154,7 +156,7 @@ async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: flo
             await room.wait()
         while queued:
             room.clear()
-            if queued > MIB + body_bytes:
+            if queued > refill_below:
                 await room.wait()
             else:
                 await asyncio.sleep(0.0005)

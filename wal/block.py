@@ -22,8 +22,13 @@ from wal.format import (
 from wal.interface import Buffer, Durable
 
 
-def aligned_buffer(size_bytes: int, *, huge_pages: bool = False) -> memoryview:
-    """Return new zeroed memory that begins on a page boundary, as O_DIRECT asks for.
+def aligned_buffer(size_bytes: int) -> memoryview:
+    """Return new zeroed memory that begins on a page boundary, as O_DIRECT asks for."""
+    return memoryview(aligned_memory(size_bytes))
+
+
+def aligned_memory(size_bytes: int, *, huge_pages: bool = False) -> mmap:
+    """Return a new anonymous mapping.
 
     `huge_pages` pays for large buffers that are filled once (a third of the system time of a recovery read), and costs
     for buffers that are recycled.
@@ -32,7 +37,7 @@ def aligned_buffer(size_bytes: int, *, huge_pages: bool = False) -> memoryview:
     if huge_pages:
         with suppress(OSError):
             memory.madvise(MADV_HUGEPAGE)
-    return memoryview(memory)
+    return memory
 
 
 class BufferPool:

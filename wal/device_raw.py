@@ -2,8 +2,10 @@
 
 import errno
 import os
+from collections.abc import Sequence
 
 from wal.format import PAGE_BYTES
+from wal.requests import Segment
 
 
 def write_all(fd: int, position: int, data: memoryview) -> None:
@@ -15,6 +17,23 @@ def write_all(fd: int, position: int, data: memoryview) -> None:
         if advanced <= done:
             raise OSError(errno.EIO, f"wrote {written} of {len(data) - done} bytes at position {position + done}")
         done = advanced
+
+
+def write_segments(fd: int, segments: Sequence[Segment]) -> None:
+    """Write all segments; those that follow each other on the device share a system call."""
+    at = 0
+    while at < len(segments):
+        position, first = segments[at]
+        run, end = [first], position + len(first)
+        at += 1
+        while at < len(segments) and segments[at][0] == end:
+            run.append(segments[at][1])
+            end += len(segments[at][1])
+            at += 1
+        if len(run) == 1 or os.pwritev(fd, run, position) != end - position:
+            for data in run:  # one segment, or a short write: segment by segment
+                write_all(fd, position, data)
+                position += len(data)
 
 
 def read_all(fd: int, position: int, data: memoryview) -> None:

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Final
 
 from wal.block import aligned_buffer
-from wal.device_raw import read_all, write_all
+from wal.device_raw import read_all, write_segments
 from wal.format import RING_POSITION
 from wal.requests import IoKind, IoRequest
 
@@ -71,8 +71,7 @@ class ThreadEngine:
 
     def _perform(self, request: IoRequest, page: memoryview) -> None:
         if request.kind is IoKind.WRITE:
-            for position, data in request.segments:
-                write_all(self._fd, position, data)
+            write_segments(self._fd, request.segments)
             if request.check_header:
                 read_all(self._fd, 0, page)
                 request.header = bytes(page)

@@ -53,6 +53,9 @@ from wal.window import SlidingWindow
 
 _LOG = structlog.get_logger(__name__)
 _IDLE_BUFFERS_BYTES_MAX: Final = 64 << 20
+_BLOCKS_PER_WRITE: Final = 4
+"""Blocks that wait for a writer share one system call, up to 1 MiB at the default size: a call costs as much as copying
+a block, a disk is no faster with more."""
 
 
 class DeltaWal:
@@ -90,9 +93,9 @@ class DeltaWal:
         self._pending: deque[Block] = deque()
         self._writing: deque[Block] = deque()
         """At the device or through, in order; those through wait for the ones before them."""
-        self._in_flight: dict[Block, float] = {}
-        """Blocks at the device and when they went there, by the loop's clock."""
-        self._overdue: Block | None = None
+        self._in_flight: dict[tuple[Block, ...], float] = {}
+        """Writes at the device, as the blocks they carry, and when they went there, by the loop's clock."""
+        self._overdue: tuple[Block, ...] | None = None
         """Found to take too long by the last check."""
         self._live: deque[BlockSpan] = deque()
         """Durable blocks from the head on."""
@@ -311,27 +314,38 @@ class DeltaWal:
             if not self._window.admits(block.end):
                 self._widen(block.end)
                 return
-            self._pending.popleft()
-            self._hand(block)
+            self._hand(self._take_pending())
 
-    def _hand(self, block: Block) -> None:
-        self._window.hand(block.offset, block.end)
-        self._writing.append(block)
+    def _take_pending(self) -> tuple[Block, ...]:
+        """Take the blocks of the next write: one, or an equal share of what waits for the writers that are free."""
+        pending = self._pending
+        free = self._settings.writes_in_flight_max - len(self._in_flight)
+        # Under a budget blocks go one by one: it counts what a disk counts, and paces.
+        share = min(-(-len(pending) // free), _BLOCKS_PER_WRITE) if self._budget.unlimited else 1
+        blocks = [pending.popleft()]
+        while len(blocks) < share and self._window.admits(pending[0].end):
+            blocks.append(pending.popleft())
+        return tuple(blocks)
+
+    def _hand(self, blocks: tuple[Block, ...]) -> None:
+        self._window.hand(blocks[0].offset, blocks[-1].end)
+        self._writing.extend(blocks)
         loop = get_running_loop()
-        self._in_flight[block] = loop.time()
+        self._in_flight[blocks] = loop.time()
         if self._watch is None:
             self._watch_later(loop)
         segments = []
-        begin = ios = 0
-        for position, length in self._header.header.segments(block.offset, block.length):
-            segments.append((position, block.buffer[begin : begin + length]))
-            begin += length
-            ios += io_count(length)
-        self.stats.writes += ios
-        self._budget.take(block.length, ios)
+        for block in blocks:
+            begin = ios = 0
+            for position, length in self._header.header.segments(block.offset, block.length):
+                segments.append((position, block.buffer[begin : begin + length]))
+                begin += length
+                ios += io_count(length)
+            self.stats.writes += ios
+            self._budget.take(block.length, ios)
         self._device.submit(
             IoRequest(
-                IoKind.WRITE, segments, lambda request: self._on_written(block, request), check_header=self._strict
+                IoKind.WRITE, segments, lambda request: self._on_written(blocks, request), check_header=self._strict
             )
         )
 
@@ -363,21 +377,22 @@ class DeltaWal:
 
     # --- completions -------------------------------------------------------------------------------------------------
 
-    def _on_written(self, block: Block, request: IoRequest) -> None:
+    def _on_written(self, blocks: tuple[Block, ...], request: IoRequest) -> None:
         """Take one write that is through; ack what it completes; hand out what waits."""
-        if self._in_flight.pop(block, None) is None:
+        if self._in_flight.pop(blocks, None) is None:
             return  # the log failed meanwhile
+        begin, end = blocks[0].offset, blocks[-1].end
         if request.error is not None:
             self._fail(
                 WalFailed(
-                    f"{self._device.name}: write of {block.length} bytes at position {request.segments[0][0]} "
-                    f"(offset {block.offset}) failed: {request.error}"
+                    f"{self._device.name}: write of {end - begin} bytes at position {request.segments[0][0]} "
+                    f"(offset {begin}) failed: {request.error}"
                 )
             )
             return
         if request.header is not None and not self._still_owner(request.header):
             return
-        if self._window.complete(block.offset, block.end):
+        if self._window.complete(begin, end):
             self._ack()
         self._pump()
 
@@ -433,17 +448,18 @@ class DeltaWal:
         if not self._in_flight or self._error is not None:
             return
         loop = get_running_loop()
-        block, handed_at = next(iter(self._in_flight.items()))
+        blocks, handed_at = next(iter(self._in_flight.items()))
         overdue = (loop.time() - handed_at) * 1000 > self._settings.write_timeout_ms
-        if overdue and self._overdue is block:
+        if overdue and self._overdue is blocks:
+            begin, end = blocks[0].offset, blocks[-1].end
             self._fail(
                 WalFailed(
-                    f"{self._device.name}: write of {block.length} bytes at offset {block.offset} took longer than "
+                    f"{self._device.name}: write of {end - begin} bytes at offset {begin} took longer than "
                     f"{self._settings.write_timeout_ms} ms"
                 )
             )
             return
-        self._overdue = block if overdue else None
+        self._overdue = blocks if overdue else None
         self._watch_later(loop)
 
     def _cancel_timers(self) -> None:

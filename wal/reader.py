@@ -2,9 +2,11 @@
 
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from mmap import mmap
 from typing import Final
 
-from wal.block import aligned_buffer
+from wal.block import aligned_memory
 from wal.format import Header
 from wal.interface import Durable, RecoveredRecord, WalFailed
 from wal.recovery import Scan
@@ -14,6 +16,27 @@ CHUNK_BYTES: Final = 4 << 20
 READ_AHEAD: Final = 3
 _HEADROOM_BYTES: Final = 1 << 20
 """Kept free before each chunk, for the part of a record that the chunk before it ended with."""
+_BUFFER_BYTES: Final = _HEADROOM_BYTES + CHUNK_BYTES
+_KEPT: Final = READ_AHEAD + 5
+"""Read ahead, being judged, just handed out and about to be let go."""
+
+
+class _Memory:
+    """Buffers for chunks. One whose records nobody holds is used again: fresh pages cost more than the read does."""
+
+    def __init__(self) -> None:
+        self._all: list[mmap] = []
+
+    def take(self) -> memoryview:
+        """Return a buffer for one chunk that nobody else has a view of."""
+        for memory in self._all:
+            with suppress(BufferError, OSError, SystemError):
+                memory.resize(_BUFFER_BYTES)  # to the size it has: refused while a view of it lives
+                return memoryview(memory)
+        memory = aligned_memory(_BUFFER_BYTES, huge_pages=True)
+        if len(self._all) < _KEPT:
+            self._all.append(memory)
+        return memoryview(memory)
 
 
 class _Chunk:
@@ -21,17 +44,19 @@ class _Chunk:
 
     __slots__ = ("buffer", "done", "length", "offset", "request")
 
-    def __init__(self, device: Device, header: Header, offset: int, length: int) -> None:
+    def __init__(self, device: Device, header: Header, memory: _Memory, offset: int, length: int) -> None:
         self.offset = offset
         self.length = length
-        self.buffer = aligned_buffer(_HEADROOM_BYTES + length, huge_pages=True)
+        self.buffer = memory.take()[: _HEADROOM_BYTES + length]
         self.done = Durable()
         segments = []
         begin = _HEADROOM_BYTES
         for position, size_bytes in header.segments(offset, length):
             segments.append((position, self.buffer[begin : begin + size_bytes]))
             begin += size_bytes
-        self.request = IoRequest(IoKind.READ, segments, lambda _: self.done.complete())
+        done = self.done
+        # Not a method of the chunk: the cycle would keep the buffer until a garbage collection.
+        self.request = IoRequest(IoKind.READ, segments, lambda _: done.complete())
         device.submit(self.request)
 
     def with_carry(self, carry: memoryview) -> memoryview:
@@ -49,12 +74,13 @@ class _Chunk:
 async def read_ring(device: Device, header: Header, scan: Scan) -> AsyncIterator[list[RecoveredRecord]]:
     """Feed `scan` from its offset on until it has its end; yield the records of each chunk. Raises WalFailed."""
     ahead: deque[_Chunk] = deque()
+    memory = _Memory()
     offset = scan.at
     carry = memoryview(b"")
     while True:
         while len(ahead) < READ_AHEAD and offset < scan.limit:
             length = min(CHUNK_BYTES, scan.limit - offset)
-            ahead.append(_Chunk(device, header, offset, length))
+            ahead.append(_Chunk(device, header, memory, offset, length))
             offset += length
         if not ahead:
             # An empty range, or a scan that has seen everything there is.

@@ -13,7 +13,7 @@ from wal.device import (
     open_device,
     write_cache,
 )
-from wal.device_raw import read_all, write_all
+from wal.device_raw import read_all, write_all, write_segments
 from wal.format import PAGE_BYTES, RING_POSITION
 from wal.interface import Durable, WalFailed, WalRefused
 from wal.log import DeltaWal
@@ -184,3 +184,30 @@ def test_short_reads_and_writes_go_on_from_a_whole_page(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "preadv", lambda *_: 0)
     with pytest.raises(OSError, match="read 0 of 12288 bytes at position 4096"):
         read_all(3, PAGE_BYTES, back)
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_neighbouring_segments_share_a_call_and_a_short_one_is_done_again(
+    monkeypatch: pytest.MonkeyPatch, short: bool
+) -> None:
+    disk = bytearray(10 * PAGE_BYTES)
+    calls: list[tuple[int, int]] = []
+
+    def write(_fd: int, data: memoryview, position: int) -> int:
+        disk[position : position + len(data)] = data
+        calls.append((position, len(data)))
+        return len(data)
+
+    def write_vector(_fd: int, buffers: list[memoryview], position: int) -> int:
+        data = memoryview(b"".join(buffers))
+        return write(_fd, data[: PAGE_BYTES + 512] if short else data, position)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(os, "pwritev", write_vector)
+    a, b, c = (memoryview(letter * PAGE_BYTES) for letter in (b"a", b"b", b"c"))
+    write_segments(3, [(PAGE_BYTES, a), (2 * PAGE_BYTES, b), (5 * PAGE_BYTES, c)])
+    expected = bytearray(10 * PAGE_BYTES)
+    expected[PAGE_BYTES : 3 * PAGE_BYTES] = bytes(a) + bytes(b)
+    expected[5 * PAGE_BYTES : 6 * PAGE_BYTES] = c
+    assert disk == expected
+    assert len(calls) == (4 if short else 2)

@@ -23,6 +23,7 @@ from wal.interface import (
     WalRefused,
 )
 from wal.log import DeltaWal
+from wal.requests import IoRequest
 from wal.settings import WalSettings
 
 SETTINGS = WalSettings(
@@ -206,6 +207,40 @@ async def test_a_slow_first_write_widens_the_window_before_it_is_passed() -> Non
     device.release()
     await rest[-1].durable
     assert first.durable.done
+
+
+@pytest.mark.parametrize(("iops", "expected"), [(0, [1, 1, 4, 1]), (1_000_000, [1] * 7)])
+async def test_blocks_that_wait_for_a_writer_share_a_write_unless_a_budget_paces_them(
+    monkeypatch: pytest.MonkeyPatch, iops: int, expected: list[int]
+) -> None:
+    disk = make_disk()
+    room = 40 * PAGE_BYTES
+    settings = replace(SETTINGS, window_bytes=room, window_bytes_max=room, queue_bytes_max=room, iops_max=iops)
+    wal, device = await opened(disk, replace(settings, writes_in_flight_max=2))
+    blocks: list[int] = []
+    submit = device.submit
+
+    def watch(request: IoRequest) -> None:
+        if request.segments[0][0] >= RING_POSITION:
+            blocks.append(len(request.segments))
+        submit(request)
+
+    monkeypatch.setattr(device, "submit", watch)
+    device.hold_blocks = 2
+    appended = []
+    for number in range(7):
+        appended.append(wal.append([bytes([number]) * 15000]))
+        if number < 2:
+            await sleep(0)
+    assert wal.snapshot().in_flight == 2, "the others wait"
+    device.release()
+    for one in appended:
+        await one.durable
+    assert blocks == expected
+    await device.close()
+    again, _ = await opened(disk, settings, epoch=2)
+    assert again.recovered is not None
+    assert again.recovered.records == 7
 
 
 @pytest.mark.parametrize(
