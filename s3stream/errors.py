@@ -53,6 +53,10 @@ class NodeInUse(CatalogError):
     """The node lives, or leads partitions, so that it cannot be removed."""
 
 
+class EndMoved(CatalogError):
+    """A stream's committed end is not where the command expects it: look again, and repeat."""
+
+
 class AlreadyExists(CatalogError):
     """A topic or partition of that name exists."""
 

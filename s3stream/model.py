@@ -78,6 +78,13 @@ class RangeLocation:
 
     range: StreamRange
     object: ObjectInfo
+    source_stream_id: int = 0
+    """The stream under whose id the object has it: a clone refers to what its original wrote. 0: the range's own."""
+
+    @property
+    def stored_stream_id(self) -> int:
+        """The stream id in the object's index and blocks: what to look the range up by."""
+        return self.source_stream_id or self.range.stream_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ Commands are idempotent, so one that lost its connection is run again.
 """
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -28,13 +30,15 @@ POSTGRES_READERS: Final = 4
 BUSY_TIMEOUT_MS: Final = 30_000
 RECONNECT_DELAYS_S: Final = (0.05, 0.2, 0.8, 2.0)
 SQLITE_PRAGMAS: Final = (
-    "PRAGMA journal_mode = WAL",
+    f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
-    f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
     # KiB, at most: a commit touches a page for each of its streams, and SQLite's 2 MB would read and spill them.
     "PRAGMA cache_size = -32768",
 )
+JOURNAL_PRAGMA: Final = "PRAGMA journal_mode = WAL"
+JOURNAL_ATTEMPTS: Final = 100
+JOURNAL_PAUSE_S: Final = 0.02
 POSTGRES_OPTIONS: Final = (
     # A node that hangs in the middle of a command must not hold the writer's lock for ever.
     "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=60000 -c synchronous_commit=on"
@@ -143,6 +147,15 @@ def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
     connection.isolation_level = None  # type: ignore[attr-defined]  # sqlite3.Connection behind the proxy's type
     for pragma in SQLITE_PRAGMAS:
         connection.execute(pragma)
+    # SQLite does not wait here, whatever the timeout says, when another connection makes the new file a WAL one, too.
+    for attempt in range(JOURNAL_ATTEMPTS):
+        try:
+            connection.execute(JOURNAL_PRAGMA)
+            break
+        except sqlite3.OperationalError:
+            if attempt + 1 == JOURNAL_ATTEMPTS:
+                raise
+            time.sleep(JOURNAL_PAUSE_S)
 
 
 def migrate(connection: Connection, dialect: str, where: str) -> None:

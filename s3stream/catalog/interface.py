@@ -5,7 +5,7 @@ refuse old ones (invariant 7). Getters have no side effects. Times are ms since 
 `delete_after_ms` and `deadline_ms` are such times, not durations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,20 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class DetachedTopic:
+    """A topic that is kept, but is none of the cluster's until it is attached."""
+
+    name: str
+    """What it was called last."""
+    topic_id: bytes
+    configs: Mapping[str, str]
+    stream_ids: Sequence[int]
+    """By partition."""
+    internal: bool
+    detached_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpenStream:
     """Answer to opening a stream: its state, with the epoch that its writer shows from now on."""
 
@@ -74,7 +88,7 @@ class UploadCommit:
 
 @dataclass(frozen=True, slots=True)
 class CompactionCommit:
-    """Replace objects by others that cover every live range of them, at once (inputs become destroyed)."""
+    """Replace ranges by ranges of other objects that cover them, at once; inputs without any left become destroyed."""
 
     node_id: int
     node_epoch: int
@@ -83,6 +97,8 @@ class CompactionCommit:
     now_ms: int
     delete_after_ms: int
     """When the inputs may be deleted: readers in flight are done by then."""
+    streams: Collection[int] | None = None
+    """Only the ranges of these streams are swapped, and what others refer to in the inputs stays. None: all."""
 
 
 class Catalog(Protocol):
@@ -138,6 +154,43 @@ class Catalog(Protocol):
         """All topics by name."""
         ...
 
+    # moving topics: catalog changes only, no data is touched
+
+    async def detach_topic(
+        self, name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int, now_ms: int
+    ) -> None:
+        """Take a topic out of the cluster; its objects stay until it is attached and deleted.
+
+        `ends` are the ends of its streams when all was uploaded: EndMoved when they are others. Whoever writes to the
+        streams is fenced. NotFound, StreamFenced when another node has one of them open.
+        """
+        ...
+
+    async def attach_topic(self, topic_id: bytes, name: str, *, node_id: int, node_epoch: int) -> TopicInfo:
+        """Bring a detached topic back under `name`, led by the node. NotFound; AlreadyExists when the name is taken."""
+        ...
+
+    async def clone_topic(
+        self,
+        name: str,
+        new_name: str,
+        topic_id: bytes,
+        *,
+        ends: Mapping[int, int],
+        node_id: int,
+        node_epoch: int,
+    ) -> TopicInfo:
+        """Create `new_name`, led by the node, with the records that `name` has up to `ends`, and go separate ways.
+
+        Its streams refer to the same objects. EndMoved unless `ends` are the committed ends of all streams of `name`;
+        NotFound; AlreadyExists unless `new_name` has this very `topic_id`.
+        """
+        ...
+
+    async def list_detached(self) -> Sequence[DetachedTopic]:
+        """Detached topics, by name, the last one detached first."""
+        ...
+
     # streams
 
     async def open_stream(self, stream_id: int, *, node_id: int, node_epoch: int) -> OpenStream:
@@ -150,6 +203,10 @@ class Catalog(Protocol):
 
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
         """Those of the streams that exist."""
+        ...
+
+    async def stream_sizes(self, stream_ids: Sequence[int]) -> Mapping[int, int]:
+        """Bytes in objects of each of the streams that has any."""
         ...
 
     async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
@@ -166,6 +223,10 @@ class Catalog(Protocol):
         self, stream_id: int, start_offset: int, end_offset: int, *, limit: int
     ) -> Sequence[RangeLocation]:
         """Committed ranges that overlap [start, end), in offset order, at most `limit`; O(log n + answer)."""
+        ...
+
+    async def stream_bytes(self, stream_ids: Sequence[int]) -> Mapping[int, int]:
+        """Bytes of the committed ranges of each stream."""
         ...
 
     async def find_time(self, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
@@ -218,6 +279,10 @@ class Catalog(Protocol):
 
     async def list_compactable_streams(self, node_id: int, *, objects_min: int, limit: int) -> Sequence[int]:
         """Streams the node has open with at least `objects_min` stream objects, most objects first."""
+        ...
+
+    async def shared_objects(self) -> frozenset[int]:
+        """Stream objects (SO) that several streams refer to: a topic was cloned."""
         ...
 
     async def object_ranges(self, object_ids: Sequence[int]) -> Mapping[int, Sequence[RangeLocation]]:

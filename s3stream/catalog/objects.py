@@ -10,6 +10,7 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
+    exists,
     func,
     insert,
     literal_column,
@@ -29,10 +30,12 @@ from s3stream.catalog.plans import (
     plan_upload,
 )
 from s3stream.catalog.rows import (
+    LOCATION_COLUMNS,
     OBJECT_COLUMNS,
     RANGE_COLUMNS,
     check_node,
     chunks,
+    destroy_if_dead,
     find_objects,
     select_in,
     take_ids,
@@ -45,7 +48,7 @@ from s3stream.errors import CatalogError, NotFound
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
 
 OFFSET_MAX: Final = 2**63 - 1
-LOCATED: Final = select(*RANGE_COLUMNS, *OBJECT_COLUMNS).join(objects, objects.c.object_id == ranges.c.object_id)
+LOCATED: Final = select(*LOCATION_COLUMNS).join(objects, objects.c.object_id == ranges.c.object_id)
 IS_STREAM_OBJECT: Final = ranges.c.kind == literal_column(str(int(ObjectKind.SO)), Integer)
 """Spelt out, not bound: SQLite uses the partial index only for a constant it sees."""
 UNUSED: Final = (ObjectState.PREPARED, ObjectState.DESTROYED)
@@ -182,18 +185,25 @@ def commit_compaction(connection: Connection, commit: CompactionCommit) -> None:
         return
     check_node(connection, commit.node_id, commit.node_epoch)
     held = _held_ranges(connection, commit.inputs)
+    if commit.streams is not None:
+        held = [row for row in held if row.range.stream_id in commit.streams]
     wanted = {row.range.stream_id for row in held} | {span.stream_id for o in commit.outputs for span in o.ranges}
     states = _stream_states(connection, wanted)
     plan = plan_compaction(commit, found, held, states, _next_stream_id(connection))
-    for piece in chunks(commit.inputs):
-        connection.execute(delete(ranges).where(ranges.c.object_id.in_(piece)))
-        connection.execute(
-            update(objects)
-            .where(objects.c.object_id.in_(piece), objects.c.state == ObjectState.COMMITTED)
-            .values(state=ObjectState.DESTROYED, deadline_ms=commit.delete_after_ms)
-        )
+    _delete_swapped(connection, commit, held)
+    destroy_if_dead(connection, commit.inputs, commit.delete_after_ms)
     _commit_objects(connection, commit.outputs, plan, commit.now_ms)
     _insert_ranges(connection, plan.ranges)
+
+
+def _delete_swapped(connection: Connection, commit: CompactionCommit, held: Sequence[HeldRange]) -> None:
+    if commit.streams is None:
+        for piece in chunks(commit.inputs):
+            connection.execute(delete(ranges).where(ranges.c.object_id.in_(piece)))
+    elif held:
+        row = (ranges.c.stream_id == bindparam("stream"), ranges.c.end_offset == bindparam("end"))
+        keys = [{"stream": each.range.stream_id, "end": each.range.end_offset} for each in held]
+        connection.execute(delete(ranges).where(*row), keys)
 
 
 def _held_ranges(connection: Connection, object_ids: Collection[int]) -> list[HeldRange]:
@@ -258,6 +268,7 @@ def _insert_ranges(connection: Connection, rows: Sequence[NewRange]) -> None:
                     "record_count": row.range.record_count,
                     "size_bytes": row.range.size_bytes,
                     "max_timestamp_ms": row.range.max_timestamp_ms,
+                    "source_stream_id": 0,
                 }
                 for row in rows
             ],
@@ -285,6 +296,13 @@ def list_stream_objects(connection: Connection, stream_id: int) -> Sequence[Rang
     return [to_location(row) for row in connection.execute(query.order_by(ranges.c.end_offset))]
 
 
+def stream_sizes(connection: Connection, stream_ids: Collection[int]) -> dict[int, int]:
+    """Bytes of the live ranges of each stream that has any."""
+    query = select(ranges.c.stream_id, func.sum(ranges.c.size_bytes)).group_by(ranges.c.stream_id)
+    rows = select_in(connection, query, ranges.c.stream_id, stream_ids)
+    return {stream_id: int(size) for stream_id, size in rows}
+
+
 def list_compactable_streams(connection: Connection, node_id: int, objects_min: int, limit: int) -> Sequence[int]:
     """The node's streams with the most stream objects."""
     count = func.count()
@@ -298,6 +316,25 @@ def list_compactable_streams(connection: Connection, node_id: int, objects_min: 
         .limit(limit)
     )
     return connection.execute(query).scalars().all()
+
+
+def shared_objects(connection: Connection) -> frozenset[int]:
+    """Objects with ranges of several streams under one id. Clones are few, and so is what their index lists."""
+    other = ranges.alias()
+    query = (
+        select(ranges.c.object_id)
+        .distinct()
+        .where(ranges.c.source_stream_id != literal_column("0", Integer), IS_STREAM_OBJECT)
+        .where(exists().where(other.c.object_id == ranges.c.object_id, other.c.stream_id != ranges.c.stream_id))
+    )
+    return frozenset(connection.execute(query).scalars())
+
+
+def stream_bytes(connection: Connection, stream_ids: Collection[int]) -> Mapping[int, int]:
+    """Bytes of each stream's live ranges."""
+    query = select(ranges.c.stream_id, func.sum(ranges.c.size_bytes)).group_by(ranges.c.stream_id)
+    sizes = {row[0]: int(row[1]) for row in select_in(connection, query, ranges.c.stream_id, stream_ids)}
+    return {stream_id: sizes.get(stream_id, 0) for stream_id in stream_ids}
 
 
 def object_ranges(connection: Connection, object_ids: Collection[int]) -> Mapping[int, Sequence[RangeLocation]]:

@@ -131,6 +131,8 @@ def plan_compaction(
     for item in commit.outputs:
         _check_object(item, found, commit.node_id)
         for span in item.ranges:
+            if commit.streams is not None and span.stream_id not in commit.streams:
+                raise CatalogError(f"compaction: stream {span.stream_id} is in an output, but not to be swapped")
             if span.stream_id in streams:
                 if span.end_offset > streams[span.stream_id].start_offset:
                     outputs[span.stream_id].append((item, span))

@@ -18,6 +18,7 @@ CHUNK: Final = 5_000
 
 OBJECT_COLUMNS: Final = tuple(objects.c[field] for field in ObjectInfo.__dataclass_fields__)
 RANGE_COLUMNS: Final = tuple(ranges.c[field] for field in StreamRange.__dataclass_fields__)
+LOCATION_COLUMNS: Final = (*RANGE_COLUMNS, *OBJECT_COLUMNS, ranges.c.source_stream_id)
 STREAM_COLUMNS: Final = tuple(streams.c[field] for field in StreamInfo.__dataclass_fields__)
 
 
@@ -43,9 +44,9 @@ def to_object(values: Sequence[Any]) -> ObjectInfo:
 
 
 def to_location(row: Sequence[Any]) -> RangeLocation:
-    """Value of a row of RANGE_COLUMNS and OBJECT_COLUMNS."""
+    """Value of a row of LOCATION_COLUMNS."""
     width = len(RANGE_COLUMNS)
-    return RangeLocation(StreamRange(*row[:width]), to_object(row[width:]))
+    return RangeLocation(StreamRange(*row[:width]), to_object(row[width:-1]), row[-1])
 
 
 def find_objects(connection: Connection, ids: Collection[int]) -> dict[int, ObjectInfo]:

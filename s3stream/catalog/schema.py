@@ -8,6 +8,9 @@ The same statements run on SQLite and PostgreSQL. What the schema keeps true:
 - `peak_timestamp_ms` of a range is at least the largest timestamp of the stream up to the range's end, and never falls
   from one range to the next. Timestamps of producers come in any order; this makes "the first range that reaches T" one
   descent too.
+- Several streams may have ranges in one object under the same `source_stream_id`: a clone refers to what its original
+  wrote. The object dies with the last range that refers to it, whosever that is.
+- The streams of a detached topic stay in `streams` and `ranges`, so that their objects live on.
 - Ids come from `counters` and are never given twice, also when what they named is gone.
 """
 
@@ -90,6 +93,7 @@ ranges = Table(
     Column("size_bytes", BigInteger),
     Column("max_timestamp_ms", BigInteger),
     Column("peak_timestamp_ms", BigInteger),
+    Column("source_stream_id", BigInteger),  # whose id the object has it under, or 0: the stream's own
 )
 
 configs = Table(
@@ -98,6 +102,24 @@ configs = Table(
     Column("kind", Text, primary_key=True),
     Column("name", Text, primary_key=True),
     Column("entries", Text),  # a JSON object of texts, never empty
+)
+
+detached_topics = Table(
+    "detached_topics",
+    METADATA,
+    Column("topic_id", LargeBinary, primary_key=True),
+    Column("name", Text),
+    Column("internal", Integer),
+    Column("configs", Text),
+    Column("detached_ms", BigInteger),
+)
+
+detached_partitions = Table(
+    "detached_partitions",
+    METADATA,
+    Column("topic_id", LargeBinary, primary_key=True),
+    Column("idx", Integer, primary_key=True),
+    Column("stream_id", BigInteger),
 )
 
 WORDS: Final = {
@@ -150,6 +172,19 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
         (
             """CREATE TABLE configs (
                 kind TEXT NOT NULL, name TEXT NOT NULL, entries TEXT NOT NULL, PRIMARY KEY (kind, name))""",
+        ),
+    ),
+    (
+        3,
+        (
+            "ALTER TABLE ranges ADD COLUMN source_stream_id BIGINT NOT NULL DEFAULT 0",
+            "CREATE INDEX ranges_of_clones ON ranges (object_id) WHERE source_stream_id <> 0",
+            """CREATE TABLE detached_topics (
+                topic_id {blob} PRIMARY KEY, name TEXT NOT NULL, internal INTEGER NOT NULL, configs TEXT NOT NULL,
+                detached_ms BIGINT NOT NULL)""",
+            """CREATE TABLE detached_partitions (
+                topic_id {blob} NOT NULL REFERENCES detached_topics (topic_id), idx INTEGER NOT NULL,
+                stream_id BIGINT NOT NULL UNIQUE REFERENCES streams (stream_id), PRIMARY KEY (topic_id, idx))""",
         ),
     ),
 )

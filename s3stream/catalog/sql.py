@@ -3,9 +3,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from s3stream.catalog import configs, objects, rows, topics
+from s3stream.catalog import configs, moves, objects, rows, topics
 from s3stream.catalog.database import Database
-from s3stream.catalog.interface import CompactionCommit, NodeInfo, OpenStream, TopicInfo, UploadCommit
+from s3stream.catalog.interface import CompactionCommit, DetachedTopic, NodeInfo, OpenStream, TopicInfo, UploadCommit
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
 
@@ -58,6 +58,35 @@ class SqlCatalog:
     async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
         return await self._database.write(lambda c: topics.alter_topic(c, name, set_configs, unset))
 
+    async def detach_topic(
+        self, name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int, now_ms: int
+    ) -> None:
+        await self._database.write(
+            lambda c: moves.detach_topic(
+                c, name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch, now_ms=now_ms
+            )
+        )
+
+    async def attach_topic(self, topic_id: bytes, name: str, *, node_id: int, node_epoch: int) -> TopicInfo:
+        return await self._database.write(lambda c: moves.attach_topic(c, topic_id, name, node_id, node_epoch))
+
+    async def clone_topic(
+        self,
+        name: str,
+        new_name: str,
+        topic_id: bytes,
+        *,
+        ends: Mapping[int, int],
+        node_id: int,
+        node_epoch: int,
+    ) -> TopicInfo:
+        return await self._database.write(
+            lambda c: moves.clone_topic(c, name, new_name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch)
+        )
+
+    async def list_detached(self) -> Sequence[DetachedTopic]:
+        return await self._database.read(moves.list_detached)
+
     async def list_topics(self) -> Sequence[TopicInfo]:
         return await self._database.read(topics.list_topics)
 
@@ -73,6 +102,9 @@ class SqlCatalog:
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
         return await self._database.read(lambda c: rows.find_streams(c, stream_ids))
 
+    async def stream_sizes(self, stream_ids: Sequence[int]) -> Mapping[int, int]:
+        return await self._database.read(lambda c: objects.stream_sizes(c, stream_ids))
+
     async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
         return await self._database.read(lambda c: topics.list_streams(c, after, limit))
 
@@ -86,6 +118,9 @@ class SqlCatalog:
         self, stream_id: int, start_offset: int, end_offset: int, *, limit: int
     ) -> Sequence[RangeLocation]:
         return await self._database.read(lambda c: objects.find_ranges(c, stream_id, start_offset, end_offset, limit))
+
+    async def stream_bytes(self, stream_ids: Sequence[int]) -> Mapping[int, int]:
+        return await self._database.read(lambda c: objects.stream_bytes(c, stream_ids))
 
     async def find_time(self, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
         return await self._database.read(lambda c: objects.find_time(c, stream_id, timestamp_ms))
@@ -140,6 +175,9 @@ class SqlCatalog:
 
     async def list_compactable_streams(self, node_id: int, *, objects_min: int, limit: int) -> Sequence[int]:
         return await self._database.read(lambda c: objects.list_compactable_streams(c, node_id, objects_min, limit))
+
+    async def shared_objects(self) -> frozenset[int]:
+        return await self._database.read(objects.shared_objects)
 
     async def object_ranges(self, object_ids: Sequence[int]) -> Mapping[int, Sequence[RangeLocation]]:
         return await self._database.read(lambda c: objects.object_ranges(c, object_ids))

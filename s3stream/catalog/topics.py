@@ -96,7 +96,7 @@ def create_topic(
         raise CatalogError(f"topic {name!r} needs at least one partition, found {total}")
     found = connection.execute(select(topics.c.topic_id).where(topics.c.name == name)).scalar_one_or_none()
     if found is None:
-        taken = connection.execute(select(topics.c.name).where(topics.c.topic_id == topic_id)).scalar_one_or_none()
+        taken = find_topic_by_id(connection, topic_id)
         if taken is not None:
             raise AlreadyExists(f"topic id {topic_id.hex()} belongs to topic {taken!r}")
         row = {"name": name, "topic_id": topic_id, "internal": int(internal), "configs": _dump(configs)}
@@ -174,6 +174,17 @@ def get_topic(connection: Connection, name: str) -> TopicInfo:
     return found[0]
 
 
+def find_topic_by_id(connection: Connection, topic_id: bytes) -> str | None:
+    """Name of the topic with that id."""
+    return connection.execute(select(topics.c.name).where(topics.c.topic_id == topic_id)).scalar_one_or_none()
+
+
+def parse_configs(text: str) -> Mapping[str, str]:
+    """A topic's configs as they lie in the database."""
+    configs: dict[str, str] = json.loads(text)
+    return configs
+
+
 def list_topics(connection: Connection, name: str | None = None) -> Sequence[TopicInfo]:
     """All topics by name, or only the one."""
     heads = select(topics.c.name, topics.c.topic_id, topics.c.internal, topics.c.configs).order_by(topics.c.name)
@@ -189,7 +200,7 @@ def list_topics(connection: Connection, name: str | None = None) -> Sequence[Top
     for topic, *fields in connection.execute(parts):
         members.setdefault(topic, []).append(PartitionInfo(*fields))
     return [
-        TopicInfo(topic, topic_id, json.loads(configs), members[topic], internal=bool(internal))
+        TopicInfo(topic, topic_id, parse_configs(configs), members[topic], internal=bool(internal))
         for topic, topic_id, internal, configs in connection.execute(heads)
     ]
 
