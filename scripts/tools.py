@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark.jars import Coordinate, cached_jars, installed_spark_version, jars_folder, kafka_source_jars
+from spark.jars import Coordinate, all_jars, cached, installed_spark_version, jars_folder
 from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home, spark_environment
 
 CACHE = cache_folder()
@@ -174,9 +174,9 @@ def present_java() -> Path | None:
 
 
 def fetch_spark_jars(work: Path) -> None:
-    """The jars of Spark's Kafka source: by Maven, or by Spark's own Ivy where there is no Maven."""
+    """The jars of Spark's Kafka source and table formats: by Maven, or by Spark's own Ivy where there is no Maven."""
     version = installed_spark_version()
-    wanted = kafka_source_jars(version)
+    wanted = all_jars(version)
     found = fetch_with_maven(work, wanted, transitive=False) if on_path("mvn") else fetch_with_ivy(work, wanted)
     missing = [c.file_name for c in wanted if not (found / c.file_name).is_file()]
     if missing:
@@ -185,15 +185,16 @@ def fetch_spark_jars(work: Path) -> None:
 
 
 def fetch_with_ivy(work: Path, wanted: Sequence[Coordinate]) -> Path:
-    """The same jars by `spark-submit --packages`; in two rounds, as the token provider has another version."""
+    """The same jars by `spark-submit --packages`; in rounds, as the token provider has another version."""
     if present_java() is None:
         raise SkippedError("needs Java")
     (work / "nothing.py").write_text("")
-    source, token_provider, *_ = wanted
+    source, token_provider, *others = wanted
     left_out = ["org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime"]
     rounds = (
         (source, [*left_out, f"{token_provider.group}:{token_provider.artifact}"]),
         (token_provider, [*left_out, "org.apache.kafka:kafka-clients", "org.apache.commons:commons-pool2"]),
+        *((other, left_out) for other in others if other.group in {"org.apache.iceberg", "io.delta"}),
     )
     environ = spark_environment()
     submit = Path(environ["SPARK_HOME"]) / "bin" / "spark-submit"
@@ -212,7 +213,7 @@ def fetch_with_ivy(work: Path, wanted: Sequence[Coordinate]) -> Path:
 def present_spark_jars() -> Path | None:
     """Folder of the jars for the installed pyspark."""
     version = installed_spark_version()
-    return jars_folder(version) if cached_jars(version) else None
+    return jars_folder(version) if cached(all_jars(version), version) else None
 
 
 def apt_install(*packages: str) -> None:
@@ -246,7 +247,7 @@ def fetch_postgres(_work: Path) -> None:
 
 TOOLS = (
     Tool("java", "Java for Spark", present_java, fetch_java),
-    Tool("spark", "Spark's Kafka source", present_spark_jars, fetch_spark_jars),
+    Tool("spark", "Spark's Kafka source, tables", present_spark_jars, fetch_spark_jars),
     Tool("kafka", "Apache Kafka and its tools", lambda: existing(CACHE / f"kafka-{KAFKA_VERSION}"), fetch_kafka),
     Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),

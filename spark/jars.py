@@ -1,9 +1,10 @@
-"""Which jars Spark's Kafka source needs for which version of Spark, and where the set-up keeps them.
+"""Which jars Spark's Kafka source and table formats need for which version of Spark, and where the set-up keeps them.
 
 Standard library only: the set-up reads the same table.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,6 +18,14 @@ CLIENT_JARS = {
     "4.2": (("org.apache.kafka", "kafka-clients", "3.9.2"), ("org.apache.commons", "commons-pool2", "2.13.1")),
 }
 """What the Kafka source brings along, by the line of Spark."""
+TABLE_JARS = {
+    "4.1": {
+        "iceberg": (("org.apache.iceberg", f"iceberg-spark-runtime-4.1_{SCALA}", "1.12.0"),),
+        "delta": (("io.delta", f"delta-spark_4.1_{SCALA}", "4.4.0"), ("io.delta", "delta-storage", "4.4.0")),
+    },
+    "4.2": {},
+}
+"""What the table formats need; a line of Spark that has none for a format can't write it."""
 
 
 class SparkVersionError(RuntimeError):
@@ -47,16 +56,63 @@ def kafka_source_jars(spark_version: str) -> tuple[Coordinate, ...]:
     The token provider comes in one version for all: it is loaded by the source, but does nothing without Kerberos or
     delegation tokens, and its interface has not changed since 4.0. Raises SparkVersionError.
     """
-    line = ".".join(spark_version.split(".")[:2])
-    if line not in CLIENT_JARS:
-        raise SparkVersionError(
-            f"pyspark {spark_version} is installed; this project works with {' and '.join(CLIENT_JARS)}"
-        )
+    line = spark_line(spark_version)
     return (
         Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", spark_version),
         Coordinate("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA}", "4.0.0"),
         *(Coordinate(*parts) for parts in CLIENT_JARS[line]),
     )
+
+
+def spark_line(spark_version: str) -> str:
+    """The line of Spark (`4.1`) that a version belongs to. Raises SparkVersionError for one that is not known."""
+    line = ".".join(spark_version.split(".")[:2])
+    if line not in CLIENT_JARS:
+        raise SparkVersionError(
+            f"pyspark {spark_version} is installed; this project works with {' and '.join(CLIENT_JARS)}"
+        )
+    return line
+
+
+def table_jars(spark_version: str, table_format: str) -> tuple[Coordinate, ...]:
+    """The jars of a table format; none for Parquet, which Spark brings. Raises SparkVersionError."""
+    if table_format == "parquet":
+        return ()
+    line = spark_line(spark_version)
+    if table_format not in TABLE_JARS[line]:
+        others = " or ".join(other for other, known in TABLE_JARS.items() if table_format in known)
+        raise SparkVersionError(
+            f"there is no {table_format} for Spark {line}: install 'pyspark=={others}.*', or write format parquet"
+        )
+    return tuple(Coordinate(*parts) for parts in TABLE_JARS[line][table_format])
+
+
+def all_jars(spark_version: str) -> tuple[Coordinate, ...]:
+    """Everything that the set-up fetches for a version of Spark. Raises SparkVersionError."""
+    tables = TABLE_JARS[spark_line(spark_version)].values()
+    return (*kafka_source_jars(spark_version), *(Coordinate(*parts) for jars in tables for parts in jars))
+
+
+_MADE_FOR = re.compile(
+    r"(?P<name>iceberg-spark-runtime|delta-spark|spark-[a-z0-9-]*?)(?:[-_](?P<spark>\d\.\d))?_(?P<scala>2\.\d+)"
+)
+
+
+def check_jars(jars: str, spark_version: str) -> None:
+    """Look at the names of jars or packages that a user gave for another Spark or Scala. Raises SparkVersionError."""
+    line = spark_line(spark_version)
+    for jar in filter(None, (part.strip() for part in jars.split(","))):
+        name = re.split(r"[/:]", jar)[-1] if jar.endswith(".jar") else jar
+        found = _MADE_FOR.search(name)
+        if found is None:
+            continue
+        if found["scala"] != SCALA:
+            raise SparkVersionError(f"{jar} is for Scala {found['scala']}, but this Spark is built with Scala {SCALA}")
+        own = re.search(r"^\W(\d+\.\d+)\.\d+", name[found.end() :])
+        made_for = found["spark"] or (own[1] if own and found["name"].startswith("spark-") else None)
+        # The token provider is one for all lines (see `kafka_source_jars`).
+        if made_for not in {None, line} and "token-provider" not in name:
+            raise SparkVersionError(f"{jar} is for Spark {made_for}, but pyspark {spark_version} is installed")
 
 
 def installed_spark_version() -> str:
@@ -71,6 +127,13 @@ def jars_folder(spark_version: str, environ: Mapping[str, str] = os.environ) -> 
 
 def cached_jars(spark_version: str, environ: Mapping[str, str] = os.environ) -> Sequence[Path] | None:
     """The jars of the Kafka source when the set-up has fetched all of them, else None."""
+    return cached(kafka_source_jars(spark_version), spark_version, environ)
+
+
+def cached(
+    wanted: Sequence[Coordinate], spark_version: str, environ: Mapping[str, str] = os.environ
+) -> Sequence[Path] | None:
+    """Those jars when the set-up has fetched all of them, else None."""
     folder = jars_folder(spark_version, environ)
-    jars = [folder / coordinate.file_name for coordinate in kafka_source_jars(spark_version)]
+    jars = [folder / coordinate.file_name for coordinate in wanted]
     return jars if all(jar.is_file() for jar in jars) else None

@@ -4,13 +4,13 @@ Under `spark-submit` the JVM runs already and has the settings and jars it was g
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark.jars import cached_jars, installed_spark_version, kafka_source_jars
+from spark.jars import cached, check_jars, installed_spark_version, kafka_source_jars, table_jars
 from spark.java import spark_environment
 
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
@@ -21,21 +21,34 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 """Where they differ from Spark's defaults: the same table everywhere, nothing listening that nobody asked for."""
+EXTENSIONS = {
+    "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "delta": "io.delta.sql.DeltaSparkSessionExtension",
+}
+FORMAT_SETTINGS = {"delta": {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}}
+"""What a table format wants of a session from its start."""
 
 
-def build_session(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+def build_session(
+    name: str,
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    table_formats: Sequence[str] = (),
+) -> SparkSession:
     """A session named `name` with Spark's Kafka source; `settings` go over the project's and Spark's own.
 
-    `master` None means all cores of this machine, or what spark-submit was told.
+    `master` None means all cores of this machine, or what spark-submit was told. `table_formats` are those of
+    `jars.TABLE_JARS` that it must be able to write.
     Raises JavaNotFoundError, SparkNotFoundError or SparkVersionError.
     """
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        given = dict(settings or {})
+        given = {**_format_settings(table_formats), **(settings or {})}
     else:
         os.environ.update(spark_environment())
         builder = builder.master(master or "local[*]")
-        given = _local_settings(settings or {})
+        given = _local_settings({**_format_settings(table_formats), **(settings or {})}, table_formats)
     for key, value in given.items():
         builder = builder.config(key, value)
     # In a thread of its own: a JVM whose start is interrupted is left behind and never ends, and Spark's own handler of
@@ -44,14 +57,23 @@ def build_session(name: str, *, master: str | None = None, settings: Mapping[str
         return starter.submit(builder.getOrCreate).result()
 
 
-def _local_settings(settings: Mapping[str, str]) -> dict[str, str]:
+def _format_settings(table_formats: Sequence[str]) -> dict[str, str]:
+    given = {key: value for name in table_formats for key, value in FORMAT_SETTINGS.get(name, {}).items()}
+    extensions = [EXTENSIONS[name] for name in table_formats if name in EXTENSIONS]
+    return given | ({"spark.sql.extensions": ",".join(extensions)} if extensions else {})
+
+
+def _local_settings(settings: Mapping[str, str], table_formats: Sequence[str]) -> dict[str, str]:
     given = {**SETTINGS, **settings}
     quiet = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     given[DRIVER_OPTIONS] = f"{quiet} {given.get(DRIVER_OPTIONS, '')}".strip()
     version = installed_spark_version()
+    check_jars(",".join(given.get(key, "") for key in ("spark.jars", "spark.jars.packages")), version)
     source, *_ = kafka_source_jars(version)
-    if jars := cached_jars(version):
+    tables = [jar for name in table_formats for jar in table_jars(version, name)]
+    if jars := cached([*kafka_source_jars(version), *tables], version):
         given["spark.jars"] = ",".join(filter(None, (given.get("spark.jars"), *map(str, jars))))
     else:
-        given["spark.jars.packages"] = ",".join(filter(None, (given.get("spark.jars.packages"), str(source))))
+        wanted = (given.get("spark.jars.packages"), str(source), *map(str, tables))
+        given["spark.jars.packages"] = ",".join(filter(None, wanted))
     return given

@@ -26,13 +26,14 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The one Spark session of a test run; skipped (or failed, where tools are required) without Java or jars."""
-    from spark.jars import cached_jars, installed_spark_version
+    from spark.jars import TABLE_JARS, all_jars, cached, installed_spark_version, spark_line
     from spark.session import DRIVER_OPTIONS, build_session
     from tests.support import tools
 
     tools.java()
-    if cached_jars(installed_spark_version()) is None:
-        tools.missing("Spark's Kafka source")
+    version = installed_spark_version()
+    if cached(all_jars(version), version) is None:
+        tools.missing("Spark's Kafka source and table formats")
     folder: Path = tmp_path_factory.mktemp("spark")
     settings = {
         DRIVER_OPTIONS: f"{QUICK_JVM} -Dderby.system.home={folder}",
@@ -40,8 +41,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
+        # Delta reads its own log in 50 tasks by default.
+        "spark.databricks.delta.snapshotPartitions": "1",
     }
-    session = build_session("anabranch tests", master="local[2]", settings=settings)
+    formats = list(TABLE_JARS[spark_line(version)])
+    session = build_session("anabranch tests", master="local[2]", settings=settings, table_formats=formats)
     yield session
     with drop_sockets_of_py4j():
         session.stop()

@@ -1,0 +1,67 @@
+"""Values decoded one by one into Arrow columns, so that one bad record costs itself alone.
+
+The types are Spark's, with everything nullable: a table's columns outlive the schema versions that had them.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from spark.pipeline.registry import NotDecodableError
+
+DecodeValue = Callable[[bytes], Any]
+"""Bytes of one value to dicts, lists and scalars. Raises NotDecodableError."""
+ERROR_CHARS_MAX = 500
+
+
+def decoded_type(data: StructType) -> StructType:
+    """What a decoder gives: the data, or else the error; neither for a tombstone."""
+    return StructType([StructField("data", data), StructField("error", StringType())])
+
+
+def decode_column(values: Iterable[Any], decode: DecodeValue, data_type: StructType) -> pa.Array:
+    """An Arrow column of `decoded_type` from a column of binary values."""
+    rows: list[Any] = []
+    errors: list[str | None] = []
+    for value in values:
+        row, error = None, None
+        content = value.as_py() if hasattr(value, "as_py") else value
+        if content is not None:
+            try:
+                row = decode(content)
+            except NotDecodableError as failure:
+                error = str(failure)[:ERROR_CHARS_MAX]
+        rows.append(row)
+        errors.append(error)
+    arrow_type = to_arrow_type(data_type)
+    return pa.StructArray.from_arrays(
+        [_to_arrow(rows, errors, arrow_type), pa.array(errors, pa.string())], names=["data", "error"]
+    )
+
+
+def _to_arrow(rows: list[Any], errors: list[str | None], arrow_type: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(rows, arrow_type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        # One of them does not fit its column: find it.
+        for index, row in enumerate(rows):
+            try:
+                pa.scalar(row, arrow_type)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as failure:
+                rows[index] = None
+                errors[index] = f"a value does not fit its column: {failure}"[:ERROR_CHARS_MAX]
+        return pa.array(rows, arrow_type)
+
+
+def nullable(kind: DataType) -> DataType:
+    """The same type with everything in it nullable."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
+    return kind

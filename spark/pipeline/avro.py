@@ -1,0 +1,191 @@
+"""Avro values: the schema as Spark's type, and a decoder for tasks (Spark's own Avro jar is not needed).
+
+A record is read with the schema it was written with and given as the newest one says, after Avro's rules of schema
+resolution. Types as Spark's own Avro source gives them; unions of more than null and one type are refused.
+"""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import fastavro
+from fastavro.schema import SchemaParseException
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spark.pipeline.registry import (
+    NotDecodableError,
+    RegisteredSchema,
+    SchemaRegistry,
+    UnknownSchemaError,
+    split_header,
+)
+
+PLAIN: dict[str, DataType] = {
+    "boolean": BooleanType(), "int": IntegerType(), "long": LongType(), "float": FloatType(), "double": DoubleType(),
+    "bytes": BinaryType(), "fixed": BinaryType(), "string": StringType(), "enum": StringType(),
+}  # fmt: skip
+LOGICAL: dict[str, DataType] = {
+    "date": DateType(), "timestamp-millis": TimestampType(), "timestamp-micros": TimestampType(),
+    "local-timestamp-millis": TimestampNTZType(), "local-timestamp-micros": TimestampNTZType(), "uuid": StringType(),
+}  # fmt: skip
+WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+
+
+class SchemaError(ValueError):
+    """A schema that can't become columns; the text says which part and why."""
+
+
+def parse_avro(text: str, references: tuple[tuple[str, str], ...] = ()) -> Any:
+    """Fastavro's form of a schema; times of day and durations stay the numbers that they are. Raises SchemaError."""
+    try:
+        named: dict[str, Any] = {}
+        for _, reference in references:
+            fastavro.parse_schema(_without_times(json.loads(reference)), named_schemas=named)
+        return fastavro.parse_schema(_without_times(json.loads(text)), named_schemas=named)
+    except (ValueError, SchemaParseException, KeyError, TypeError) as error:
+        raise SchemaError(f"not a schema of Avro: {error}") from error
+
+
+def avro_type(schema: Any) -> StructType:
+    """The columns of a record. Raises SchemaError."""
+    kind = _type_of(schema, dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}, ())
+    if not isinstance(kind, StructType):
+        raise SchemaError(f"the schema must be a record, but it is a {kind.simpleString()}")
+    return kind
+
+
+@dataclass(slots=True)
+class AvroDecoder:
+    """Bytes to a dict; goes to the tasks, and remembers the schemas it meets."""
+
+    reader: RegisteredSchema
+    registry: SchemaRegistry | None
+    has_header: bool
+    _writers: dict[int, Any] = field(default_factory=dict)
+    _reader: Any = None
+    _shape: Callable[[Any], Any] | None = None
+
+    def __call__(self, value: bytes) -> Any:
+        """Raises NotDecodableError, and RegistryError when the registry does not answer."""
+        if self._shape is None:
+            self._reader = parse_avro(self.reader.text, tuple(self.reader.references))
+            self._shape = _shaper(avro_type(self._reader))
+        body, writer = value, self._reader
+        if self.has_header:
+            schema_id, body = split_header(value)
+            if self.registry is not None:
+                writer = self._writer(schema_id)
+        stream = io.BytesIO(body)
+        try:
+            found = fastavro.schemaless_reader(stream, writer, self._reader if writer is not self._reader else None)
+        except Exception as error:  # noqa: BLE001 - fastavro raises whatever its parts raise on bytes that are no Avro
+            raise NotDecodableError(f"not Avro of this schema: {type(error).__name__}: {error}") from None
+        if left := len(body) - stream.tell():
+            raise NotDecodableError(f"not Avro of this schema: {left} bytes are left over")
+        return self._shape(found)
+
+    def _writer(self, schema_id: int) -> Any:
+        assert self.registry is not None, "asked only with one"
+        if schema_id not in self._writers:
+            if schema_id == self.reader.schema_id:
+                self._writers[schema_id] = self._reader
+            else:
+                try:
+                    schema = self.registry.by_id(schema_id)
+                    self._writers[schema_id] = parse_avro(schema.text, tuple(schema.references))
+                except (UnknownSchemaError, SchemaError) as error:
+                    self._writers[schema_id] = error
+        writer = self._writers[schema_id]
+        if isinstance(writer, Exception):
+            raise NotDecodableError(str(writer))
+        return writer
+
+
+def _without_times(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_times(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _without_times(part) if key in {"type", "fields", "items", "values"} else part
+            for key, part in schema.items()}  # fmt: skip
+    if str(kept.get("logicalType", "")).startswith(("time-", "duration")):
+        del kept["logicalType"]
+    return kept
+
+
+def _type_of(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
+    if isinstance(schema, list):
+        return _union(schema, named, inside)
+    if isinstance(schema, str):
+        return _named(schema, named, inside)
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical == "decimal":
+        return DecimalType(schema["precision"], schema.get("scale", 0))
+    if logical in LOGICAL:
+        return LOGICAL[logical]
+    if kind == "array":
+        return ArrayType(_type_of(schema["items"], named, inside))
+    if kind == "map":
+        return MapType(StringType(), _type_of(schema["values"], named, inside))
+    if "name" in schema:
+        named[schema["name"]] = schema
+    if kind in {"record", "error"}:
+        within = (*inside, schema["name"])
+        return StructType(
+            [StructField(part["name"], _type_of(part["type"], named, within)) for part in schema["fields"]]
+        )
+    return _type_of(kind, named, inside)
+
+
+def _named(name: str, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
+    if name in PLAIN:
+        return PLAIN[name]
+    if name in inside:
+        raise SchemaError(f"{name} contains itself, which a table can't")
+    if name not in named:
+        raise SchemaError(f"{name} is not defined")
+    return _type_of(named[name], named, inside)
+
+
+def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
+    members = [part for part in schema if part != "null"]
+    if len(members) == 1:
+        return _type_of(members[0], named, inside)
+    if all(isinstance(part, str) for part in members) and (wider := WIDER.get(frozenset(members))):
+        return PLAIN[wider]
+    raise SchemaError(f"a union of more than null and one type has no column: {json.dumps(members)[:200]}")
+
+
+def _shaper(kind: DataType) -> Callable[[Any], Any]:
+    """Turn fastavro's values into what Arrow takes: maps become pairs, UUIDs text."""
+    if isinstance(kind, StructType):
+        parts = [(part.name, _shaper(part.dataType)) for part in kind.fields]
+        return lambda value: None if value is None else {name: shape(value.get(name)) for name, shape in parts}
+    if isinstance(kind, ArrayType):
+        element = _shaper(kind.elementType)
+        return lambda value: None if value is None else [element(part) for part in value]
+    if isinstance(kind, MapType):
+        of_value = _shaper(kind.valueType)
+        return lambda value: None if value is None else [(key, of_value(part)) for key, part in value.items()]
+    if isinstance(kind, StringType):
+        return lambda value: None if value is None else str(value)
+    return lambda value: value

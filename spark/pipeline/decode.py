@@ -1,0 +1,136 @@
+"""Decode values: which columns they become, and how.
+
+JSON is decoded by Spark itself; Avro and protobuf by a vectorised function in Python over Arrow columns. All give the
+same struct: `data`, or an `error` that sends the record to the dead-letter table. A tombstone (null) has neither.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
+from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
+from spark.pipeline.json_schema import parse_json_schema
+from spark.pipeline.protobuf import ProtobufDecoder, descriptor_set, find_message, protobuf_type, registered_set
+from spark.pipeline.registry import HEADER_BYTES, RegisteredSchema, RegistryError, SchemaRegistry, UnknownSchemaError
+from spark.pipeline.settings import Decode, Pipeline
+from spark.pipeline.toml_file import PipelineError
+
+CORRUPT = "_corrupt_record"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How values are decoded now; another one when the registry has a newer schema."""
+
+    schema: StructType
+    """Of `data`."""
+    column: Callable[[Column], Column]
+    """From the binary value to a struct of `data` and `error`."""
+    version: object
+    """Equal for equal schemas."""
+
+
+class Decoders:
+    """Makes the decoding of a pipeline, anew when the registry's newest version has changed.
+
+    Raises PipelineError from its constructor and from `current`.
+    """
+
+    def __init__(self, pipeline: Pipeline, environ: Mapping[str, str] = os.environ) -> None:
+        self._pipeline = pipeline
+        self._registry = open_registry(pipeline.decode, environ)
+        self._last: Decoding | None = None
+
+    def current(self) -> Decoding | None:
+        """The decoding for the next micro-batch; None when values stay as they are. Raises PipelineError."""
+        settings = self._pipeline.decode
+        if settings.format == "none" or (self._last is not None and self._registry is None):
+            return self._last
+        try:
+            schema = self._schema()
+            if self._last is None or self._last.version != schema:
+                self._last = make_decoding(settings, schema, self._registry)
+        except (SchemaError, RegistryError, UnknownSchemaError) as error:
+            place = settings.schema_file or f"subject {self._pipeline.subject}"
+            raise PipelineError(f"{place}: {error}") from error
+        return self._last
+
+    def _schema(self) -> RegisteredSchema | bytes:
+        settings = self._pipeline.decode
+        if self._registry is not None:
+            return self._registry.latest(self._pipeline.subject, protobuf=settings.format == "protobuf")
+        try:
+            return Path(settings.schema_file or "").read_bytes()
+        except OSError as error:
+            raise SchemaError(error.strerror or str(error)) from error
+
+
+def open_registry(settings: Decode, environ: Mapping[str, str]) -> SchemaRegistry | None:
+    """The schema registry of a pipeline, if it has one. Raises PipelineError."""
+    if settings.registry is None:
+        return None
+    name = settings.registry_credentials_env
+    if name is not None and name not in environ:
+        raise PipelineError(f"decode.registry_credentials_env: the environment has no {name}; set it to user:password")
+    return SchemaRegistry(settings.registry, environ[name] if name else None)
+
+
+def make_decoding(settings: Decode, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None) -> Decoding:
+    """How to decode with a schema from the registry, or from a file. Raises SchemaError."""
+    registered = schema if isinstance(schema, RegisteredSchema) else None
+    if registered is not None and registered.kind != settings.format.upper():
+        raise SchemaError(f"it is a schema of {registered.kind}, but decode.format is {settings.format}")
+    if settings.format == "protobuf":
+        data = registered_set(registered) if registered else descriptor_set(bytes(schema))  # type: ignore[arg-type] # bytes
+        descriptor = find_message(data, settings.message)
+        decoder: DecodeValue = ProtobufDecoder(data, descriptor.full_name, settings.has_header)
+        return _by_arrow(protobuf_type(descriptor), decoder, schema)
+    text = registered.text if registered else _text(schema)
+    if settings.format == "avro":
+        reader = registered or RegisteredSchema(-1, "AVRO", text)
+        kind = avro_type(parse_avro(text, tuple(reader.references)))
+        return _by_arrow(kind, AvroDecoder(reader, registry, settings.has_header), schema)
+    return _by_json(parse_json_schema(text), schema, has_header=settings.has_header)
+
+
+def _text(schema: Any) -> str:
+    try:
+        return bytes(schema).decode()
+    except UnicodeDecodeError as error:
+        raise SchemaError("not a text in UTF-8") from error
+
+
+def _by_json(kind: StructType, version: object, *, has_header: bool) -> Decoding:
+    schema = nullable(kind)
+    assert isinstance(schema, StructType), "as it was"
+    with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+
+    def column(value: Column) -> Column:
+        body = f.substring(value, HEADER_BYTES + 1, 2**31 - 1) if has_header else value
+        parsed = f.from_json(body.cast("string"), with_corrupt, {"columnNameOfCorruptRecord": CORRUPT})
+        wrong = value.isNotNull() & (parsed.isNull() | parsed.getField(CORRUPT).isNotNull())
+        data = f.when(value.isNotNull() & ~wrong, parsed.dropFields(CORRUPT))
+        return f.struct(data.alias("data"), f.when(wrong, f.lit("not JSON of this schema")).alias("error"))
+
+    return Decoding(schema, column, version)
+
+
+def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> Decoding:
+    schema = nullable(kind)
+    assert isinstance(schema, StructType), "as it was"
+
+    def decode_values(values: pa.Array) -> pa.Array:
+        return decode_column(values, decode, schema)
+
+    # The interpreter evaluates a type hint that is not a class of pyarrow otherwise than the one it can import.
+    decode_values.__annotations__ = {"values": pa.Array, "return": pa.Array}
+    return Decoding(schema, arrow_udf(decode_values, decoded_type(schema), ArrowUDFType.SCALAR), version)

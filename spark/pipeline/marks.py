@@ -1,0 +1,73 @@
+"""How new the newest record was, after each micro-batch: the watermark of the next one.
+
+A mark lies beside the checkpoint's own files, and is written before Spark commits its micro-batch: whenever a
+micro-batch is repeated, the mark of the one before it is there, so the same records are late again.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+FOLDER = "anabranch-watermark"
+MARKS_KEPT = 3
+UNITS_US = {
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+}
+
+
+def duration_us(text: str) -> int:
+    """Microseconds in a time such as '10 seconds'."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", text.lower())
+    assert found is not None, "the settings have checked it"
+    return int(found[1]) * UNITS_US[found[2]]
+
+
+@dataclass(slots=True)
+class Marks:
+    """The marks in one checkpoint, on any file system that Hadoop knows."""
+
+    spark: SparkSession
+    checkpoint: str
+    delay: str
+
+    def watermark_us(self, batch_id: int) -> int | None:
+        """What a record of this micro-batch must not be older than; None before the first mark."""
+        newest = self._read(batch_id - 1)
+        return None if newest is None else newest - duration_us(self.delay)
+
+    def write(self, batch_id: int, newest_us: int | None) -> None:
+        """Put down the newest time seen up to this micro-batch; a repeated one writes the same again."""
+        known = [mark for mark in (self._read(batch_id - 1), newest_us) if mark is not None]
+        if not known:
+            return
+        system, path = self._place(batch_id)
+        stream = system.create(path, True)
+        try:
+            stream.write(str(max(known)).encode())
+        finally:
+            stream.close()
+        system, old = self._place(batch_id - MARKS_KEPT)
+        system.delete(old, False)
+
+    def _read(self, batch_id: int) -> int | None:
+        system, path = self._place(batch_id)
+        if not system.exists(path):
+            return None
+        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - Spark has no Python interface to its file systems
+        stream = system.open(path)
+        try:
+            return int(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _place(self, batch_id: int) -> tuple[Any, Any]:
+        context = self.spark.sparkContext
+        jvm: Any = context._jvm  # noqa: SLF001 - as above
+        path = jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint.rstrip('/')}/{FOLDER}/{batch_id}")
+        return path.getFileSystem(context._jsc.hadoopConfiguration()), path  # noqa: SLF001

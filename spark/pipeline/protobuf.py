@@ -1,0 +1,249 @@
+"""Protobuf values: a message's descriptor as Spark's type, and a decoder for tasks.
+
+A schema file is a descriptor set (`protoc --include_imports --descriptor_set_out`); a registry gives descriptors by
+its `format=serialized`. Fields without presence have their default when they were not sent, as in every language;
+messages, `optional` fields and members of a `oneof` are null. Enums become their names, `uint64` a decimal.
+"""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark.pipeline.avro import SchemaError
+from spark.pipeline.registry import NotDecodableError, RegisteredSchema, split_header
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Convert = Callable[[Any], Any]
+_AS_JSON = {"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue", "google.protobuf.Any"}
+_WRAPPERS = {
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+_CPP: dict[str, tuple[DataType, Convert]] = {
+    "int32": (IntegerType(), int), "int64": (LongType(), int), "uint32": (LongType(), int),
+    "uint64": (DecimalType(20, 0), Decimal), "double": (DoubleType(), float), "float": (FloatType(), float),
+    "bool": (BooleanType(), bool),
+}  # fmt: skip
+_CPP_NAMES = {1: "int32", 2: "int64", 3: "uint32", 4: "uint64", 5: "double", 6: "float", 7: "bool"}
+_CPP_ENUM, _CPP_STRING, _CPP_MESSAGE = 8, 9, 10
+_TYPE_BYTES = 12
+
+
+def descriptor_set(data: bytes) -> bytes:
+    """Check a descriptor set from a file. Raises SchemaError."""
+    try:
+        if FileDescriptorSet.FromString(data).file:
+            return data
+    except DecodeError:
+        pass
+    raise SchemaError("not a descriptor set, as `protoc --include_imports --descriptor_set_out=FILE` writes it")
+
+
+def registered_set(schema: RegisteredSchema) -> bytes:
+    """The descriptor set of a registered schema and its references, the schema's own file last. Raises SchemaError."""
+    found = FileDescriptorSet()
+    try:
+        for name, text in (*schema.references, ("", schema.text)):
+            proto = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+            proto.name = name or proto.name or "schema.proto"
+            found.file.append(proto)
+    except (DecodeError, ValueError) as error:
+        raise SchemaError("the registry did not give a serialised descriptor") from error
+    return bytes(found.SerializeToString())
+
+
+def find_message(data: bytes, wanted: str | None) -> Any:
+    """Descriptor of a message, by default the first of the set's last file. Raises SchemaError."""
+    pool = _pool(data)
+    files = FileDescriptorSet.FromString(data).file
+    try:
+        messages = pool.FindFileByName(files[-1].name).message_types_by_name
+        if wanted:
+            return pool.FindMessageTypeByName(wanted)
+    except (KeyError, TypeError) as error:
+        raise SchemaError(f"no message {wanted or 'at all'} in the schema: {error}") from error
+    if not files[-1].message_type:
+        raise SchemaError(f"no message in {files[-1].name}")
+    return messages[files[-1].message_type[0].name]
+
+
+def protobuf_type(descriptor: Any) -> StructType:
+    """The columns of a message. Raises SchemaError."""
+    kind, _ = _message(descriptor, ())
+    assert isinstance(kind, StructType), "a message of its own"
+    return kind
+
+
+@dataclass(slots=True)
+class ProtobufDecoder:
+    """Bytes to a dict; goes to the tasks."""
+
+    descriptors: bytes
+    message: str
+    """Full name."""
+    has_header: bool
+    _class: Any = None
+    _convert: Convert | None = None
+
+    def __call__(self, value: bytes) -> Any:
+        """Raises NotDecodableError."""
+        if self._convert is None:
+            descriptor = find_message(self.descriptors, self.message)
+            self._class = GetMessageClass(descriptor)
+            self._convert = _message(descriptor, ())[1]
+        if self.has_header:
+            _, value = split_header(value)
+            path, value = split_indexes(value)
+            self._check(path)
+        try:
+            found = self._class.FromString(value)
+        except DecodeError as error:
+            raise NotDecodableError(f"not a {self.message}: {error}") from None
+        return self._convert(found)
+
+    def _check(self, path: tuple[int, ...]) -> None:
+        """The header says which message of the file it is."""
+        try:
+            messages: Any = FileDescriptorSet.FromString(self.descriptors).file[-1]
+            name = messages.package
+            for depth, index in enumerate(path):
+                messages = (messages.nested_type if depth else messages.message_type)[index]
+                name = f"{name}.{messages.name}" if name else messages.name
+        except IndexError:
+            raise NotDecodableError(f"the schema has no message {list(path)}") from None
+        if name != self.message:
+            raise NotDecodableError(f"a {name}, not a {self.message}")
+
+    def __getstate__(self) -> tuple[bytes, str, bool]:
+        """Classes made from descriptors don't travel."""
+        return self.descriptors, self.message, self.has_header
+
+    def __setstate__(self, state: tuple[bytes, str, bool]) -> None:
+        """As made."""
+        self.descriptors, self.message, self.has_header = state
+        self._class = self._convert = None
+
+
+def split_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Which message of the file, after Confluent's header: zigzag varints, a lone 0 for the first.
+
+    Raises NotDecodableError.
+    """
+    count, rest = _varint(value)
+    if count == 0:
+        return (0,), rest
+    path = []
+    for _ in range(count):
+        index, rest = _varint(rest)
+        path.append(index)
+    return tuple(path), rest
+
+
+def _varint(value: bytes) -> tuple[int, bytes]:
+    number = 0
+    for position, byte in enumerate(value[:5]):
+        number |= (byte & 0x7F) << (7 * position)
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), value[position + 1 :]
+    raise NotDecodableError("no message indexes after the schema header")
+
+
+def _pool(data: bytes) -> DescriptorPool:
+    pool = DescriptorPool()
+    waiting = {proto.name: proto for proto in FileDescriptorSet.FromString(data).file}
+
+    def add(name: str) -> None:
+        proto = waiting.pop(name, None)
+        if proto is None:
+            return
+        for dependency in proto.dependency:
+            if dependency.startswith("google/protobuf/") and dependency not in waiting:
+                _add_well_known(pool, dependency)
+            add(dependency)
+        try:
+            pool.Add(proto)
+        except TypeError as error:
+            raise SchemaError(f"{name}: {error}") from error
+
+    for name in list(waiting):
+        add(name)
+    return pool
+
+
+def _add_well_known(pool: DescriptorPool, name: str) -> None:
+    """The files that come with every protobuf, which registries leave out."""
+    from google.protobuf import any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
+
+    for module in (any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
+        if module.DESCRIPTOR.name == name:
+            proto = FileDescriptorProto()
+            module.DESCRIPTOR.CopyToProto(proto)
+            pool.Add(proto)
+
+
+def _message(descriptor: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
+    name = descriptor.full_name
+    if name == "google.protobuf.Timestamp":
+        return TimestampType(), lambda m: EPOCH + timedelta(seconds=m.seconds, microseconds=m.nanos // 1000)
+    if name in _AS_JSON:
+        return StringType(), lambda m: json_format.MessageToJson(m, indent=None)
+    if name in _WRAPPERS:
+        kind, convert = _single(descriptor.fields_by_name["value"], inside)
+        return kind, lambda m: convert(m.value)
+    if name in inside:
+        raise SchemaError(f"{name} contains itself, which a table can't")
+    parts = [(part.name, *_field(part, (*inside, name))) for part in descriptor.fields]
+    kind = StructType([StructField(part_name, part_kind) for part_name, part_kind, _ in parts])
+    return kind, lambda m: {part_name: get(m) for part_name, _, get in parts}
+
+
+def _field(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
+    """Type of a field, and how to get it from a message."""
+    name = part.name
+    if part.message_type is not None and part.message_type.GetOptions().map_entry:
+        entry = part.message_type.fields_by_name
+        key_kind, key = _single(entry["key"], inside)
+        value_kind, value = _single(entry["value"], inside)
+        return MapType(key_kind, value_kind), lambda m: [(key(k), value(v)) for k, v in getattr(m, name).items()]
+    kind, convert = _single(part, inside)
+    if part.is_repeated:
+        return ArrayType(kind), lambda m: [convert(item) for item in getattr(m, name)]
+    if part.has_presence:
+        return kind, lambda m: convert(getattr(m, name)) if m.HasField(name) else None
+    return kind, lambda m: convert(getattr(m, name))
+
+
+def _single(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
+    if part.cpp_type == _CPP_MESSAGE:
+        return _message(part.message_type, inside)
+    if part.cpp_type == _CPP_ENUM:
+        names = {number: value.name for number, value in part.enum_type.values_by_number.items()}
+        return StringType(), lambda number: names.get(number, str(number))
+    if part.cpp_type == _CPP_STRING:
+        return (BinaryType(), bytes) if part.type == _TYPE_BYTES else (StringType(), str)
+    return _CPP[_CPP_NAMES[part.cpp_type]]

@@ -1,0 +1,116 @@
+"""A client of a schema registry (Confluent's HTTP interface), as small as decoding needs it.
+
+It is used on the driver, for the newest version of a subject, and inside tasks, for the schema a record was written
+with. A schema that the registry does not have is the record's fault; a registry that does not answer is not, and fails
+the task instead, which Spark tries again.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+TIMEOUT_S = 10
+REFERENCES_MAX = 100
+HEADER_BYTES = 5
+
+
+class RegistryError(Exception):
+    """The registry does not answer as it should; the text names it."""
+
+
+class UnknownSchemaError(Exception):
+    """The registry has no such schema or subject."""
+
+
+class NotDecodableError(ValueError):
+    """One record that is not what it should be; the text is kept with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """One schema with the ones that it refers to, which come before it."""
+
+    schema_id: int
+    kind: str
+    """AVRO, JSON or PROTOBUF."""
+    text: str
+    """Avro and JSON: the schema; protobuf: its serialised FileDescriptorProto in base64."""
+    references: Sequence[tuple[str, str]] = ()
+    """Name and text of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """Answers are remembered: a schema never changes under its id."""
+
+    url: str
+    credentials: str | None = None
+    """`user:password`."""
+    _by_id: dict[int, RegisteredSchema] = field(default_factory=dict)
+
+    def latest(self, subject: str, *, protobuf: bool = False) -> RegisteredSchema:
+        """Newest version of a subject. Raises RegistryError and UnknownSchemaError."""
+        answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
+        schema_id = int(answer["id"])
+        if schema_id not in self._by_id:
+            self._by_id[schema_id] = self._complete(schema_id, answer, protobuf=protobuf)
+        return self._by_id[schema_id]
+
+    def by_id(self, schema_id: int, *, protobuf: bool = False) -> RegisteredSchema:
+        """Raises RegistryError and UnknownSchemaError."""
+        if schema_id not in self._by_id:
+            answer = self._get(f"/schemas/ids/{schema_id}")
+            self._by_id[schema_id] = self._complete(schema_id, answer, protobuf=protobuf)
+        return self._by_id[schema_id]
+
+    def _complete(self, schema_id: int, answer: dict[str, Any], *, protobuf: bool) -> RegisteredSchema:
+        references: dict[str, str] = {}
+        self._collect(answer.get("references") or [], references, protobuf=protobuf)
+        text = str(answer["schema"])
+        if protobuf:
+            text = str(self._get(f"/schemas/ids/{schema_id}?format=serialized")["schema"])
+        return RegisteredSchema(schema_id, str(answer.get("schemaType") or "AVRO"), text, tuple(references.items()))
+
+    def _collect(self, wanted: list[dict[str, Any]], found: dict[str, str], *, protobuf: bool) -> None:
+        for reference in wanted:
+            name = str(reference["name"])
+            if name in found:
+                continue
+            if len(found) >= REFERENCES_MAX:
+                raise RegistryError(f"{self.url}: a schema refers to more than {REFERENCES_MAX} others")
+            place = f"/subjects/{quote(str(reference['subject']), safe='')}/versions/{reference['version']}"
+            answer = self._get(place)
+            self._collect(answer.get("references") or [], found, protobuf=protobuf)
+            text = self._get(f"/schemas/ids/{answer['id']}?format=serialized") if protobuf else answer
+            found[name] = str(text["schema"])
+
+    def _get(self, path: str) -> dict[str, Any]:
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
+        request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the pipeline's owner names it
+        if self.credentials:
+            request.add_header("Authorization", f"Basic {base64.b64encode(self.credentials.encode()).decode()}")
+        try:
+            with urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - the pipeline's owner names the URL
+                answer: dict[str, Any] = json.load(response)
+                return answer
+        except HTTPError as error:
+            with error:
+                if error.code == 404:
+                    raise UnknownSchemaError(f"the schema registry {self.url} has no {path}") from None
+                raise RegistryError(f"the schema registry {self.url} answers {error.code} to {path}") from None
+        except (URLError, HTTPException, OSError, ValueError) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            raise RegistryError(f"the schema registry {self.url} can't be asked: {reason}") from None
+
+
+def split_header(value: bytes) -> tuple[int, bytes]:
+    """Schema id and the rest of a value with Confluent's header. Raises NotDecodableError."""
+    if len(value) < HEADER_BYTES or value[0] != 0:
+        raise NotDecodableError(f"no schema header: {len(value)} bytes that begin with {value[:HEADER_BYTES].hex()!r}")
+    return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]

@@ -1,0 +1,168 @@
+"""Run a pipeline: start its query, and take each micro-batch through decode, table, dead letters and compaction.
+
+Order within a micro-batch: the table, its dead letters, the watermark's mark, and then Spark's own commit. A driver
+that dies in between repeats the micro-batch with the same records, and each step that is done already is left out
+(see `tables`). Parquet goes another way: Spark's file sink has a log of its own, and dead letters are a second query.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark.pipeline.decode import Decoders
+from spark.pipeline.marks import Marks
+from spark.pipeline.settings import Format, Late, Period, Pipeline
+from spark.pipeline.source import dead_letter_columns, decoded, event_time, read_stream, table_columns
+from spark.pipeline.tables import Table, open_tables
+
+QUERY_ID_TIMEOUT_S = 60
+DEAD_LETTER_QUERY = "dead-letters"
+
+
+@dataclass(slots=True)
+class Batches:
+    """What becomes of each micro-batch."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    decoders: Decoders
+    table: Table
+    dead_letters: Table
+    query_id: Future[str] = field(default_factory=Future)
+    """Known as soon as the query has started."""
+    failure: BaseException | None = None
+    """What the query failed with on this side; Spark has only its text."""
+    compaction_failure: str | None = None
+    """Why small files were not rewritten the last time; it does not stop the query."""
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Spark's `foreachBatch`."""
+        try:
+            self._take(batch, batch_id)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def compact(self) -> int:
+        """Small files to large ones in both tables; how many went."""
+        query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
+        try:
+            count = self.table.compact(query_id)
+            if self.pipeline.has_dead_letters:
+                count += self.dead_letters.compact(query_id)
+        except Exception as error:  # noqa: BLE001 - whatever it was: the records are safe, and the next time comes
+            self.compaction_failure = (str(error).strip() or repr(error)).splitlines()[0]
+            return 0
+        self.compaction_failure = None
+        return count
+
+    def _take(self, batch: DataFrame, batch_id: int) -> None:
+        query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
+        watermark = self.pipeline.watermark
+        marks = None if watermark is None else Marks(self.spark, self.pipeline.checkpoint, watermark.delay)
+        records = decoded(batch, self.decoders.current())
+        if marks is not None and watermark is not None:
+            records = mark_late(records, self.pipeline, marks.watermark_us(batch_id), watermark.late)
+        seen = Observation()
+        newest = f.max(f.unix_micros(event_time(self.pipeline))).alias("newest")
+        observed = records.observe(seen, f.count_if(f.col("error") != "").alias("dead"), newest)
+        repeated = self.table.committed(query_id) >= batch_id
+        if not repeated:
+            good = observed.filter(f.col("error").isNull()).select(*table_columns(self.pipeline))
+            self.table.append(good, query_id, batch_id)
+        # What a driver that died had counted is counted again.
+        found = None if repeated else seen.get
+        if self.pipeline.has_dead_letters and (found is None or found["dead"]):
+            self._append_dead_letters(records, query_id, batch_id)
+        if marks is not None:
+            row = records.agg(newest).collect()[0].asDict() if found is None else found
+            marks.write(batch_id, row["newest"])
+        every = self.pipeline.compaction.batches
+        if every and (batch_id + 1) % every == 0:
+            self.compact()
+
+    def _append_dead_letters(self, records: DataFrame, query_id: str, batch_id: int) -> None:
+        if self.dead_letters.committed(query_id) >= batch_id:
+            return
+        dead = records.filter(f.col("error") != "")
+        self.dead_letters.append(dead.select(*dead_letter_columns(f.lit(batch_id))), query_id, batch_id)
+
+
+def mark_late(records: DataFrame, pipeline: Pipeline, watermark_us: int | None, late: Late) -> DataFrame:
+    """Give records from before the watermark an error; the empty one drops them without a dead letter."""
+    if watermark_us is None or late is Late.KEEP:
+        return records
+    behind = f.lit(watermark_us) - f.unix_micros(event_time(pipeline))
+    reason = f.concat(f.lit("late: "), (behind / 1_000_000).cast("string"), f.lit(" s behind the watermark"))
+    error = f.lit("") if late is Late.DROP else reason
+    return records.withColumn("error", f.when(f.col("error").isNull() & (behind > 0), error).otherwise(f.col("error")))
+
+
+@dataclass(slots=True)
+class Running:
+    """A pipeline whose query has started."""
+
+    pipeline: Pipeline
+    queries: Sequence[StreamingQuery]
+    """The first fills the table; Parquet has a second one for its dead letters."""
+    batches: Batches | None = None
+
+    @property
+    def query(self) -> StreamingQuery:
+        """The one that fills the table."""
+        return self.queries[0]
+
+    def stop(self) -> None:
+        """End after what is under way."""
+        for query in self.queries:
+            query.stop()
+
+    def finish(self) -> int:
+        """What comes after the end of an available-now run: small files are rewritten; how many."""
+        if self.batches is None or not self.pipeline.compaction.batches:
+            return 0
+        return self.batches.compact()
+
+
+def start_pipeline(spark: SparkSession, pipeline: Pipeline) -> Running:
+    """Start a pipeline; available-now ends by itself. Raises PipelineError, and what Spark raises."""
+    decoders = Decoders(pipeline)
+    decoders.current()
+    if pipeline.table.format is Format.PARQUET:
+        return _start_parquet(spark, pipeline, decoders)
+    table, dead_letters = open_tables(spark, pipeline)
+    batches = Batches(spark, pipeline, decoders, table, dead_letters)
+    writer = read_stream(spark, pipeline.source).writeStream.queryName(pipeline.name).foreachBatch(batches)
+    query = _start(writer, pipeline, pipeline.checkpoint)
+    batches.query_id.set_result(query.id)
+    return Running(pipeline, [query], batches)
+
+
+def _start_parquet(spark: SparkSession, pipeline: Pipeline, decoders: Decoders) -> Running:
+    records = decoded(read_stream(spark, pipeline.source), decoders.current())
+    period = pipeline.table.partition_by
+    columns = ["topic"] if period is Period.NONE else ["topic", period.value]
+    good = records.filter(f.col("error").isNull()).select(*table_columns(pipeline))
+    # Without this every task writes a file into every partition.
+    good = good.repartition(*columns)
+    writer = good.writeStream.queryName(pipeline.name).format("parquet").partitionBy(*columns)
+    writer = writer.options(**pipeline.table.options).option("path", pipeline.table.location or "")
+    queries = [_start(writer, pipeline, pipeline.checkpoint)]
+    if pipeline.has_dead_letters:
+        dead = records.filter(f.col("error").isNotNull()).select(*dead_letter_columns(f.lit(None))).drop("batch_id")
+        dead_writer = dead.writeStream.queryName(f"{pipeline.name}-{DEAD_LETTER_QUERY}").format("parquet")
+        dead_writer = dead_writer.option("path", pipeline.dead_letter_place)
+        queries.append(_start(dead_writer, pipeline, f"{pipeline.checkpoint.rstrip('/')}-{DEAD_LETTER_QUERY}"))
+    return Running(pipeline, queries)
+
+
+def _start(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str) -> StreamingQuery:
+    writer = writer.option("checkpointLocation", checkpoint)
+    if pipeline.trigger.mode == "available-now":
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=pipeline.trigger.interval).start()

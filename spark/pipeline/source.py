@@ -1,0 +1,95 @@
+"""The stream of records of a pipeline, and the columns a table has of them."""
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from spark.pipeline.decode import Decoding
+from spark.pipeline.settings import Format, Period, Pipeline, Source
+
+SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
+"""Larger polls than the client's default: the source asks for offsets twice per poll, which costs half of its time."""
+RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+PERIOD_FORMATS: Mapping[Period, str] = {
+    Period.HOUR: "yyyy-MM-dd-HH", Period.DAY: "yyyy-MM-dd", Period.MONTH: "yyyy-MM",
+}  # fmt: skip
+
+
+def source_options(source: Source) -> dict[str, str]:
+    """Options of Spark's Kafka source; those of the file's `options` go over ours."""
+    options = {
+        **SOURCE_OPTIONS,
+        "kafka.bootstrap.servers": source.bootstrap_servers,
+        "kafka.isolation.level": "read_committed" if source.read_committed else "read_uncommitted",
+        "failOnDataLoss": str(source.fail_on_data_loss).lower(),
+    }
+    if source.starting_time_ms is not None:
+        options["startingTimestamp"] = str(source.starting_time_ms)
+        # A partition with nothing that new begins at its end; by default the query would fail.
+        options["startingOffsetsByTimestampStrategy"] = "latest"
+    elif isinstance(source.starting_offsets, str):
+        options["startingOffsets"] = source.starting_offsets
+    else:
+        options["startingOffsets"] = json.dumps(source.starting_offsets)
+    if source.topic_pattern:
+        options["subscribePattern"] = source.topic_pattern
+    else:
+        options["subscribe"] = ",".join(source.topics)
+    if source.offsets_per_batch_max is not None:
+        options["maxOffsetsPerTrigger"] = str(source.offsets_per_batch_max)
+    if source.tasks_min is not None:
+        options["minPartitions"] = str(source.tasks_min)
+    return {**options, **source.options}
+
+
+def read_stream(spark: SparkSession, source: Source) -> DataFrame:
+    """The records, undecoded."""
+    name = source.kind
+    if source.kind == "direct":
+        from spark.direct import NAME, register
+
+        register(spark)
+        name = NAME
+    # Both take the same options; the direct source leaves those of a client aside.
+    return spark.readStream.format(name).options(**source_options(source)).load()
+
+
+def decoded(records: DataFrame, decoding: Decoding | None) -> DataFrame:
+    """`data` and `error` beside the record's columns; no `data` where values stay as they are."""
+    if decoding is None:
+        return records.withColumn("error", f.lit(None).cast("string"))
+    return (
+        records.withColumn("_decoded", decoding.column(f.col("value")))
+        .withColumn("data", f.col("_decoded.data"))
+        .withColumn("error", f.col("_decoded.error"))
+        .drop("_decoded")
+    )
+
+
+def event_time(pipeline: Pipeline) -> Column:
+    """When it happened: the file's expression, else (or where that is null) the record's own time."""
+    expression = pipeline.table.event_time
+    record_time = f.col("timestamp")
+    return record_time if expression is None else f.coalesce(f.expr(expression).cast("timestamp"), record_time)
+
+
+def table_columns(pipeline: Pipeline) -> list[Column]:
+    """Of the table, from decoded records."""
+    undecoded = pipeline.decode.format == "none"
+    names = [name for name in RECORD_COLUMNS if name != "value" or undecoded or pipeline.table.keep_value]
+    columns = [f.col(name) for name in names]
+    if not undecoded:
+        columns.append(f.col("data"))
+    if pipeline.table.event_time is not None:
+        columns.append(event_time(pipeline).alias("event_time"))
+    period = pipeline.table.partition_by
+    if pipeline.table.format is not Format.ICEBERG and period is not Period.NONE:
+        columns.append(f.date_format(event_time(pipeline), PERIOD_FORMATS[period]).alias(period.value))
+    return columns
+
+
+def dead_letter_columns(batch_id: Column) -> list[Column]:
+    """Of the dead-letter table."""
+    return [*(f.col(name) for name in RECORD_COLUMNS), f.col("error"), batch_id.cast("long").alias("batch_id")]

@@ -1,0 +1,81 @@
+"""Records and pipelines for tests of whole pipelines."""
+
+from collections import Counter
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark.pipeline.run import Running, start_pipeline
+from spark.pipeline.settings import Pipeline
+from tests.support.events import Event
+
+JANUARY_MS = 1_357_000_000_000
+DAY_MS = 86_400_000
+WAIT_S = 110
+
+
+def numbered(start: int, end: int, partitions: int = 3) -> list[Event]:
+    """JSON values with a number, a few a day."""
+    return [
+        Event(n % partitions, b'{"n":%d,"name":"x%d"}' % (n, n), b"key%d" % n, JANUARY_MS + n * DAY_MS // 100)
+        for n in range(start, end)
+    ]
+
+
+def places(table_format: str, folder: Path, topic: str) -> dict[str, str]:
+    """`[table]` of a table of that format; its catalog is one for a whole run, as the session is."""
+    if table_format == "iceberg":
+        return {"format": "iceberg", "name": f"lake{folder.name.replace('-', '_')}.db.{topic.replace('-', '_')}"}
+    return {"format": table_format, "location": str(folder / "table")}
+
+
+def make_pipeline(
+    servers: str, folder: Path, topic: str, table_format: str = "iceberg", **sections: object
+) -> Pipeline:
+    """A pipeline of JSON values `n INT, name STRING` into a table in `folder`."""
+    schema = folder / "values.ddl"
+    if not schema.exists():
+        schema.write_text("n INT, name STRING")
+    values: dict[str, object] = {
+        "name": topic,
+        "checkpoint": str(folder / "checkpoint"),
+        "source": {"bootstrap_servers": servers, "topics": [topic]},
+        "decode": {"format": "json", "schema_file": str(schema)},
+        "table": places(table_format, folder, topic),
+        "catalog": {"warehouse": str(folder / "lake")},
+        "compaction": {"batches": 0},
+    }
+    for name, section in sections.items():
+        base = values.get(name)
+        values[name] = {**base, **section} if isinstance(base, dict) and isinstance(section, dict) else section
+    return Pipeline.model_validate(values)
+
+
+def run(spark: SparkSession, pipeline: Pipeline) -> Running:
+    """Run to the end of what is there."""
+    running = start_pipeline(spark, pipeline)
+    try:
+        for query in running.queries:
+            assert query.awaitTermination(WAIT_S), "the pipeline did not end"
+    finally:
+        running.stop()
+    running.finish()
+    return running
+
+
+def offsets(table: DataFrame) -> Counter[tuple[int, int]]:
+    """How often each partition and offset is in a table."""
+    return Counter((row["partition"], row["offset"]) for row in table.select("partition", "offset").collect())
+
+
+def every_offset_once(count: int, partitions: int = 3) -> Counter[tuple[int, int]]:
+    """Of `numbered(0, count)`."""
+    return Counter((n % partitions, n // partitions) for n in range(count))
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """Leave what a driver leaves that dies after the table's commit and before the query's own."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.glob("[0-9]*"))
+    for path in (commits / str(last), commits / f".{last}.crc"):
+        path.unlink()

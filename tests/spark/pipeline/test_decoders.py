@@ -1,0 +1,289 @@
+"""Avro, protobuf and JSON Schema: types and values, without a session."""
+
+import io
+import json
+import pickle
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message_factory import GetMessageClass
+
+from spark.pipeline.arrow_values import decode_column, nullable
+from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
+from spark.pipeline.decode import make_decoding, open_registry
+from spark.pipeline.json_schema import parse_json_schema
+from spark.pipeline.protobuf import (
+    ProtobufDecoder,
+    descriptor_set,
+    find_message,
+    protobuf_type,
+    registered_set,
+    split_indexes,
+)
+from spark.pipeline.registry import (
+    NotDecodableError,
+    RegisteredSchema,
+    RegistryError,
+    SchemaRegistry,
+    UnknownSchemaError,
+    split_header,
+)
+from spark.pipeline.settings import Decode
+from spark.pipeline.toml_file import PipelineError
+from tests.spark.pipeline.registry_server import running_registry
+
+PLAIN = {"type": "record", "name": "Flight", "fields": [
+    {"name": "carrier", "type": "string"},
+    {"name": "delay", "type": ["null", "int"], "default": None},
+]}  # fmt: skip
+NEWER = {**PLAIN, "fields": [*PLAIN["fields"], {"name": "gate", "type": ["null", "string"], "default": None}]}
+
+
+ID = "00000000-0000-0000-0000-000000000000"
+INNER = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "float"}]}
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def with_id(schema_id: int, body: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + body
+
+
+def test_every_avro_type_has_a_column() -> None:
+    schema = {"type": "record", "name": "All", "namespace": "x", "fields": [
+        {"name": "time", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "clock", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "again", "type": "Kind"},
+        {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+        {"name": "wide", "type": ["int", "long", "null"]},
+        {"name": "inner", "type": ["null", INNER]},
+        {"name": "raw", "type": {"type": "fixed", "name": "Raw", "size": 2}},
+    ]}  # fmt: skip
+    text = json.dumps(schema)
+    kind = avro_type(parse_avro(text))
+    assert kind.simpleString() == (
+        "struct<time:timestamp,clock:bigint,price:decimal(9,2),id:string,kind:string,again:string,"
+        "tags:map<string,array<int>>,wide:bigint,inner:struct<x:float>,raw:binary>"
+    )
+    value = {
+        "time": datetime(2013, 1, 1, tzinfo=UTC), "clock": 5, "price": Decimal("1.50"), "id": ID,
+        "kind": "A", "again": "B", "tags": {"t": [1, 2]}, "wide": 2**40, "inner": {"x": 0.5}, "raw": b"ab",
+    }  # fmt: skip
+    body = avro(parse_avro(text), value)
+    decoder = AvroDecoder(RegisteredSchema(-1, "AVRO", text), None, has_header=False)
+    (row,) = decode_column([body], decoder, kind).to_pylist()
+    assert row["error"] is None
+    assert row["data"] == {**value, "tags": [("t", [1, 2])]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ('"string"', "must be a record"),
+        ("nothing", "not a schema of Avro"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "R"]}]}', "R contains itself"),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "n", "type": ["string", "int"]}]}',
+            "a union of more than",
+        ),
+        ('{"type": "record", "name": "R", "fields": [{"name": "n", "type": "Unknown"}]}', "not a schema of Avro"),
+    ],
+)
+def test_an_avro_schema_without_columns_is_refused(schema: str, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        avro_type(parse_avro(schema))
+
+
+def test_avro_is_read_with_the_schema_it_was_written_with() -> None:
+    with running_registry() as server:
+        old, new = server.add("flights-value", PLAIN), server.add("flights-value", NEWER)
+        registry = SchemaRegistry(server.url)
+        reader = registry.latest("flights-value")
+        assert reader.schema_id == new
+        decoder = pickle.loads(pickle.dumps(AvroDecoder(reader, registry, has_header=True)))
+        values = [
+            with_id(old, avro(PLAIN, {"carrier": "AA", "delay": 3})),
+            with_id(new, avro(NEWER, {"carrier": "UA", "delay": None, "gate": "B7"})),
+            None,
+            b"{}",
+            with_id(77, b""),
+            with_id(new, b"\xff\xff"),
+            with_id(old, avro(PLAIN, {"carrier": "AA", "delay": 3}) + b"more"),
+        ]
+        asked = len(server.requests)
+        rows = decode_column(values * 10, decoder, avro_type(parse_avro(reader.text))).to_pylist()
+        # The newest is known already; of the others each is asked for once, the one that is not there too.
+        assert server.requests[asked:] == [f"/schemas/ids/{old}", "/schemas/ids/77"]
+    assert [row["data"] for row in rows[:3]] == [
+        {"carrier": "AA", "delay": 3, "gate": None}, {"carrier": "UA", "delay": None, "gate": "B7"}, None
+    ]  # fmt: skip
+    assert rows[2] == {"data": None, "error": None}
+    wanted = ["no schema header: 2 bytes", "has no /schemas/ids/77", "not Avro of this schema", "4 bytes are left over"]
+    for row, words in zip(rows[3:7], wanted, strict=True):
+        assert row["data"] is None
+        assert words in row["error"]
+
+
+def test_a_registry_that_does_not_answer_fails_the_task_not_the_record() -> None:
+    with running_registry() as server:
+        old, _ = server.add("s", PLAIN), server.add("s", NEWER)
+        decoder = AvroDecoder(SchemaRegistry(server.url).latest("s"), SchemaRegistry(server.url), has_header=True)
+    with pytest.raises(RegistryError, match=r"the schema registry http://127.0.0.1:\d+ can't be asked"):
+        decode_column([with_id(old, b"")], decoder, avro_type(parse_avro(json.dumps(NEWER))))
+
+
+def test_avro_references_and_credentials() -> None:
+    inner = {"type": "record", "name": "shared.Place", "fields": [{"name": "city", "type": "string"}]}
+    outer = {"type": "record", "name": "Trip", "fields": [{"name": "to", "type": "shared.Place"}]}
+    with running_registry() as server:
+        server.credentials = "me:secret"
+        server.add("place", inner)
+        reference = {"name": "shared.Place", "subject": "place", "version": 1}
+        server.add("trips-value", outer, references=[reference])
+        settings = Decode(format="avro", registry=server.url, registry_credentials_env="CREDENTIALS")
+        registry = open_registry(settings, {"CREDENTIALS": "me:secret"})
+        assert registry is not None
+        schema = registry.latest("trips-value")
+        assert avro_type(parse_avro(schema.text, tuple(schema.references))).simpleString() == (
+            "struct<to:struct<city:string>>"
+        )
+        with pytest.raises(PipelineError, match="the environment has no CREDENTIALS"):
+            open_registry(settings, {})
+        with pytest.raises(RegistryError, match="answers 401"):
+            SchemaRegistry(server.url).latest("trips-value")
+        with pytest.raises(UnknownSchemaError, match="has no /subjects/none/versions/latest"):
+            registry.latest("none")
+
+
+def descriptor() -> FileDescriptorSet:
+    """What protoc makes of a message with one field of each kind."""
+    file = FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    kind = file.enum_type.add(name="Kind")
+    kind.value.add(name="NONE", number=0)
+    kind.value.add(name="LATE", number=1)
+    other = file.message_type.add(name="Other")
+    other.field.add(name="x", number=1, type=Field.TYPE_INT32, label=Field.LABEL_OPTIONAL)
+    flight = file.message_type.add(name="Flight")
+    entry = flight.nested_type.add(name="TagsEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=Field.TYPE_INT64, label=Field.LABEL_OPTIONAL)
+    single, many = Field.LABEL_OPTIONAL, Field.LABEL_REPEATED
+    for name, number, type_, label, type_name in (
+        ("carrier", 1, Field.TYPE_STRING, single, ""),
+        ("delay", 2, Field.TYPE_SINT32, single, ""),
+        ("big", 3, Field.TYPE_UINT64, single, ""),
+        ("kind", 4, Field.TYPE_ENUM, single, ".air.Kind"),
+        ("at", 5, Field.TYPE_MESSAGE, single, ".google.protobuf.Timestamp"),
+        ("tags", 6, Field.TYPE_MESSAGE, many, ".air.Flight.TagsEntry"),
+        ("others", 7, Field.TYPE_MESSAGE, many, ".air.Other"),
+        ("raw", 8, Field.TYPE_BYTES, single, ""),
+    ):
+        flight.field.add(name=name, number=number, type=type_, label=label, type_name=type_name or None)
+    return FileDescriptorSet(file=[file])
+
+
+def test_protobuf_by_a_descriptor_set() -> None:
+    data = descriptor_set(descriptor().SerializeToString())
+    message = find_message(data, "air.Flight")
+    kind = protobuf_type(message)
+    assert kind.simpleString() == (
+        "struct<carrier:string,delay:int,big:decimal(20,0),kind:string,at:timestamp,tags:map<string,bigint>,"
+        "others:array<struct<x:int>>,raw:binary>"
+    )
+    made = GetMessageClass(message)(carrier="AA", delay=-4, big=2**64 - 1, kind=1, tags={"a": 7}, others=[{"x": 1}])
+    made.at.FromDatetime(datetime(2013, 5, 1, tzinfo=UTC))
+    body = made.SerializeToString()
+    decoder = pickle.loads(pickle.dumps(ProtobufDecoder(data, "air.Flight", has_header=False)))
+    rows = decode_column([body, b"", b"\xff", None], decoder, kind).to_pylist()
+    assert rows[0]["data"] == {
+        "carrier": "AA", "delay": -4, "big": Decimal(2**64 - 1), "kind": "LATE", "at": datetime(2013, 5, 1, tzinfo=UTC),
+        "tags": [("a", 7)], "others": [{"x": 1}], "raw": b"",
+    }  # fmt: skip
+    assert (rows[1]["data"]["carrier"], rows[1]["data"]["at"], rows[1]["error"]) == ("", None, None)
+    assert rows[2]["data"] is None
+    assert "not a air.Flight" in rows[2]["error"]
+    assert rows[3] == {"data": None, "error": None}
+
+
+def test_protobuf_by_a_registry() -> None:
+    file = descriptor().file[0]
+    with running_registry() as server:
+        server.add("flights-value", "message ...", "PROTOBUF", serialized=file.SerializeToString())
+        data = registered_set(SchemaRegistry(server.url).latest("flights-value", protobuf=True))
+    decoder = ProtobufDecoder(data, "air.Flight", has_header=True)
+    body = GetMessageClass(find_message(data, "air.Flight"))(carrier="UA").SerializeToString()
+    # Zigzag: 2 is one index, then index 1.
+    assert decoder(with_id(1, b"\x02\x02" + body))["carrier"] == "UA"
+    with pytest.raises(NotDecodableError, match=r"a air\.Other, not a air\.Flight"):
+        decoder(with_id(1, b"\x00"))
+    with pytest.raises(NotDecodableError, match=r"no message \[40\]"):
+        decoder(with_id(1, b"\x02\x50"))
+    assert find_message(data, None).full_name == "air.Other"
+    with pytest.raises(SchemaError, match=r"no message air\.None in the schema"):
+        find_message(data, "air.None")
+    with pytest.raises(SchemaError, match="not a descriptor set"):
+        descriptor_set(b"syntax = 'proto3';")
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff\xff\xff\xff\xff\xff", b"\x04\x02"])
+def test_broken_message_indexes(value: bytes) -> None:
+    with pytest.raises(NotDecodableError, match="no message indexes"):
+        split_indexes(value)
+
+
+def test_the_header_is_split() -> None:
+    assert split_header(with_id(258, b"rest")) == (258, b"rest")
+    with pytest.raises(NotDecodableError, match="5 bytes that begin with '7b2261223a'"):
+        split_header(b'{"a":')
+
+
+def test_one_value_that_does_not_fit_costs_itself_alone() -> None:
+    schema = avro_type(parse_avro(json.dumps(PLAIN)))
+    rows = decode_column([b"1", b"99999999999"], lambda v: {"carrier": "x", "delay": int(v)}, schema).to_pylist()
+    assert rows[0]["data"]["delay"] == 1
+    assert rows[1]["data"] is None
+    assert "does not fit its column" in rows[1]["error"]
+
+
+def test_a_json_schema_becomes_columns() -> None:
+    schema = {
+        "definitions": {"place": {"type": "object", "properties": {"city": {"type": ["null", "string"]}}}},
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer"}, "x": {"type": "number"}, "at": {"type": "string", "format": "date-time"},
+            "to": {"$ref": "#/definitions/place"}, "tags": {"type": "array", "items": {"type": "string"}},
+            "maybe": {"oneOf": [{"type": "null"}, {"type": "boolean"}]}, "any": {},
+            "labels": {"type": "object", "additionalProperties": {"type": "integer"}},
+        },
+    }  # fmt: skip
+    assert parse_json_schema(json.dumps(schema)).simpleString() == (
+        "struct<n:bigint,x:double,at:timestamp,to:struct<city:string>,tags:array<string>,maybe:boolean,any:string,"
+        "labels:map<string,bigint>>"
+    )
+    loop = {"type": "object", "properties": {"me": {"$ref": "#"}, "next": {"$ref": "#/properties/next"}}}
+    with pytest.raises(SchemaError):
+        parse_json_schema(json.dumps(loop))
+
+
+def test_a_registered_schema_of_another_kind_is_refused() -> None:
+    with pytest.raises(SchemaError, match=r"it is a schema of JSON, but decode\.format is avro"):
+        make_decoding(Decode(format="avro", registry="http://x"), RegisteredSchema(1, "JSON", "{}"), None)
+
+
+def test_everything_becomes_nullable() -> None:
+    kind = avro_type(parse_avro(json.dumps(PLAIN)))
+    assert all(field.nullable for field in nullable(kind).fields)  # type: ignore[attr-defined] # a struct stays one

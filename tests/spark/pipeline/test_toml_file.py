@@ -1,0 +1,146 @@
+"""A pipeline's file: what is wrong in it is said in one line, with the line of the file."""
+
+from pathlib import Path
+
+import pytest
+
+from spark.pipeline.settings import Format, Late, Period
+from spark.pipeline.toml_file import PipelineError, line_of, parse_pipeline, read_pipeline
+
+FILE = Path("/pipes/flights.toml")
+SMALL = """\
+checkpoint = "checkpoint"
+
+[source]
+topics = ["flights"]
+
+[table]
+name = "lake.db.flights"
+"""
+FULL = """\
+name = "flights"
+checkpoint = "s3a://bucket/checkpoint"
+
+[source]
+bootstrap_servers = "a:1,b:2"
+topics = [
+  "flights",   # with [brackets] in a comment
+  "more]",
+]
+starting_offsets = { flights = { 0 = 17 } }
+offsets_per_batch_max = 1000
+options = { "kafka.security.protocol" = "SSL", "kafka.max.poll.records" = 5, failOnDataLoss = false }
+
+[decode]
+format = "json"
+schema_file = "flights.ddl"
+
+[table]
+format = "delta"
+location = "table"
+partition_by = "hour"
+event_time = '''
+to_timestamp(data.time_hour)
+'''
+
+[watermark]
+delay = "1 hour"
+late = "drop"
+
+[trigger]
+mode = "processing-time"
+interval = "5 seconds"
+
+[operations]
+metrics_port = 0
+
+[spark.conf]
+"spark.sql.shuffle.partitions" = 4
+"""
+
+
+def test_a_small_file_has_defaults_beside_it() -> None:
+    pipeline = parse_pipeline(SMALL, FILE)
+    assert (pipeline.checkpoint, pipeline.catalog.warehouse) == ("/pipes/checkpoint", "/pipes/lake")
+    assert (pipeline.table.format, pipeline.table.partition_by) == (Format.ICEBERG, Period.DAY)
+    assert (pipeline.catalog_name, pipeline.dead_letter_place) == ("lake", "lake.db.flights_dead_letters")
+    assert not pipeline.has_dead_letters
+
+
+def test_a_full_file() -> None:
+    pipeline = parse_pipeline(FULL, FILE)
+    assert pipeline.checkpoint == "s3a://bucket/checkpoint"
+    assert pipeline.source.topics == ("flights", "more]")
+    assert pipeline.source.starting_offsets == {"flights": {"0": 17}}
+    assert pipeline.source.options == {
+        "kafka.security.protocol": "SSL", "kafka.max.poll.records": "5", "failOnDataLoss": "false"
+    }  # fmt: skip
+    assert pipeline.table.event_time is not None
+    assert pipeline.table.event_time.strip() == "to_timestamp(data.time_hour)"
+    assert pipeline.decode.schema_file == "/pipes/flights.ddl"
+    assert pipeline.dead_letter_place == "/pipes/table_dead_letters"
+    assert pipeline.watermark is not None
+    assert pipeline.watermark.late is Late.DROP
+    assert pipeline.spark.conf == {"spark.sql.shuffle.partitions": "4"}
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("name",), 1),
+        (("source", "offsets_per_batch_max"), 11),
+        (("source", "starting_offsets", "flights", "0"), 10),
+        (("source", "fail_on_data_loss"), 4),
+        (("table", "event_time"), 22),
+        (("watermark", "late"), 28),
+        (("spark", "conf", "spark.sql.shuffle.partitions"), 38),
+        (("compaction",), 1),
+    ],
+)
+def test_the_line_of_a_setting(path: tuple[str, ...], line: int) -> None:
+    assert line_of(FULL, path) == line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('name = "lake.db.flights"', 'name = "lake.db.flights', ":7: "),
+        ("[table]", "[table", ":6: "),
+        ('topics = ["flights"]', "topics = 7", ":4: source.topics = 7: input should be a valid"),
+        ('topics = ["flights"]', "topic = 7", ":4: source.topic is not a setting; [source] takes: kind, bootstrap"),
+        ('topics = ["flights"]', "", ":3: source.topics: name either topics or a topic_pattern, and not both"),
+        ('topics = ["flights"]', 'topics = ["a"]\ntopic_pattern = "b"', ":4: source.topics: name either"),
+        ('topics = ["flights"]', 'topics = ["a"]\noffsets_per_batch_max = 0', ":5: source.offsets_per_batch_max = 0: "),
+        ("lake.db.flights", "flights", ":7: table.name: expected catalog.namespace.table"),
+        ('name = "lake.db.flights"', 'format = "delta"', ":6: table: a table of format delta needs a location"),
+        (
+            'name = "lake.db.flights"',
+            'format = "hudi"',
+            ":7: table.format = 'hudi': input should be 'iceberg', 'delta'",
+        ),
+        ("[table]", '[trigger]\ninterval = "soon"\n[table]', ":7: trigger.interval = 'soon': expected a time such as"),
+        (
+            "[table]",
+            '[decode]\nformat = "json"\n[table]',
+            ":7: decode.format: values in json need either a schema_file",
+        ),
+        ("[table]", "[watermark]\n[table]", ":6: watermark.delay is missing"),
+        ('checkpoint = "checkpoint"', "", ":1: checkpoint is missing"),
+        ("topics", "starting_offsets = 'x'\ntopics", ":4: source.starting_offsets = 'x': input should be 'earliest'"),
+        ("[table]", "[compress]\n[table]", ":6: compress is not a setting; the file takes: name, checkpoint, source"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(old: str, new: str, words: str) -> None:
+    text = SMALL.replace(old, new)
+    with pytest.raises(PipelineError) as caught:
+        parse_pipeline(text, FILE)
+    assert f"{FILE}{words}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="No such file"):
+        read_pipeline(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(PipelineError, match="not a text in UTF-8"):
+        read_pipeline(tmp_path / "binary.toml")
