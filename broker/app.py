@@ -10,14 +10,14 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import structlog
 
 from broker.admin_http import AdminServer
-from broker.cleaning import KafkaBatches, clean_policies
+from broker.cleaning import KafkaBatches, clean_policies, history_of
 from broker.datadir import DataDirError, DataDirLock
 from broker.dispatch import Dispatcher
 from broker.fetch_sessions import FetchSessions
@@ -39,6 +39,7 @@ from compaction.cleaner import Cleaning
 from compaction.node import CompactionNode
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
+from compaction.transactions import AbortedRange
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, NodeInfo
@@ -176,6 +177,12 @@ class RunningNode:
             new_writer_id=lambda: uuid.uuid4().hex,
         )
 
+    def _vacate(self, stream_id: int, vacated: Sequence[AbortedRange]) -> None:
+        """Compaction has left only the markers of aborted transactions."""
+        for partition in self.node.topics.led_partitions():
+            if partition.stream.stream_id == stream_id:
+                partition.vacate(vacated)
+
     def _make_compaction(self) -> None:
         node, settings = self.node, self.settings
         self.compaction_node = CompactionNode(
@@ -192,7 +199,10 @@ class RunningNode:
             now_ms=now_ms,
             new_writer_id=lambda: uuid.uuid4().hex,
             cleaning=Cleaning(
-                KafkaBatches(), lambda: clean_policies([topic.info for topic in node.topics], self.settings)
+                KafkaBatches(),
+                lambda: clean_policies([topic.info for topic in node.topics], self.settings),
+                history_of,
+                self._vacate,
             ),
             on_replaced=node.storage.invalidate,
         )

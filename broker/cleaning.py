@@ -3,55 +3,115 @@
 Compaction (`compaction.cleaner`) decides which records stay; it sees payloads only through `KafkaBatches`.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from broker.configs import TOPIC_CONFIGS, default_value, parse_topic_config
+from broker.partition import decode_snapshot
 from broker.settings import Settings
-from compaction.cleaner import CleanPolicy, RecordInfo
-from protocol.batch import HEADER, TIMESTAMP_TYPE_MASK, parse_batch, seal
+from compaction.cleaner import NO_HORIZON, BatchInfo, CleanPolicy, RecordInfo
+from compaction.transactions import AbortedRange, History, LastBatch, Marker
+from protocol.batch import (
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    parse_batch,
+    seal,
+)
 from protocol.errors import KafkaError
-from protocol.records import build_batch, decode_records
+from protocol.records import ControlType, build_batch, control_type, decode_records
 from s3stream.catalog.interface import TopicInfo
+from s3stream.model import StreamInfo
 from wal.interface import Buffer
+
+_MARKERS: Mapping[int, Marker] = {ControlType.ABORT: Marker.ABORT, ControlType.COMMIT: Marker.COMMIT}
+_KEPT_ATTRIBUTES = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
 
 class KafkaBatches:
     """Batches of format v2, in any codec."""
 
-    def records(self, payload: Buffer) -> Sequence[RecordInfo] | None:
-        """The records of a batch; None for what stays as it is: transactions' data, markers, what cannot be read.
+    def describe(self, payload: Buffer) -> BatchInfo | None:
+        """What a batch holds; None when it cannot be read.
 
         A topic that was not compacted yet takes batches whose records are none; they must not end compaction.
         """
         header = parse_batch(payload)
-        if header.is_control or header.is_transactional:
-            return None
+        marker = None
         try:
             records = decode_records(payload)
+            if header.is_control and records:
+                marker = _MARKERS.get(control_type(records[0]), Marker.OTHER)
         except KafkaError:
             return None
-        return [RecordInfo(each.offset, each.key, each.value is None, each.timestamp_ms) for each in records]
+        data = () if header.is_control else records
+        return BatchInfo(
+            [RecordInfo(each.offset, each.key, each.value is None, each.timestamp_ms) for each in data],
+            header.last_offset,
+            header.producer_id,
+            header.producer_epoch,
+            header.is_transactional,
+            header.is_control,
+            marker,
+            header.base_timestamp if header.attributes & DELETE_HORIZON_MASK else NO_HORIZON,
+        )
 
-    def keep(self, payload: Buffer, offsets: Container[int]) -> Buffer:
-        """The batch with only the records at `offsets`, as Apache Kafka's cleaner leaves it.
+    def rewrite(self, payload: Buffer, offsets: AbstractSet[int] | None, delete_horizon_ms: int) -> Buffer:
+        """The batch with only the records at `offsets` (None: all), as Apache Kafka's cleaner leaves it.
 
-        Base and last offset stay, so that consumers step over what is gone; so do producer, sequence, and codec.
+        Base and last offset stay, so that consumers step over what is gone; so do producer, sequence, and codec. A
+        delete horizon takes the place of the base timestamp (KIP-534). Without records only the header is left.
         """
         header = parse_batch(payload)
+        if offsets is not None and not offsets:
+            return _empty(header)
+        records = decode_records(payload)
         batch = build_batch(
-            [record for record in decode_records(payload) if record.offset in offsets],
+            records if offsets is None else [record for record in records if record.offset in offsets],
             base_offset=header.base_offset,
             leader_epoch=header.partition_leader_epoch,
             compression=header.compression,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
-            attributes=header.attributes & TIMESTAMP_TYPE_MASK,
+            attributes=header.attributes & _KEPT_ATTRIBUTES | (DELETE_HORIZON_MASK if delete_horizon_ms >= 0 else 0),
+            base_timestamp=delete_horizon_ms if delete_horizon_ms >= 0 else None,
         )
         made = parse_batch(batch)
         HEADER.pack_into(batch, 0, *made._replace(last_offset_delta=header.last_offset_delta))
         seal(batch)
         return batch
+
+
+def _empty(header: BatchHeader) -> bytearray:
+    """A header without records: it keeps a producer's sequence, or the end of the log."""
+    made = header._replace(
+        length=HEADER_BYTES - LOG_OVERHEAD_BYTES,
+        attributes=header.attributes & _KEPT_ATTRIBUTES,
+        base_timestamp=header.max_timestamp,
+        record_count=0,
+    )
+    batch = bytearray(HEADER.pack(*made))
+    seal(batch)
+    return batch
+
+
+def history_of(info: StreamInfo) -> History:
+    """The transactions and producers of a partition, out of its snapshot. Raises CorruptObject."""
+    _, _, transactions, producers = decode_snapshot(info.stream_id, info.snapshot)
+    return History(
+        transactions.last_stable_offset(info.end_offset),
+        [AbortedRange(*entry[:3]) for entry in transactions.aborted],
+        {
+            producer_id: LastBatch(entry.batches[-1].end_offset - 1 if entry.batches else -1, entry.epoch)
+            for producer_id, entry in producers.entries.items()
+        },
+    )
 
 
 def clean_policies(topics: Iterable[TopicInfo], settings: Settings) -> Mapping[int, CleanPolicy]:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from compaction.cleaner import CLEANED, Cleaner, Cleaning, CleanPlan, KeyMap, plan_cleaning
-from compaction.node import CompactionNode, Drafts
+from compaction.node import CompactionNode, Drafts, born_ms
 from compaction.plan import Read, cut_read
 from compaction.proof import prove_coverage
 from compaction.stream_plan import live_entries
@@ -16,6 +18,11 @@ from s3stream.object.format import decode_block
 from s3stream.object.reader import ObjectIndex
 from s3stream.object.writer import ObjectWriter
 
+PAYLOAD_BYTES_PER_TURN = 32 * 1024
+"""Longer batches are decoded and rewritten beside the event loop."""
+
+T = TypeVar("T")
+
 
 async def plan_cleanings(node: CompactionNode, cleaning: Cleaning, *, full: bool) -> list[CleanPlan]:
     """The streams of the node that are due, or `full`: have anything dirty. Reads only the catalog."""
@@ -25,11 +32,13 @@ async def plan_cleanings(node: CompactionNode, cleaning: Cleaning, *, full: bool
     for stream_id, info in streams.items():
         if info.node_id != node.node_id:
             continue
+        # After the stream's state: what is not in that yet lies past its end, and is not cleaned.
         objects = await node.catalog.list_stream_objects(stream_id)
         if any(each.object.object_id in node.left_alone for each in objects):
             continue
         policy = replace(policies[stream_id], dirty_ratio_min=0.0) if full else policies[stream_id]
-        plan = plan_cleaning(stream_id, info.start_offset, objects, policy, node.now_ms())
+        history = cleaning.history(info)
+        plan = plan_cleaning(info, objects, policy, history, node.now_ms(), born_ms=lambda each: born_ms(each.object))
         if plan is not None:
             plans.append(plan)
     return plans
@@ -45,22 +54,25 @@ async def execute_cleaning(
 ) -> Sequence[NewObject]:
     """Clean and commit; returns the outputs. Raises BadInput, StoreError, CatalogError, CoverageError."""
     node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
+    codec = cleaning.codec
     indexes = [await node.read_index(location.object) for location in plan.objects]
-    newest = KeyMap(node.settings.clean_keys_bytes_max)
+    newest = KeyMap(node.settings.clean_keys_bytes_max, plan.history.aborted)
     async for batch in _batches(node, plan, indexes, throttle, from_offset=plan.dirty_start):
-        records = cleaning.codec.records(batch.payload)
-        if records is not None and not newest.add(batch, records):
+        info = await _beside(batch, partial(codec.describe, batch.payload))
+        if info is not None and not newest.add(batch, info):
             break
-        await asyncio.sleep(0)
     end_offset = newest.end_offset if newest.end_offset >= 0 else plan.objects[-1].range.end_offset
-    cleaner = Cleaner(plan, newest, cleaning.codec, end_offset=end_offset, now_ms=node.now_ms())
+    cleaner = Cleaner(plan, newest, codec, end_offset=end_offset, now_ms=node.now_ms())
     outputs = _Outputs(node, plan.objects[0].object.store)
+
+    def clean(batch: StreamBatch) -> StreamBatch | None:
+        return cleaner.clean(batch, codec.describe(batch.payload))
+
     try:
         async for batch in _batches(node, plan, indexes, throttle, from_offset=plan.stream_start):
-            kept = cleaner.clean(batch)
+            kept = await _beside(batch, partial(clean, batch))
             if kept is not None:
                 await outputs.write(kept, cleaned=kept.end_offset <= end_offset)
-            await asyncio.sleep(0)
         await outputs.finish()
         live = [location.range for location in plan.objects]
         prove_coverage(live, outputs.made, {plan.stream_id: plan.stream_start})
@@ -70,9 +82,20 @@ async def execute_cleaning(
     finally:
         await outputs.abort()
     await outputs.drafts.commit([location.object.object_id for location in plan.objects], outputs.made)
+    if cleaner.vacated:
+        cleaning.on_vacated(plan.stream_id, cleaner.vacated)
     node.stats.streams_cleaned += 1
     node.stats.records_removed += cleaner.records_removed
     return outputs.made
+
+
+async def _beside(batch: StreamBatch, work: Callable[[], T]) -> T:
+    """Do a batch's work so that the event loop does not wait long for it."""
+    if batch.size_bytes > PAYLOAD_BYTES_PER_TURN:
+        return await asyncio.to_thread(work)
+    done = work()
+    await asyncio.sleep(0)
+    return done
 
 
 async def _batches(

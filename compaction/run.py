@@ -61,9 +61,7 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     live, stream_ids = await asyncio.to_thread(_live_ranges, located)
     streams = await node.catalog.get_streams(stream_ids)
     starts = {stream_id: info.start_offset for stream_id, info in streams.items()}
-    # Log compaction works on stream objects: when all is wanted, its streams do not wait for their size or age.
-    by_key = node.cleaning.policies() if full and node.cleaning is not None else {}
-    survey = Survey(starts, by_key)
+    survey = Survey(starts, _wanted_alone(node, full=full))
     for source in sources:
         # An object may have been destroyed since it was listed.
         if source.object_id in located:
@@ -75,6 +73,15 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     young = [source.born_ms for source in survey.sources if now_ms - source.born_ms < node.settings.force_split_ms]
     inputs = [info for info in infos if info.object_id in chosen]
     return SetPlan(store, inputs, survey, starts, live, min(young, default=now_ms))
+
+
+def _wanted_alone(node: CompactionNode, *, full: bool) -> set[int]:
+    """Streams that do not wait for their size or age: log compaction, which works on stream objects, wants them."""
+    if node.cleaning is None:
+        return set()
+    policies = node.cleaning.policies()
+    patience_ms = node.settings.force_split_ms
+    return {stream_id for stream_id, policy in policies.items() if full or policy.lag_ms_max < patience_ms}
 
 
 def _live_ranges(located: Mapping[int, Sequence[RangeLocation]]) -> tuple[list[StreamRange], list[int]]:
@@ -169,8 +176,9 @@ class Names:
 
     def __init__(self, node: CompactionNode, plan: SetPlan, drafts: Drafts) -> None:
         self._drafts = drafts
-        self._writer_id = node.new_writer_id()
-        self._set_writer_id = labelled_writer_id(self._writer_id, plan.born_ms)
+        writer_id = node.new_writer_id()
+        self._writer_id = labelled_writer_id(writer_id, min(map(born_ms, plan.inputs)))
+        self._set_writer_id = labelled_writer_id(writer_id, plan.born_ms)
         self._set: dict[tuple[ObjectKind, int], OutputId] = {}
 
     async def prepare(self, iteration: Iteration) -> Ids:

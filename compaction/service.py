@@ -209,8 +209,9 @@ class CompactionService:
 
             try:
                 await self._compact_sets(full=full, report=note, errors=errors)
-                await self._compact_streams(full=full, report=note, errors=errors)
+                # Before the second level, which then need not join what is cleaned anyway.
                 await self._clean_streams(full=full, report=note, errors=errors)
+                await self._compact_streams(full=full, report=note, errors=errors)
             finally:
                 self.progress = None
             counts = await node.catalog.count_objects()

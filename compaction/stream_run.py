@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from itertools import dropwhile
 
+from compaction.cleaner import is_cleaned, is_young
 from compaction.join import Joined, StreamGroup, execute_join, survey_join
-from compaction.node import CompactionNode, Drafts
+from compaction.node import CompactionNode, Drafts, born_ms, labelled_writer_id
 from compaction.proof import prove_coverage, prove_totals
 from compaction.stream_plan import plan_groups
 from compaction.throttle import Throttle, yield_to_uploads
@@ -18,16 +20,20 @@ async def plan_streams(node: CompactionNode, *, full: bool) -> list[StreamGroup]
     settings = node.settings
     # A lone object may be worth rewriting for what lies before the stream's start.
     stream_ids = await node.catalog.list_compactable_streams(node.node_id, objects_min=1, limit=settings.streams_max)
-    # Log compaction joins what it cleans.
     by_key = node.cleaning.policies() if node.cleaning is not None else {}
-    stream_ids = [stream_id for stream_id in stream_ids if stream_id not in by_key]
     groups: list[StreamGroup] = []
     streams = await node.catalog.get_streams(stream_ids)
     for stream_id in stream_ids:
         if stream_id not in streams:
             continue
         start = streams[stream_id].start_offset
-        for objects in _readable(await node.catalog.list_stream_objects(stream_id), node.left_alone):
+        found = await node.catalog.list_stream_objects(stream_id)
+        if stream_id in by_key:
+            # Log compaction joins what it cleans, and must know it again. What is too young for it would look young
+            # for longer. What is between, because too little is dirty, is joined here.
+            policy, now_ms = by_key[stream_id], node.now_ms()
+            found = [each for each in dropwhile(is_cleaned, found) if not is_young(each, policy, now_ms)]
+        for objects in _readable(found, node.left_alone):
             groups += [
                 StreamGroup(stream_id, start, group) for group in plan_groups(objects, start, settings, full=full)
             ]
@@ -61,7 +67,8 @@ async def execute_group(
         return None
     node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
     drafts = Drafts(node, store)
-    (output,) = await drafts.prepare(1, node.new_writer_id())
+    oldest_ms = min(born_ms(location.object) for location in group.objects)
+    (output,) = await drafts.prepare(1, labelled_writer_id(node.new_writer_id(), oldest_ms))
     try:
         joined = await execute_join(join, output, workshop)
     except StorageError:

@@ -158,13 +158,16 @@ def build_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
+    base_timestamp: int | None = None,
 ) -> bytearray:
     """One batch of at least one record. A record without an offset gets the one after its predecessor's.
 
-    `attributes` adds to those of the compression: `TRANSACTIONAL_MASK`, `CONTROL_MASK`.
+    `attributes` adds to those of the compression: `TRANSACTIONAL_MASK`, `CONTROL_MASK`. `base_timestamp` is what record
+    times are told by, the first one's unless given.
     """
     assert records, "a batch holds at least one record"
-    base_timestamp = records[0].timestamp_ms
+    if base_timestamp is None:
+        base_timestamp = records[0].timestamp_ms
     body = bytearray()
     delta = -1
     for record in records:

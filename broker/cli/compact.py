@@ -166,7 +166,7 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
     from broker.app import now_ms
-    from broker.cleaning import KafkaBatches, clean_policies
+    from broker.cleaning import KafkaBatches, clean_policies, history_of
     from broker.datadir import DataDirLock
     from broker.stores import make_stores
     from compaction.cleaner import Cleaning
@@ -207,7 +207,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
             node_epoch=epoch,
             now_ms=now_ms,
             new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
-            cleaning=Cleaning(KafkaBatches(), lambda: policies),
+            cleaning=Cleaning(KafkaBatches(), lambda: policies, history_of),
         )
         service = CompactionService(node)
         if plan_only:

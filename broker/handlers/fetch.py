@@ -18,6 +18,8 @@ from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.partition import Partition
+from broker.transactions.in_partition import Aborted
+from protocol.batch import parse_batch
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import (
     KEY,
@@ -360,5 +362,18 @@ def _aborted(read: _Read, partition: Partition) -> list[AbortedTransaction]:
     """The aborted transactions among what was read: the client leaves their records out."""
     if not read.batches:
         return []
-    found = partition.transactions.aborted_between(read.target.fetch_offset, read.batches[-1].end_offset)
-    return [AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset) for entry in found]
+    transactions = partition.transactions
+    return [
+        AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+        for entry in transactions.aborted_between(read.target.fetch_offset, read.batches[-1].end_offset)
+        if not transactions.is_vacated(entry) or _is_among(entry, read.batches)
+    ]
+
+
+def _is_among(entry: Aborted, batches: Sequence[StreamBatch]) -> bool:
+    """Whether a batch holds data of the transaction."""
+    for batch in batches:
+        header = parse_batch(batch.payload)
+        if header.producer_id == entry.producer_id and entry.first_offset <= header.base_offset < entry.last_offset:
+            return True
+    return False

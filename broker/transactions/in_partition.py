@@ -5,7 +5,8 @@ with the marker its coordinator writes. What is kept true:
 
 - The last stable offset never passes the first offset of a transaction whose marker is not durable, so a reader of
   committed data sees nothing whose fate could still change, and the offset never goes backwards, not in a crash either.
-- An aborted transaction is remembered as long as one of its records may be read: a reader drops them by it.
+- An aborted transaction is remembered as long as one of its records may be read: a reader drops them by it. Of one
+  whose records compaction has removed, snapshots know nothing.
 
 The state is part of the partition's snapshot; what lies past a snapshot is replayed.
 """
@@ -13,7 +14,7 @@ The state is part of the partition's snapshot; what lies past a snapshot is repl
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,17 +65,25 @@ class PartitionTransactions:
     """In the order of last offsets."""
     _coordinator_epochs: dict[int, int]
     """Epoch of the coordinator that wrote a producer's last marker."""
+    _vacated: dict[Aborted, int]
+    """Those of the aborted whose data compaction has removed, and since when. Only caches may still hold some."""
 
     def __init__(self) -> None:
         self._open = {}
         self._ended = deque()
         self._aborted = []
         self._coordinator_epochs = {}
+        self._vacated = {}
 
     @property
     def open(self) -> Mapping[int, OpenTransaction]:
         """The transactions without a marker, by producer id."""
         return self._open
+
+    @property
+    def aborted(self) -> Sequence[Aborted]:
+        """The aborted transactions that are remembered, in the order of their markers."""
+        return self._aborted
 
     @property
     def aborted_count(self) -> int:
@@ -110,6 +119,13 @@ class PartitionTransactions:
                 yield entry
             if entry.last_stable_offset >= end_offset:
                 return
+
+    def is_vacated(self, entry: Aborted) -> bool:
+        """Whether compaction has removed the data: a reader must be told only when a cache gave it some all the same.
+
+        Its marker may be gone, too, and then the reader would leave out what the producer wrote later.
+        """
+        return entry in self._vacated
 
     # checks
 
@@ -168,7 +184,24 @@ class PartitionTransactions:
     def trim(self, log_start_offset: int) -> None:
         """Forget aborted transactions that lie before the log's start."""
         at = bisect_left(self._aborted, log_start_offset, key=lambda entry: entry.last_offset)
+        for entry in self._aborted[:at]:
+            self._vacated.pop(entry, None)
         del self._aborted[:at]
+
+    def vacate(self, vacated: Iterable[tuple[int, int, int]], now_ms: int) -> None:
+        """Nothing but the markers of these (producer, first offset, marker's offset) is left in objects."""
+        wanted = set(vacated)
+        for entry in self._aborted:
+            if entry[:3] in wanted:
+                self._vacated.setdefault(entry, now_ms)
+
+    def forget_vacated(self, before_ms: int, is_cached: Callable[[int], bool]) -> None:
+        """Forget those vacated before then whose marker, and so all of them, `is_cached` does not find in a cache."""
+        gone = {
+            entry for entry, since in self._vacated.items() if since <= before_ms and not is_cached(entry.last_offset)
+        }
+        self._aborted = [entry for entry in self._aborted if entry not in gone]
+        self._vacated = {entry: since for entry, since in self._vacated.items() if entry not in gone}
 
     def keep_producers(self, producer_ids: Mapping[int, object]) -> None:
         """Forget what belongs to producers that are no longer known; open transactions are never forgotten."""
@@ -179,9 +212,10 @@ class PartitionTransactions:
 
     def encode(self) -> bytes:
         """The state as bytes: three counts, then open and aborted transactions and coordinator epochs; big endian."""
-        parts = [_COUNTS.pack(len(self._open), len(self._aborted), len(self._coordinator_epochs))]
+        aborted = [entry for entry in self._aborted if entry not in self._vacated]
+        parts = [_COUNTS.pack(len(self._open), len(aborted), len(self._coordinator_epochs))]
         parts.extend(_OPEN.pack(producer_id, *entry) for producer_id, entry in self._open.items())
-        parts.extend(_ABORTED.pack(*entry) for entry in self._aborted)
+        parts.extend(_ABORTED.pack(*entry) for entry in aborted)
         parts.extend(_COORDINATOR.pack(*item) for item in self._coordinator_epochs.items())
         return b"".join(parts)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,14 +11,15 @@ from typing import cast
 import pytest
 
 from broker.cleaning import KafkaBatches
-from compaction.cleaner import Cleaner, Cleaning, CleanPlan, CleanPolicy, KeyMap, RecordInfo, plan_cleaning
+from compaction.cleaner import BatchInfo, Cleaner, Cleaning, CleanPlan, CleanPolicy, KeyMap, RecordInfo, plan_cleaning
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
-from protocol.batch import TRANSACTIONAL_MASK, check_crc, parse_batch
+from compaction.transactions import History
+from protocol.batch import HEADER_BYTES, check_crc, parse_batch, seal
 from protocol.compression import Compression
 from protocol.records import Record, build_batch, decode_records
 from s3stream.catalog.interface import Catalog
-from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamBatch, StreamRange
+from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamBatch, StreamInfo, StreamRange
 from s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cluster import Cluster, cluster
 from tests.compaction.test_run import Crash, CrashingCatalog, Steps, every_object_is_accounted_for
@@ -93,13 +95,11 @@ async def test_the_newest_record_of_each_key_stays(some: Cluster) -> None:
     last = kafka_batch(some, stream, [(b"b", b"4"), (b"b", b"5")])
     await some.upload((SO, [first, second]), (SO, [third, last]))
     summary = await service_for(some, stream).run_once()
-    assert (summary.streams_cleaned, summary.records_removed, summary.so_after) == (1, 4, 1)
-    # The last batch stays as it is.
+    assert (summary.streams_cleaned, summary.records_removed, summary.so_after) == (1, 5, 1)
     assert await table(some, stream) == [
         (2, b"c", b"1"),
         (5, None, b"no key"),
         (6, b"a", b"3"),
-        (7, b"b", b"4"),
         (8, b"b", b"5"),
     ]
     batches = (await some.contents())[stream]
@@ -154,18 +154,22 @@ async def test_tombstones_go_after_their_time_and_not_before(some: Cluster) -> N
     assert [each[1] for each in await table(some, stream)] == [b"b", b"z", b"y", b"x"]
 
 
-async def test_a_tombstone_stays_behind_a_transaction_that_may_hold_its_key(some: Cluster) -> None:
+async def test_a_tombstone_stays_behind_what_cannot_be_read(some: Cluster) -> None:
     (stream,) = await some.start(1)
     service = service_for(some, stream)
-    inside = kafka_batch(some, stream, [(b"a", b"1")], attributes=TRANSACTIONAL_MASK)
+    inside = kafka_batch(some, stream, [(b"a", b"1")])
+    payload = bytearray(inside.payload)
+    payload[HEADER_BYTES] = 0xFF
+    seal(payload)
     dead = kafka_batch(some, stream, [(b"a", None)])
-    await some.upload((SO, [inside, dead, kafka_batch(some, stream, [(b"z", b"1")])]))
+    await some.upload((SO, [inside._replace(payload=payload), dead, kafka_batch(some, stream, [(b"z", b"1")])]))
+    for key in (b"y", b"x"):
+        await service.run_once()
+        some.clock.now += 1001
+        await some.upload((SO, [kafka_batch(some, stream, [(key, b"1")])]))
     await service.run_once()
-    some.clock.now += 1001
-    await some.upload((SO, [kafka_batch(some, stream, [(b"y", b"1")])]))
-    await service.run_once()
-    found = [each[1:] for each in await table(some, stream)]
-    assert found == [(b"a", b"1"), (b"a", None), (b"z", b"1"), (b"y", b"1")], "the value would be back without it"
+    batches = (await some.contents())[stream]
+    assert [batch.record_count for batch in batches] == [1] * 5, "the value would be back without the tombstone"
 
 
 async def test_young_data_is_left_alone(some: Cluster) -> None:
@@ -178,15 +182,6 @@ async def test_young_data_is_left_alone(some: Cluster) -> None:
     some.clock.now += 1
     assert (await service.run_once()).records_removed == 4
     assert await table(some, stream) == [(4, b"a", b"4"), (5, b"a", b"new")]
-
-
-async def test_transactions_stay_as_they_are(some: Cluster) -> None:
-    (stream,) = await some.start(1)
-    inside = kafka_batch(some, stream, [(b"a", b"1")], attributes=TRANSACTIONAL_MASK)
-    after = [kafka_batch(some, stream, [(b"a", b"%d" % at)]) for at in (2, 3, 4)]
-    await some.upload((SO, [inside, *after]))
-    assert (await service_for(some, stream).run_once()).records_removed == 2
-    assert [each[2] for each in await table(some, stream)] == [b"1", b"4"]
 
 
 async def test_more_keys_than_memory_are_cleaned_piece_by_piece(some: Cluster) -> None:
@@ -250,8 +245,11 @@ def located(
     return RangeLocation(StreamRange(1, start, end, end - start, size, 0), info)
 
 
-def planned(*objects: RangeLocation, now_ms: int = 0) -> tuple[list[int], int] | None:
-    plan = plan_cleaning(1, 0, objects, POLICY, now_ms)
+def planned(
+    *objects: RangeLocation, now_ms: int = 0, start: int = 0, stable: int = 1 << 60
+) -> tuple[list[int], int] | None:
+    info = StreamInfo(1, 1, 1, start, 1 << 60, b"")
+    plan = plan_cleaning(info, objects, POLICY, History(stable), now_ms)
     return None if plan is None else ([each.object.object_id for each in plan.objects], plan.dirty_start)
 
 
@@ -264,19 +262,24 @@ def test_planning() -> None:
     assert planned(clean, located(2, 10, 20, size=99), now_ms=4_999) is None
     assert planned(clean, located(2, 10, 20, size=99), now_ms=5_000) == ([1, 2], 10)
     assert planned(clean, now_ms=5_000) is None
-    assert planned(dirty) == ([2], 10)
+    assert planned(dirty, start=10) == ([2], 10)
     # What was cleaned after something dirty counts as dirty; a gap ends the run.
     assert planned(located(1, 0, 10), located(2, 10, 20, writer="w.cleaned")) == ([1, 2], 0)
     assert planned(located(1, 0, 10), located(2, 11, 20)) == ([1], 0)
+    # Nothing past the last stable offset, and nothing while the stream's first data is not in a stream object.
+    assert planned(located(1, 0, 10), located(2, 10, 20), stable=19) == ([1], 0)
+    assert planned(located(1, 0, 10), stable=9) is None
+    assert planned(located(1, 1, 10)) is None
+    assert planned(located(1, 1, 10), start=1) == ([1], 1)
 
 
 def test_the_key_map_is_bounded() -> None:
     newest = KeyMap(400)
     batches = [StreamBatch(1, at, at + 1, 1, 0, b"") for at in range(4)]
-    assert newest.add(batches[0], [RecordInfo(0, b"a", False, 0)])
-    assert newest.add(batches[1], [RecordInfo(1, b"b" * 100, False, 0)])
-    assert newest.add(batches[2], [RecordInfo(2, None, False, 0)])
-    assert not newest.add(batches[3], [RecordInfo(3, b"c", False, 0)])
+    assert newest.add(batches[0], BatchInfo([RecordInfo(0, b"a", False, 0)], 0))
+    assert newest.add(batches[1], BatchInfo([RecordInfo(1, b"b" * 100, False, 0)], 1))
+    assert newest.add(batches[2], BatchInfo([RecordInfo(2, None, False, 0)], 2))
+    assert not newest.add(batches[3], BatchInfo([RecordInfo(3, b"c", False, 0)], 3))
     assert newest.end_offset == 3
     assert not newest.is_newest(RecordInfo(0, b"b" * 100, False, 0))
     assert newest.is_newest(RecordInfo(1, b"b" * 100, False, 0))
@@ -292,20 +295,24 @@ def test_offsets_far_apart_are_covered() -> None:
     ]
 
     class Codec:
-        def records(self, payload: Buffer) -> Sequence[RecordInfo]:
+        def describe(self, payload: Buffer) -> BatchInfo:
             at = int(bytes(payload))
-            return [RecordInfo(batches[at].base_offset, b"k", False, 0)]
+            return BatchInfo([RecordInfo(batches[at].base_offset, b"k", False, 0)], batches[at].end_offset - 1)
 
-        def keep(self, payload: Buffer, offsets: Container[int]) -> Buffer:
+        def rewrite(self, payload: Buffer, offsets: AbstractSet[int] | None, delete_horizon_ms: int) -> Buffer:
             raise AssertionError("no batch is cut")
 
     codec = Codec()
     newest = KeyMap(1 << 20)
     for batch in batches:
-        newest.add(batch, codec.records(batch.payload))
-    plan = CleanPlan(1, 0, [located(1, 0, far + 1)], 0, POLICY)
+        newest.add(batch, codec.describe(batch.payload))
+    plan = CleanPlan(1, 0, [located(1, 0, far + 1)], 0, POLICY, History(far + 1))
     cleaner = Cleaner(plan, newest, codec, end_offset=far + 1, now_ms=0)
-    assert [cleaner.clean(batch) for batch in batches] == [None, None, batches[2]._replace(base_offset=0)]
+    assert [cleaner.clean(batch, codec.describe(batch.payload)) for batch in batches] == [
+        None,
+        None,
+        batches[2]._replace(base_offset=0),
+    ]
 
 
 @pytest.mark.slow
