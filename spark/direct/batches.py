@@ -1,0 +1,252 @@
+"""From blocks of an object to Arrow batches of records: checks, chooses, unfolds, decodes, and builds the columns.
+
+Works on a whole read at a time: the heads of all its batches are looked at as arrays, those that nobody wants (markers,
+aborted transactions, other offsets, too old) are left out before their records are touched, and the records of all
+others are decoded together. Uncompressed ones are decoded where they lie.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from protocol.batch import (
+    CONTROL_MASK,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+)
+from protocol.compression import compression_of, decompress
+from s3stream.errors import CorruptObject
+from s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, BLOCK_MAGIC, IndexEntry, check_block, corrupt
+from spark.direct.records import (
+    Bodies,
+    Bools,
+    Bytes,
+    Int64s,
+    Records,
+    decode_records,
+    gather,
+    gather_headers,
+    repeat_text,
+    timestamps,
+)
+from spark.direct.transactions import Aborted
+
+UNFOLDED_BYTES_MAX: Final = 16 << 20
+"""Compressed batches are unfolded up to so much (or one batch) at a time."""
+COMPRESSION_MASK: Final = 7
+INT64_MAX: Final = 2**63 - 1
+ROWS_MAX: Final = 131_072
+"""Rows of one Arrow batch: what Spark holds of a task at a time."""
+
+_BLOCK_BATCH = np.dtype([("base", "<i8"), ("end", "<i8"), ("timestamp", "<i8"), ("count", "<u4"), ("bytes", "<u4")])
+_BATCH_HEAD = np.dtype([
+    ("base_offset", ">i8"), ("length", ">i4"), ("epoch", ">i4"), ("magic", "i1"), ("crc", ">u4"),
+    ("attributes", ">i2"), ("last_delta", ">i4"), ("base_timestamp", ">i8"), ("max_timestamp", ">i8"),
+    ("producer_id", ">i8"), ("producer_epoch", ">i2"), ("sequence", ">i4"), ("count", ">i4"),
+])  # fmt: skip
+
+assert _BLOCK_BATCH.itemsize == BATCH_HEADER.size, "as s3stream.object.format has it"
+assert _BATCH_HEAD.itemsize == HEADER_BYTES, "as protocol.batch has it"
+
+
+class Wanted(NamedTuple):
+    """Which records of a partition a task reads."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    aborted: Sequence[Aborted] = ()
+    """Empty where uncommitted records are read, too."""
+
+
+class Block(NamedTuple):
+    """A block in a read, and for what it was read."""
+
+    entry: IndexEntry
+    start: int
+    """Its position in the read."""
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """The batches of a read, one array element each."""
+
+    start: Int64s
+    """Where the batch begins in the read."""
+    end: Int64s
+    source: Int64s
+    """Index of its block."""
+    fields: Any
+    """Kafka's batch headers."""
+
+
+class BatchReader:
+    """Makes Arrow batches of the columns of `schema` (names as the Kafka source has them)."""
+
+    def __init__(self, schema: pa.Schema, *, timestamp_ms_min: int = -INT64_MAX) -> None:
+        """Batches whose records are all older than `timestamp_ms_min` are left out."""
+        self._schema = schema
+        self._timestamp_ms_min = timestamp_ms_min
+
+    def read(self, data: memoryview, blocks: Sequence[Block], *, where: str) -> Iterator[pa.RecordBatch]:
+        """The wanted records of the blocks of a read. Raises CorruptObject, KafkaError."""
+        heads = _read_heads(data, blocks, where)
+        keep = _choose(heads, blocks, self._timestamp_ms_min)
+        plain = keep & ((heads.fields["attributes"] & COMPRESSION_MASK) == 0)
+        if plain.any():
+            at = np.flatnonzero(plain)
+            bodies = _bodies(heads, at, heads.start[at] + HEADER_BYTES, heads.end[at])
+            yield from self._emit(data, bodies, blocks)
+        folded = np.flatnonzero(keep & ~plain)
+        begin = 0
+        while begin < len(folded):
+            at, buffer, bounds = _unfold(data, heads, folded[begin:])
+            yield from self._emit(buffer, _bodies(heads, at, bounds[:-1], bounds[1:]), blocks)
+            begin += len(at)
+
+    def _emit(self, data: Any, bodies: Bodies, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        """Decode batches, a bounded number of records at a time."""
+        array = np.frombuffer(data, np.uint8)
+        first = 0
+        total = np.cumsum(bodies.records)
+        while first < len(total):
+            done = int(total[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(total, done + ROWS_MAX, side="right")))
+            some = Bodies(*(column[first:end] for column in bodies))
+            yield from self._columns(data, array, some, blocks)
+            first = end
+
+    def _columns(self, data: Any, array: Bytes, bodies: Bodies, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        records = decode_records(array, bodies)
+        source = bodies.source[records.batch]
+        low = np.array([block.wanted.start_offset for block in blocks], np.int64)[source]
+        high = np.array([block.wanted.end_offset for block in blocks], np.int64)[source]
+        inside = (records.offset >= low) & (records.offset < high)
+        if not inside.all():
+            records = records.select(inside)
+            source = source[inside]
+        if not len(records):
+            return
+        columns = {field.name: self._column(field, data, records, bodies, blocks, source) for field in self._schema}
+        yield pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
+
+    def _column(
+        self, field: pa.Field, data: Any, records: Records, bodies: Bodies, blocks: Sequence[Block], source: Int64s
+    ) -> pa.Array:
+        match field.name:
+            case "key":
+                return gather(data, records.key_start, records.key_bytes, field.type)
+            case "value":
+                return gather(data, records.value_start, records.value_bytes, field.type)
+            case "topic":
+                names = list(dict.fromkeys(block.wanted.topic for block in blocks))
+                which = np.array([names.index(block.wanted.topic) for block in blocks], np.int64)
+                return repeat_text(names, which[source])
+            case "partition":
+                partitions = np.array([block.wanted.partition for block in blocks], np.int32)
+                return pa.array(partitions[source])
+            case "offset":
+                return pa.array(records.offset)
+            case "timestamp":
+                return timestamps(records, field.type)
+            case "timestampType":
+                return pa.array((bodies.append_time[records.batch] >= 0).astype(np.int32))
+            case _:
+                return gather_headers(records, bodies, field.type)
+
+
+def _read_heads(data: memoryview, blocks: Sequence[Block], where: str) -> _Heads:
+    """Check the blocks, and look at the heads of all their batches."""
+    starts: list[Int64s] = []
+    ends: list[Int64s] = []
+    counts: list[int] = []
+    for entry, start, _ in blocks:
+        block = data[start : start + entry.size_bytes]
+        check_block(block, entry, where=where)
+        magic, count, stream_id = BLOCK_HEADER.unpack_from(block, 0)
+        first = BLOCK_HEADER.size + count * BATCH_HEADER.size
+        if magic != BLOCK_MAGIC or stream_id != entry.stream_id or first > len(block):
+            expected = f"a block of stream {entry.stream_id}"
+            raise corrupt(where, entry.position, "block header", expected=expected, found=f"one of stream {stream_id}")
+        sizes = np.frombuffer(block, _BLOCK_BATCH, count, BLOCK_HEADER.size)["bytes"].astype(np.int64)
+        end = np.cumsum(sizes) + (start + first)
+        if count and end[-1] != start + len(block):
+            raise corrupt(where, entry.position, "end of the last batch", expected=len(block), found=end[-1] - start)
+        starts.append(end - sizes)
+        ends.append(end)
+        counts.append(count)
+    start_of, end_of = np.concatenate(starts), np.concatenate(ends)
+    if ((end_of - start_of) < HEADER_BYTES).any():
+        raise CorruptObject(f"object {where}: a batch shorter than a record batch's header")
+    array = np.frombuffer(data, np.uint8)
+    raw = array[start_of[:, None] + np.arange(HEADER_BYTES)]
+    fields = raw.view(_BATCH_HEAD).reshape(-1)
+    wrong = (fields["magic"] != MAGIC) | (fields["length"] + LOG_OVERHEAD_BYTES != end_of - start_of)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise CorruptObject(
+            f"object {where} at position {blocks[0].entry.position + int(start_of[at]) - blocks[0].start}: "
+            f"expected a record batch of {end_of[at] - start_of[at]} bytes, found magic {fields['magic'][at]} "
+            f"and length {fields['length'][at]}"
+        )
+    return _Heads(start_of, end_of, np.repeat(np.arange(len(blocks)), counts), fields)
+
+
+def _choose(heads: _Heads, blocks: Sequence[Block], timestamp_ms_min: int) -> Bools:
+    """Which batches can hold a wanted record."""
+    fields = heads.fields
+    base = fields["base_offset"].astype(np.int64)
+    last = base + fields["last_delta"]
+    low = np.array([block.wanted.start_offset for block in blocks], np.int64)[heads.source]
+    high = np.array([block.wanted.end_offset for block in blocks], np.int64)[heads.source]
+    keep: Bools = (last >= low) & (base < high) & ((fields["attributes"] & CONTROL_MASK) == 0) & (fields["count"] > 0)
+    if timestamp_ms_min > -INT64_MAX:
+        keep &= fields["max_timestamp"] >= timestamp_ms_min
+    transactional = (fields["attributes"] & TRANSACTIONAL_MASK) != 0
+    if not (keep & transactional).any():
+        return keep
+    by_wanted: dict[int, tuple[Wanted, list[int]]] = {}
+    for number, block in enumerate(blocks):
+        if block.wanted.aborted:
+            by_wanted.setdefault(id(block.wanted), (block.wanted, []))[1].append(number)
+    for wanted, numbers in by_wanted.values():
+        own = transactional & np.isin(heads.source, numbers)
+        for producer_id, first, end in wanted.aborted:
+            keep &= ~(own & (fields["producer_id"] == producer_id) & (base >= first) & (base < end))
+    return keep
+
+
+def _bodies(heads: _Heads, at: Int64s, start: Int64s, end: Int64s) -> Bodies:
+    fields = heads.fields[at]
+    stamped = (fields["attributes"] & TIMESTAMP_TYPE_MASK) != 0
+    return Bodies(
+        start,
+        end,
+        fields["count"].astype(np.int64),
+        fields["base_offset"].astype(np.int64),
+        fields["base_timestamp"].astype(np.int64),
+        np.where(stamped, fields["max_timestamp"], -1).astype(np.int64),
+        heads.source[at],
+    )
+
+
+def _unfold(data: memoryview, heads: _Heads, at: Int64s) -> tuple[Int64s, bytes, Int64s]:
+    """Unfold the first of the batches at `at`: which, their records one after the other, and where each begins."""
+    pieces: list[Any] = []
+    bounds = [0]
+    for number in at.tolist():
+        body = data[int(heads.start[number]) + HEADER_BYTES : int(heads.end[number])]
+        pieces.append(decompress(compression_of(int(heads.fields["attributes"][number])), body))
+        bounds.append(bounds[-1] + len(pieces[-1]))
+        if bounds[-1] >= UNFOLDED_BYTES_MAX:
+            break
+    buffer = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return at[: len(pieces)], buffer, np.array(bounds, np.int64)

@@ -1,0 +1,239 @@
+"""Finds out, on the driver, which offsets there are and which are wanted, and where they lie. Asks the catalog only.
+
+Committed data only: what is still in a node's log is in no object and is not there for this source. With
+`kafka.isolation.level=read_committed` the end is the last stable offset as of that commit.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from protocol.errors import KafkaError
+from protocol.records import decode_records
+from s3stream.catalog.interface import Catalog, TopicInfo
+from s3stream.model import RangeLocation, StreamInfo, object_key
+from s3stream.object.reader import decode_block, index_tail_bytes, read_index
+from s3stream.store.interface import ObjectStore
+from spark.direct.batches import Wanted
+from spark.direct.options import EARLIEST, LATEST, Bound, DataLossError, OptionError, ReadOptions
+from spark.direct.plan import Piece
+from spark.direct.transactions import Transactions, read_transactions
+
+RANGES_PAGE: Final = 1000
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the catalog knows of a partition."""
+
+    stream: StreamInfo
+    transactions: Transactions
+    start_offset: int
+    end_offset: int
+    """What may be read lies before: the committed end, or the last stable offset."""
+
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What planning asks."""
+
+    catalog: Catalog
+    stores: Mapping[str, ObjectStore]
+    cluster: str
+
+
+async def find_partitions(storage: Storage, options: ReadOptions) -> dict[TopicPartition, PartitionState]:
+    """The partitions that the options name, as of now. Raises OptionError, CorruptObject, CatalogError."""
+    found = {topic.name: topic for topic in await storage.catalog.list_topics()}
+    streams: dict[TopicPartition, int] = {}
+    for topic in _choose_topics(found, options):
+        indexes = [partition.index for partition in topic.partitions]
+        if options.assigned is not None:
+            indexes = list(options.assigned[topic.name])
+        for index in indexes:
+            if not 0 <= index < len(topic.partitions):
+                raise OptionError(f"assign: topic {topic.name} has no partition {index}")
+            streams[TopicPartition(topic.name, index)] = topic.partitions[index].stream_id
+    infos = await storage.catalog.get_streams(list(streams.values()))
+    states: dict[TopicPartition, PartitionState] = {}
+    for partition, stream_id in streams.items():
+        info = infos.get(stream_id)
+        if info is not None:
+            transactions = read_transactions(info)
+            end = transactions.stable_offset if options.committed else info.end_offset
+            states[partition] = PartitionState(info, transactions, info.start_offset, end)
+    return states
+
+
+def _choose_topics(found: Mapping[str, TopicInfo], options: ReadOptions) -> list[TopicInfo]:
+    if options.pattern is not None:
+        try:
+            pattern = re.compile(options.pattern)
+        except re.error as error:
+            raise OptionError(f"subscribePattern: {error}") from None
+        return [topic for name, topic in sorted(found.items()) if pattern.fullmatch(name) and not topic.internal]
+    missing = [name for name in options.topics if name not in found]
+    if missing:
+        raise OptionError(f"there is no topic {', '.join(missing)}")
+    return [found[name] for name in options.topics]
+
+
+async def resolve(
+    storage: Storage, states: Mapping[TopicPartition, PartitionState], bound: Bound, *, name: str
+) -> dict[TopicPartition, int]:
+    """The offset of each partition that a bound means. Raises OptionError, StorageError."""
+    resolved: dict[TopicPartition, int] = {}
+    named = bound.offsets or bound.timestamps_ms or {}
+    for topic, partitions in named.items():
+        for index in partitions:
+            if TopicPartition(topic, index) not in states:
+                raise OptionError(f"{name}: {topic} partition {index} is not among what is read")
+    for partition, state in states.items():
+        timestamp_ms = bound.timestamp_ms
+        if bound.timestamps_ms is not None:
+            timestamp_ms = bound.timestamps_ms.get(partition.topic, {}).get(partition.partition)
+        offset = bound.offset
+        if bound.offsets is not None:
+            offset = bound.offsets.get(partition.topic, {}).get(partition.partition, offset)
+        if timestamp_ms is not None:
+            found = await offset_for_time(storage, state, timestamp_ms)
+            if found is None and not bound.or_latest:
+                raise OptionError(
+                    f"{name}: no record of {partition.topic} partition {partition.partition} is of "
+                    f"{timestamp_ms} or later; {name.lower()}OffsetsByTimestampStrategy=latest would begin at the end"
+                )
+            offset = LATEST if found is None else found
+        if offset == EARLIEST:
+            offset = state.start_offset
+        elif offset == LATEST:
+            offset = state.end_offset
+        resolved[partition] = offset
+    return resolved
+
+
+async def offset_for_time(storage: Storage, state: PartitionState, timestamp_ms: int) -> int | None:
+    """The first committed record at or after a time. Raises StorageError."""
+    stream = state.stream
+    first = await storage.catalog.find_time(stream.stream_id, timestamp_ms)
+    if first is None:
+        return None
+    start = max(first.range.start_offset, stream.start_offset)
+    for location in await find_locations(storage.catalog, stream.stream_id, start, stream.end_offset):
+        if location.range.max_timestamp_ms >= timestamp_ms:
+            found = await _first_in_range(storage, location, max(start, location.range.start_offset), timestamp_ms)
+            if found is not None:
+                return min(found, state.end_offset)
+    return None
+
+
+async def _first_in_range(storage: Storage, location: RangeLocation, start: int, timestamp_ms: int) -> int | None:
+    info = location.object
+    store = storage.stores[info.store]
+    key = object_key(storage.cluster, info.object_id)
+    index = await read_index(store, key, index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes)
+    for entry in index.find(location.range.stream_id, start, location.range.end_offset):
+        if entry.max_timestamp_ms < timestamp_ms:
+            continue
+        data = await store.get(key, entry.position, entry.end_position)
+        for batch in decode_block(data, entry, where=f"{store.name}:{key}"):
+            if batch.max_timestamp_ms < timestamp_ms or batch.end_offset <= start:
+                continue
+            try:
+                records = decode_records(batch.payload)
+            except KafkaError:
+                return batch.base_offset  # as the node answers: the batch is the best there is
+            for record in records:
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start:
+                    return record.offset
+    return None
+
+
+async def find_locations(catalog: Catalog, stream_id: int, start: int, end: int) -> list[RangeLocation]:
+    """All ranges that overlap [start, end), in order."""
+    locations: list[RangeLocation] = []
+    while start < end:
+        page = await catalog.find_ranges(stream_id, start, end, limit=RANGES_PAGE)
+        if not page:
+            break
+        locations += page
+        start = page[-1].range.end_offset
+    return locations
+
+
+def check_bounds(
+    states: Mapping[TopicPartition, PartitionState],
+    start: Offsets,
+    end: Offsets,
+    *,
+    fail_on_data_loss: bool,
+) -> dict[TopicPartition, tuple[int, int]]:
+    """[start, end) of each partition, within what is there. Raises DataLossError for what is not."""
+    bounds: dict[TopicPartition, tuple[int, int]] = {}
+    for partition, until in {**dict.fromkeys(start, 0), **end}.items():
+        state = states.get(partition)
+        begin = start.get(partition, 0 if state is None else state.start_offset)
+        lost: str | None = None
+        if state is None:
+            lost = "it does not exist any more"
+        elif partition not in end:
+            lost = "it was deleted meanwhile"
+        elif begin < state.start_offset and begin < until:
+            lost = f"it begins at offset {state.start_offset}, wanted from {begin}"
+        elif max(begin, until) > state.end_offset:
+            lost = f"its committed end is {state.end_offset}, wanted {begin} to {until}"
+        if lost is not None and fail_on_data_loss:
+            raise DataLossError(
+                f"topic {partition.topic} partition {partition.partition}: {lost}. Records expired, the topic was "
+                "deleted or made anew, or they are not in objects yet; failOnDataLoss=false reads what there is"
+            )
+        if state is not None:
+            low = max(begin, state.start_offset)
+            high = min(until, state.end_offset)
+            if low < high:
+                bounds[partition] = (low, high)
+    return bounds
+
+
+async def find_pieces(
+    storage: Storage,
+    states: Mapping[TopicPartition, PartitionState],
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    committed: bool,
+    timestamp_ms_min: int,
+) -> tuple[list[Wanted], list[Piece]]:
+    """What is wanted of each partition, and where it lies; ranges older than `timestamp_ms_min` are left out."""
+    wanted: list[Wanted] = []
+    pieces: list[Piece] = []
+    for partition, (start, end) in bounds.items():
+        state = states[partition]
+        aborted = state.transactions.aborted_between(start, end) if committed else ()
+        number = len(wanted)
+        wanted.append(Wanted(partition.topic, partition.partition, start, end, aborted))
+        locations = await find_locations(storage.catalog, state.stream.stream_id, start, end)
+        pieces += cut_pieces(locations, number, start, end, timestamp_ms_min)
+    return wanted, pieces
+
+
+def cut_pieces(
+    locations: Sequence[RangeLocation], wanted: int, start: int, end: int, timestamp_ms_min: int
+) -> list[Piece]:
+    """The part of each range that lies in [start, end)."""
+    pieces: list[Piece] = []
+    for span, info in ((location.range, location.object) for location in locations):
+        low, high = max(start, span.start_offset), min(end, span.end_offset)
+        if low < high and span.max_timestamp_ms >= timestamp_ms_min:
+            size = max(1, span.size_bytes * (high - low) // (span.end_offset - span.start_offset))
+            pieces.append(Piece(info.object_id, info.size_bytes, info.store, span.stream_id, wanted, low, high, size))
+    return pieces

@@ -1,0 +1,111 @@
+"""Cuts what is to be read into tasks. Pure: ranges of objects in, tasks out.
+
+Whole objects while enough tasks remain, so that an index is read once and neighbours are one GET; an object that is
+more than a task's share is cut, between its ranges first and then inside them, by offsets. A task is never much smaller
+than `TASK_BYTES_MIN`: starting one costs a Python worker about 0.2 s of CPU.
+"""
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+TASK_BYTES_MIN: Final = 4 << 20
+TASK_BYTES_MAX: Final = 128 << 20
+SLACK: Final = 1.25
+"""An object may be so much more than a task's share before it is cut."""
+
+
+class Piece(NamedTuple):
+    """Offsets [start, end) of a partition that lie in one object."""
+
+    object_id: int
+    object_bytes: int
+    store: str
+    stream_id: int
+    wanted: int
+    """Which partition: an index the caller knows."""
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    """About how many bytes they are."""
+
+
+def plan_tasks(
+    pieces: Sequence[Piece],
+    *,
+    parallelism: int,
+    bytes_min: int = TASK_BYTES_MIN,
+    bytes_max: int = TASK_BYTES_MAX,
+) -> list[Sequence[Piece]]:
+    """Tasks of similar size: as many as run at once unless that makes them too small, more where they get too large.
+
+    Pieces of an object stay together where they can, in the order given.
+    """
+    total = sum(piece.size_bytes for piece in pieces)
+    if not total:
+        return [pieces] if pieces else []
+    count = max(min(parallelism, -(-total // bytes_min)), -(-total // bytes_max), 1)
+    share = -(-total // count)
+    by_object: dict[int, list[Piece]] = defaultdict(list)
+    for piece in pieces:
+        by_object[piece.object_id].append(piece)
+    units: list[list[Piece]] = []
+    for group in by_object.values():
+        units += _cut(group, share)
+    # Largest first, each to the task with least so far.
+    heap = [(0, number) for number in range(count)]
+    tasks: list[list[Piece]] = [[] for _ in range(count)]
+    for unit in sorted(units, key=lambda unit: -_bytes(unit)):
+        size, number = heapq.heappop(heap)
+        tasks[number] += unit
+        heapq.heappush(heap, (size + _bytes(unit), number))
+    return [join_neighbours(task) for task in tasks if task]
+
+
+def join_neighbours(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces by object, stream and offset; those that follow each other in one object become one."""
+    joined: list[Piece] = []
+    for piece in sorted(pieces, key=lambda piece: (piece.object_id, piece.stream_id, piece.start_offset)):
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and (last.object_id, last.wanted) == (piece.object_id, piece.wanted)
+            and last.end_offset == piece.start_offset
+        ):
+            joined[-1] = last._replace(end_offset=piece.end_offset, size_bytes=last.size_bytes + piece.size_bytes)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _bytes(pieces: Sequence[Piece]) -> int:
+    return sum(piece.size_bytes for piece in pieces)
+
+
+def _cut(group: Sequence[Piece], share: int) -> list[list[Piece]]:
+    """An object's pieces in groups of at most about a share."""
+    if _bytes(group) <= share * SLACK:
+        return [list(group)]
+    units: list[list[Piece]] = []
+    gathered: list[Piece] = []
+    for piece in group:
+        for part in _split(piece, share):
+            if gathered and _bytes(gathered) + part.size_bytes > share * SLACK:
+                units.append(gathered)
+                gathered = []
+            gathered.append(part)
+    units.append(gathered)
+    return units
+
+
+def _split(piece: Piece, share: int) -> list[Piece]:
+    """Cut a piece by its offsets, when it is more than a share."""
+    offsets = piece.end_offset - piece.start_offset
+    count = min(-(-piece.size_bytes // share), offsets) if piece.size_bytes > share * SLACK else 1
+    bounds = [piece.start_offset + offsets * at // count for at in range(count + 1)]
+    size = piece.size_bytes // count
+    return [
+        piece._replace(start_offset=start, end_offset=end, size_bytes=size) for start, end in itertools.pairwise(bounds)
+    ]

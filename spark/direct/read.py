@@ -1,0 +1,239 @@
+"""What a task does: reads its pieces of objects with few, merged GETs and turns them into Arrow batches.
+
+A plan grows old: compaction replaces objects, which stay readable for the delete delay (ten minutes by default). A
+piece whose object is gone is looked up in the catalog again, and read from where it was; what of it was given out
+already is not given out twice. Where the catalog cannot be reached from the task, the task fails and says so: the same
+query, run or started again, plans afresh.
+"""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from s3stream.errors import CatalogError, ObjectNotFound, StorageError
+from s3stream.io_plan import Span, plan_pieces
+from s3stream.model import object_key
+from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
+from s3stream.store.interface import ObjectStore
+from spark.direct.batches import INT64_MAX, BatchReader, Block, Wanted
+from spark.direct.offsets import cut_pieces, find_locations
+from spark.direct.plan import Piece, join_neighbours
+from spark.storage import StorageLocation, opened_catalog, opened_stores
+
+Result = TypeVar("Result")
+
+OBJECTS_AT_ONCE: Final = 8
+"""Objects whose indexes are read at the same time."""
+READ_BYTES_MAX: Final = 8 << 20
+"""Longest GET, but for a longer block."""
+WINDOW_BYTES_MAX: Final = 24 << 20
+"""GETs at the same time bring about so much: the memory of a task."""
+GAP_BYTES_MAX: Final = 256 << 10
+"""Wanted ranges so near to each other are one GET."""
+RELOCATIONS_MAX: Final = 5
+
+
+class ObjectGoneError(StorageError):
+    """Planned data is not where it was, and could not be found anew. Running the query again plans afresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one task reads; pickles, and holds no secret."""
+
+    pieces: Sequence[Piece]
+    wanted: Mapping[int, Wanted]
+
+
+class _Get(NamedTuple):
+    """One GET, and what it is for."""
+
+    store: str
+    key: str
+    start: int
+    end: int
+    blocks: Sequence[Block]
+    pieces: Sequence[Piece]
+    """The piece of each block."""
+
+
+def read_task(
+    location: StorageLocation, task: Task, schema: pa.Schema, *, timestamp_ms_min: int
+) -> Iterator[pa.RecordBatch]:
+    """The records of a task. Raises StorageError, KafkaError."""
+    with asyncio.Runner() as runner:
+        context = opened_stores(location)
+        stores = runner.run(_enter(context))
+        try:
+            reader = _TaskReader(runner, location, stores, task, BatchReader(schema, timestamp_ms_min=timestamp_ms_min))
+            yield from reader.read(timestamp_ms_min)
+        finally:
+            runner.run(_leave(context))
+
+
+async def _enter(context: AbstractAsyncContextManager[Result]) -> Result:
+    return await context.__aenter__()
+
+
+async def _leave(context: AbstractAsyncContextManager[Any]) -> None:
+    await context.__aexit__(None, None, None)
+
+
+class _TaskReader:
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        location: StorageLocation,
+        stores: Mapping[str, ObjectStore],
+        task: Task,
+        batches: BatchReader,
+    ) -> None:
+        self._runner = runner
+        self._location = location
+        self._stores = stores
+        self._task = task
+        self._batches = batches
+        self._relocations = 0
+
+    def read(self, timestamp_ms_min: int) -> Iterator[pa.RecordBatch]:
+        queue = deque(join_neighbours(self._task.pieces))
+        while queue:
+            some = _take(queue)
+            left = {piece: piece for piece in some}
+            try:
+                gets = self._runner.run(self._plan(some, timestamp_ms_min))
+                for window in _windows(gets):
+                    for get, data in zip(window, self._runner.run(self._fetch(window)), strict=True):
+                        yield from self._batches.read(data, get.blocks, where=f"{get.store}:{get.key}")
+                        for piece, block in zip(get.pieces, get.blocks, strict=True):
+                            left[piece] = piece._replace(start_offset=max(piece.start_offset, block.entry.end_offset))
+            except ObjectNotFound as error:
+                rest = [piece for piece in left.values() if piece.start_offset < piece.end_offset]
+                queue.extendleft(reversed(self._runner.run(self._find_anew(rest, error))))
+
+    async def _plan(self, pieces: Sequence[Piece], timestamp_ms_min: int) -> list[_Get]:
+        """Read the indexes, and decide on the GETs."""
+        by_object: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            by_object.setdefault(piece.object_id, []).append(piece)
+        indexes = await _all(*(self._read_index(group[0]) for group in by_object.values()))
+        gets: list[_Get] = []
+        for group, index in zip(by_object.values(), indexes, strict=True):
+            gets += self._plan_object(group, index, timestamp_ms_min)
+        return gets
+
+    async def _read_index(self, piece: Piece) -> ObjectIndex:
+        store, key = self._store(piece), object_key(self._location.cluster, piece.object_id)
+        index = await read_index(store, key, index_tail_bytes(piece.object_bytes), object_bytes=piece.object_bytes)
+        expect_object(index, piece.object_id)
+        return index
+
+    def _store(self, piece: Piece) -> ObjectStore:
+        store = self._stores.get(piece.store)
+        if store is None:
+            raise StorageError(f"object {piece.object_id} lies in the store {piece.store!r}, which is not configured")
+        return store
+
+    def _plan_object(self, pieces: Sequence[Piece], index: ObjectIndex, timestamp_ms_min: int) -> list[_Get]:
+        blocks: list[Block] = []
+        owners: list[Piece] = []
+        for piece in pieces:
+            wanted = self._task.wanted[piece.wanted]
+            wanted = wanted._replace(start_offset=piece.start_offset, end_offset=piece.end_offset)
+            entries = index.find(piece.stream_id, piece.start_offset, piece.end_offset)
+            if (
+                not entries
+                or entries[0].start_offset > piece.start_offset
+                or entries[-1].end_offset < piece.end_offset
+                or any(one.end_offset != next_.start_offset for one, next_ in itertools.pairwise(entries))
+            ):
+                raise StorageError(
+                    f"object {index.key}: expected offsets [{piece.start_offset}, {piece.end_offset}) of stream "
+                    f"{piece.stream_id} as the catalog has them, found {len(entries)} blocks that do not hold them"
+                )
+            fresh = [entry for entry in entries if entry.max_timestamp_ms >= timestamp_ms_min]
+            blocks += [Block(entry, 0, wanted) for entry in fresh]
+            owners += [piece] * len(fresh)
+        spans = [Span(block.entry.position, block.entry.end_position) for block in blocks]
+        planned = plan_pieces(
+            spans, gap_bytes_max=GAP_BYTES_MAX, read_bytes_max=READ_BYTES_MAX, split_bytes_min=READ_BYTES_MAX, idle=1
+        )
+        return [
+            _Get(
+                pieces[0].store,
+                index.key,
+                each.start,
+                each.end,
+                [blocks[at]._replace(start=blocks[at].entry.position - each.start) for at in each.members],
+                [owners[at] for at in each.members],
+            )
+            for each in planned
+        ]
+
+    async def _fetch(self, window: Sequence[_Get]) -> list[memoryview]:
+        return await _all(*(self._stores[get.store].get(get.key, get.start, get.end) for get in window))
+
+    async def _find_anew(self, pieces: Sequence[Piece], cause: ObjectNotFound) -> list[Piece]:
+        """Where pieces lie now."""
+        advice = "it was replaced by compaction or expired since the query was planned; run the query again"
+        self._relocations += 1
+        if self._relocations > RELOCATIONS_MAX:
+            raise ObjectGoneError(f"{cause}: {advice}") from cause
+        found: list[Piece] = []
+        try:
+            async with opened_catalog(self._location) as catalog:
+                for piece in pieces:
+                    locations = await find_locations(catalog, piece.stream_id, piece.start_offset, piece.end_offset)
+                    cuts = cut_pieces(locations, piece.wanted, piece.start_offset, piece.end_offset, -INT64_MAX)
+                    covered = sum(cut.end_offset - cut.start_offset for cut in cuts)
+                    if covered != piece.end_offset - piece.start_offset:
+                        wanted = self._task.wanted[piece.wanted]
+                        raise ObjectGoneError(
+                            f"topic {wanted.topic} partition {wanted.partition}: offsets [{piece.start_offset}, "
+                            f"{piece.end_offset}) expired or the topic was deleted since the query was planned"
+                        ) from cause
+                    found += [cut for cut in cuts if cut.end_offset > cut.start_offset]
+        except CatalogError as error:
+            raise ObjectGoneError(f"{cause}: {advice} (and from here its new place is not known: {error})") from cause
+        return join_neighbours(found)
+
+
+def _take(queue: deque[Piece]) -> list[Piece]:
+    """The pieces of the next few objects."""
+    some: list[Piece] = []
+    objects: set[int] = set()
+    while queue and (queue[0].object_id in objects or len(objects) < OBJECTS_AT_ONCE):
+        piece = queue.popleft()
+        objects.add(piece.object_id)
+        some.append(piece)
+    return some
+
+
+def _windows(gets: Sequence[_Get]) -> Iterator[Sequence[_Get]]:
+    """GETs that go out at the same time."""
+    window: list[_Get] = []
+    size = 0
+    for get in gets:
+        if window and size + get.end - get.start > WINDOW_BYTES_MAX:
+            yield window
+            window, size = [], 0
+        window.append(get)
+        size += get.end - get.start
+    if window:
+        yield window
+
+
+async def _all(*calls: Coroutine[Any, Any, Result]) -> list[Result]:
+    """Run calls at the same time; the first error ends all of them."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,69 @@
+"""What a partition's snapshot in the catalog says of its transactions: which are open, and which were aborted.
+
+The node's partition writes the snapshot (`broker.partition`, version 2: version, newest timestamp, leader epochs,
+transactions, producers) with each commit of its data, as of the very end offset that the commit sets. So the catalog
+alone tells a reader of committed data how far it may read and what to leave out; no marker has to be searched for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as struct_error
+from typing import NamedTuple
+
+from s3stream.errors import CorruptObject
+from s3stream.model import StreamInfo
+
+SNAPSHOT_VERSION = 2
+_HEAD = Struct(">Bqq")
+_COUNT = Struct(">I")
+_EPOCH = Struct(">iq")
+_COUNTS = Struct(">III")
+_OPEN = Struct(">qqq")
+_ABORTED = Struct(">qqqq")
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction: the producer's batches in [first, end) are not to be seen."""
+
+    producer_id: int
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The transactions of a partition as of its committed end."""
+
+    stable_offset: int
+    """End of what is decided: the first open transaction begins there, or the committed end."""
+    aborted: Sequence[Aborted]
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> tuple[Aborted, ...]:
+        """Those with an offset in [start, end)."""
+        return tuple(each for each in self.aborted if each.first_offset < end_offset and each.end_offset > start_offset)
+
+
+def read_transactions(stream: StreamInfo) -> Transactions:
+    """The transactions in a stream's snapshot. Raises CorruptObject for one that cannot be read."""
+    data = stream.snapshot
+    if not data or data[0] == 1:
+        return Transactions(stream.end_offset, ())  # nothing was written yet, or before there were transactions
+    if data[0] != SNAPSHOT_VERSION:
+        raise CorruptObject(
+            f"stream {stream.stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}: "
+            "the node is newer than this reader"
+        )
+    try:
+        (epochs,) = _COUNT.unpack_from(data, _HEAD.size)
+        position = _HEAD.size + _COUNT.size + epochs * _EPOCH.size
+        open_count, aborted_count, _ = _COUNTS.unpack_from(data, position)
+        position += _COUNTS.size
+        begun = [_OPEN.unpack_from(data, position + at * _OPEN.size)[1] for at in range(open_count)]
+        position += open_count * _OPEN.size
+        found = [_ABORTED.unpack_from(data, position + at * _ABORTED.size) for at in range(aborted_count)]
+    except struct_error as error:
+        raise CorruptObject(f"stream {stream.stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None
+    aborted = [Aborted(producer_id, first, last + 1) for producer_id, first, last, _ in found]
+    stable = max(min([stream.end_offset, *begun]), stream.start_offset)
+    return Transactions(stable, aborted)

@@ -1,0 +1,128 @@
+"""Where a cluster's catalog and objects lie, for jobs that read them without a node: from options, or a settings file.
+
+A node's settings file does (`[node] cluster, data_dir`, `[catalog] url`, `[objects] store, path, bucket, endpoint,
+region, path_style`), and so do options of the same names. No secret goes into a task: S3 credentials come from each
+machine's own environment, shared files or instance, and a catalog's password is taken out of the URL that tasks get;
+PostgreSQL's own `PGPASSWORD` or `~/.pgpass` gives it to them.
+"""
+
+import random
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import Catalog
+from s3stream.errors import StorageError
+from s3stream.store.config import StoreConfig, make_stores
+from s3stream.store.interface import ObjectStore
+
+CLUSTER_DEFAULT: Final = "anabranch"
+OPTIONS: Final = {
+    "config": "a node's settings file",
+    "dataDir": "a node's data directory",
+    "cluster": "the cluster's name",
+    "catalog": "URL of the catalog",
+    "objects": "directory of the objects, or s3://BUCKET",
+    "endpoint": "address of the S3 service",
+    "region": "region of the bucket",
+    "pathStyle": "whether the bucket stands in the path",
+}
+
+
+class LocationError(StorageError):
+    """The options or the settings file do not say where the storage is; the text names what is missing or wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLocation:
+    """A cluster's storage."""
+
+    cluster: str
+    catalog_url: str
+    stores: tuple[StoreConfig, ...]
+
+    def without_password(self) -> "StorageLocation":
+        """The same for a task, which may be looked at by others."""
+        if "@" not in self.catalog_url:
+            return self
+        from sqlalchemy import make_url
+
+        return replace(self, catalog_url=make_url(self.catalog_url).set(password=None).render_as_string())
+
+
+def find_storage(options: Mapping[str, str]) -> StorageLocation:
+    """The storage that options name (see `OPTIONS`; names in any case). Raises LocationError."""
+    given = {name.lower(): value for name, value in options.items()}
+    file = _read_settings(Path(given["config"])) if "config" in given else {}
+    node, objects = file.get("node", {}), file.get("objects", {})
+    data_dir = given.get("datadir") or node.get("data_dir") or ("data" if "config" in given else None)
+    url = given.get("catalog") or file.get("catalog", {}).get("url")
+    if not url:
+        if data_dir is None:
+            raise LocationError("where is the catalog? Name a settings file (config), a dataDir, or a catalog URL")
+        database = Path(data_dir).expanduser().resolve() / "catalog.db"
+        if not database.is_file():
+            raise LocationError(f"there is no catalog in the data directory {data_dir}")
+        url = f"sqlite:///{database}"
+    cluster = given.get("cluster") or node.get("cluster") or CLUSTER_DEFAULT
+    return StorageLocation(cluster, url, (_store(given, objects, data_dir),))
+
+
+def _store(given: Mapping[str, str], objects: Mapping[str, Any], data_dir: str | None) -> StoreConfig:
+    place = given.get("objects")
+    bucket = ""
+    if place is not None and place.startswith("s3://"):
+        bucket = place.removeprefix("s3://").strip("/")
+    elif place is None and objects.get("store") == "s3":
+        bucket = objects.get("bucket", "")
+    if bucket:
+        return StoreConfig(
+            "s3",
+            "s3",
+            bucket=bucket,
+            endpoint=given.get("endpoint") or objects.get("endpoint", ""),
+            region=given.get("region") or objects.get("region", "us-east-1"),
+            path_style=given.get("pathstyle", str(objects.get("path_style", True))).lower() == "true",
+        )
+    path = place or objects.get("path") or (str(Path(data_dir) / "objects") if data_dir else None)
+    if path is None:
+        raise LocationError("where are the objects? Name a settings file (config), a dataDir, or objects")
+    return StoreConfig("local", "local", path=Path(path).expanduser().resolve())
+
+
+def _read_settings(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.expanduser().read_text())
+    except OSError as error:
+        raise LocationError(f"settings file {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise LocationError(f"settings file {path}: {error}") from None
+
+
+@asynccontextmanager
+async def opened_stores(location: StorageLocation) -> AsyncIterator[Mapping[str, ObjectStore]]:
+    """The object stores, opened. Raises StoreError; a local directory that is not there is not made."""
+    async with AsyncExitStack() as stack:
+        for config in location.stores:
+            if config.path is not None and not config.path.is_dir():
+                raise LocationError(f"the directory of the objects, {config.path}, is not on this machine")
+        stores = make_stores(location.stores, random.Random())  # noqa: S311 - spreads retries, hides nothing
+        for store in stores.values():
+            stack.push_async_callback(store.close)
+            await store.open()
+        yield stores
+
+
+@asynccontextmanager
+async def opened_catalog(location: StorageLocation) -> AsyncIterator[Catalog]:
+    """The catalog, opened. Raises CatalogError."""
+    catalog = open_catalog(location.catalog_url)
+    try:
+        await catalog.open(cluster=location.cluster)
+        yield catalog
+    finally:
+        await catalog.close()

@@ -1,0 +1,96 @@
+"""A node whose data goes to objects at once, of both kinds, and the ways to wait for that."""
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+
+from s3stream.catalog import open_catalog
+from s3stream.model import StreamInfo
+from spark.direct import register
+from tests.support.events import QUIET, TIMEOUT_S
+from tests.support.node import NodeProcess
+
+WAIT_S = 60
+
+
+class Lake:
+    """The node of these tests, and Spark's two ways to its topics."""
+
+    def __init__(self, node: NodeProcess, data_dir: Path, spark: SparkSession) -> None:
+        self.node = node
+        self.data_dir = data_dir
+        self.spark = spark
+
+    @property
+    def servers(self) -> str:
+        return self.node.bootstrap
+
+    def streams(self, topic: str) -> dict[int, StreamInfo]:
+        """The catalog's streams of a topic, by partition."""
+
+        async def find() -> dict[int, StreamInfo]:
+            catalog = open_catalog(f"sqlite:///{self.data_dir / 'catalog.db'}")
+            await catalog.open(cluster="anabranch")
+            try:
+                (found,) = [each for each in await catalog.list_topics() if each.name == topic]
+                infos = await catalog.get_streams([each.stream_id for each in found.partitions])
+                return {each.index: infos[each.stream_id] for each in found.partitions}
+            finally:
+                await catalog.close()
+
+        return asyncio.run(find())
+
+    def wait_committed(self, topic: str) -> None:
+        """Until everything that is in the topic now is in objects."""
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "unused", **QUIET})
+        try:
+            ends = {
+                index: consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=TIMEOUT_S)[1]
+                for index in self.streams(topic)
+            }
+        finally:
+            consumer.close()
+        self.wait(lambda: all(self.streams(topic)[index].end_offset >= end for index, end in ends.items()))
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, "what was waited for did not come"
+            time.sleep(0.05)
+
+    def compact(self) -> dict[str, object]:
+        """Have the node compact now; returns what it did."""
+        request = urllib.request.Request(f"http://{self.node.admin}/compact", method="POST")
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            found: dict[str, object] = json.loads(answer.read())
+        return found
+
+    def direct(self, **options: str) -> DataFrame:
+        return self.spark.read.format("anabranch").option("dataDir", str(self.data_dir)).options(**options).load()
+
+    def kafka(self, **options: str) -> DataFrame:
+        source = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        return source.options(**options).load()
+
+
+@pytest.fixture(scope="session")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """One for all tests of a run."""
+    register(spark)
+    folder = tmp_path_factory.mktemp("lake")
+    with NodeProcess(
+        folder,
+        wal_capacity_bytes=64 << 20,
+        storage_upload_age_ms=100,
+        storage_split_bytes=64 << 10,
+        compaction_enabled=False,
+    ) as node:
+        yield Lake(node, folder / "data", spark)
+        assert node.terminate() == 0
