@@ -2,21 +2,29 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
 
-from spark.ingest import IngestError, IngestSettings, Period, source_options, start_ingest
-from spark.jars import SparkVersionError
-from spark.java import JavaNotFoundError, SparkNotFoundError
+from spark.jars import SparkVersionError, installed_spark_version, table_jars
+from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
+from spark.listener import PipelineListener, group_commit, serve_metrics
+from spark.pipeline.run import Running, reason_of, start_pipeline
+from spark.pipeline.settings import Pipeline, Trigger
+from spark.pipeline.source import source_options
+from spark.pipeline.toml_file import PipelineError, read_pipeline
+from spark.preflight import BrokerError, check_brokers
 from spark.session import build_session
 
 POLL_S = 0.2
+LISTENER_TIMEOUT_S = 20
 
 
 class PairType(click.ParamType[tuple[str, str]]):
@@ -41,57 +49,97 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--bootstrap-servers", "-b", default="127.0.0.1:9092", show_default=True, help="Nodes to ask first.")
-@click.option("--topic", "-t", "topics", multiple=True, help="A topic; may be repeated.")
-@click.option("--topic-pattern", help="Regular expression of topic names, instead of --topic.")
-@click.option("--table", required=True, help="Folder or URL of the Parquet table.")
-@click.option("--checkpoint", required=True, help="Folder or URL that only this job uses.")
-@click.option("--schema", help="DDL of the JSON values, as 'id INT, name STRING'; @FILE reads it from a file.")
-@click.option(
-    "--period",
-    type=click.Choice([period.value for period in Period]),
-    default=Period.DAY.value,
-    show_default=True,
-    help="Grain of the table's partitions in time.",
-)
-@click.option(
-    "--interval", help="Run on, with a micro-batch every so often, as '10 seconds'. Default: once, then stop."
-)
-@click.option("--starting-offsets", default="earliest", show_default=True, help="For a new checkpoint.")
-@click.option("--offsets-per-batch-max", type=click.IntRange(min=1), help="Offsets of one micro-batch at most.")
-@click.option("--option", "options", type=PAIR, multiple=True, help="More options of the Kafka source.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="Take what is there now and end, whatever the file's trigger says.")
+@click.option("--check", is_flag=True, help="Only look whether the file, the versions and the brokers are right.")
+@click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
 @click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
-@click.option("--master", help="Where Spark runs. Default: all cores of this machine.")
-def ingest(
-    *,
-    topics: tuple[str, ...],
-    schema: str | None,
-    period: str,
-    options: tuple[tuple[str, str], ...],
-    settings: tuple[tuple[str, str], ...],
-    master: str | None,
-    **rest: Any,
-) -> None:
-    """Copy topics into a partitioned Parquet table, each record exactly once."""
-    job = IngestSettings(topics=topics, schema=read_text(schema), period=Period(period), options=dict(options), **rest)
+def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings: tuple[tuple[str, str], ...]) -> None:
+    """Copy topics into a table as the TOML file FILE describes, each record exactly once."""
     try:
-        source_options(job)
-        spark = build_session("anabranch ingest", master=master, settings=dict(settings))
-    except (IngestError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
+        pipeline = read_pipeline(file)
+        if once:
+            pipeline = pipeline.model_copy(update={"trigger": Trigger()})
+        find_java_home()
+        table_jars(installed_spark_version(), pipeline.table.format)
+        if pipeline.source.kind == "kafka":
+            check_brokers(pipeline.source.bootstrap_servers, pipeline.source.topics, pipeline.source.options)
+        if check:
+            click.echo(f"{file}: ready to run")
+            return
+        spark = build_session(
+            f"anabranch {pipeline.name}",
+            master=master or pipeline.spark.master,
+            settings={**pipeline.spark.conf, **dict(settings)},
+            table_formats=[pipeline.table.format],
+        )
+    except (PipelineError, BrokerError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
         raise click.ClickException(str(error)) from error
     try:
-        query = start_ingest(spark, job)
-        for line in follow(query):
-            click.echo(line)
-    except IngestError as error:
+        run_pipeline(spark, pipeline, Console())
+    except PipelineError as error:
         raise click.ClickException(str(error)) from error
-    except (StreamingQueryException, PySparkException) as error:
-        raise click.ClickException(f"the job failed: {str(error).strip().splitlines()[0]}") from error
+    except PySparkException as error:
+        raise click.ClickException(f"the pipeline failed: {reason_of(error)}") from error
     except KeyboardInterrupt:
         quiet(spark)
         click.echo("stopped; the same command goes on from here", err=True)
     finally:
         spark.stop()
+
+
+def run_pipeline(spark: SparkSession, pipeline: Pipeline, console: Console) -> None:
+    """Run to the end, or until it is interrupted, with its listener and its progress on the console.
+
+    Raises PipelineError, and what Spark raises.
+    """
+    operations = pipeline.operations
+    with ExitStack() as stack:
+        commit = None
+        if operations.consumer_group is not None and pipeline.source.kind == "kafka":
+            options = source_options(pipeline.source)
+            commit = stack.enter_context(group_commit(spark, operations.consumer_group, options))
+        listener = PipelineListener(pipeline.name, commit)
+        if operations.metrics_port is not None:
+            host = operations.metrics_host
+            try:
+                port = stack.enter_context(serve_metrics(host, operations.metrics_port, listener.observed))
+            except OSError as error:
+                where = f"{host}:{operations.metrics_port}"
+                raise PipelineError(f"operations.metrics_port: can't listen on {where}: {error.strerror}") from error
+            console.print(f"metrics on http://{host}:{port}/metrics", highlight=False)
+        spark.streams.addListener(listener)
+        stack.callback(spark.streams.removeListener, listener)
+        running = start_pipeline(spark, pipeline)
+        stack.callback(running.stop)
+        with console.status(f"{pipeline.name}: starting") as status:
+            for line in follow(running.query, tell=lambda text: status.update(f"{pipeline.name}: {text}")):
+                console.print(line, highlight=False)
+            wait_for_all(running)
+            status.update(f"{pipeline.name}: rewriting small files")
+            if rewritten := running.finish():
+                console.print(f"{rewritten:,} small files rewritten", highlight=False)
+        listener.terminated.wait(LISTENER_TIMEOUT_S)
+        tell_failures(running, listener, console)
+
+
+def wait_for_all(running: Running) -> None:
+    """Let the other queries of a pipeline end too; what the first one failed with comes out here."""
+    try:
+        for query in running.queries:
+            query.awaitTermination()
+    except PySparkException:
+        if running.batches is not None and isinstance(running.batches.failure, PipelineError):
+            raise running.batches.failure from None
+        raise
+
+
+def tell_failures(running: Running, listener: PipelineListener, console: Console) -> None:
+    """What went wrong without stopping the pipeline."""
+    if listener.observed.last_failure:
+        console.print(f"offsets were not written to the group: {listener.observed.last_failure}", highlight=False)
+    if running.batches is not None and running.batches.compaction_failure:
+        console.print(f"small files were not rewritten: {running.batches.compaction_failure}", highlight=False)
 
 
 def quiet(spark: SparkSession) -> None:
@@ -100,18 +148,11 @@ def quiet(spark: SparkSession) -> None:
     spark.sparkContext.setLogLevel("OFF")
 
 
-def read_text(text: str | None) -> str | None:
-    """The text itself, or what the file holds that `@FILE` names."""
-    if text is None or not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text()
-    except OSError as error:
-        raise click.BadParameter(f"{text[1:]}: {error.strerror}", param_hint="--schema") from error
+def follow(query: StreamingQuery, *, tell: Callable[[str], None] = lambda _text: None) -> Iterator[str]:
+    """Follow a query to its end; one line per micro-batch that had rows, and to `tell` what happens now.
 
-
-def follow(query: StreamingQuery) -> Iterator[str]:
-    """Wait for the end of a query; one line per micro-batch that had rows. Raises what the query failed with."""
+    Raises nothing of the query's: `awaitTermination` does.
+    """
     rows, seen = 0, -1
     active = True
     while active:
@@ -124,6 +165,7 @@ def follow(query: StreamingQuery) -> Iterator[str]:
             seen = progress["batchId"]
             rows += progress["numInputRows"]
             seconds = progress["batchDuration"] / 1000
-            yield f"batch {seen}: {progress['numInputRows']:,} rows in {seconds:.1f} s"
-    query.awaitTermination()
-    yield f"{rows:,} rows in the table from this run"
+            rate = progress["numInputRows"] / max(seconds, 0.001)
+            yield f"batch {seen}: {progress['numInputRows']:,} rows in {seconds:.1f} s ({rate:,.0f} rows/s)"
+        tell(f"{rows:,} rows; {query.status['message'].lower()}")
+    yield f"{rows:,} rows from this run"

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from scripts.demo.flights import Tally
-from spark.cli import follow
 from spark.flights import FLIGHT_SCHEMA, departure_delays
-from spark.ingest import IngestSettings, Period, start_ingest
+from spark.pipeline.run import start_pipeline
+from spark.pipeline.settings import Pipeline
 from spark.session import build_session
 
 SESSION_SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
@@ -46,16 +46,18 @@ def start_session(master: str = "local[*]") -> SparkSession:
 
 def ingest(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
     """Copy what is in the topic into a table under `folder`, then end."""
-    settings = IngestSettings(
-        bootstrap_servers=servers,
-        topics=(topic,),
-        table=str(folder / "table"),
-        checkpoint=str(folder / "checkpoint"),
-        schema=FLIGHT_SCHEMA,
-        period=Period.MONTH,
+    schema = folder / "flights.ddl"
+    schema.write_text(FLIGHT_SCHEMA)
+    pipeline = Pipeline.model_validate(
+        {
+            "checkpoint": str(folder / "checkpoint"),
+            "source": {"bootstrap_servers": servers, "topics": [topic]},
+            "decode": {"format": "json", "schema_file": str(schema)},
+            "table": {"format": "parquet", "location": str(folder / "table"), "partition_by": "month"},
+        }
     )
-    for _ in follow(start_ingest(spark, settings)):
-        pass
+    for query in start_pipeline(spark, pipeline).queries:
+        query.awaitTermination()
 
 
 def examine(spark: SparkSession, folder: Path) -> TableResult:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
@@ -131,6 +131,6 @@ def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> Decodin
     def decode_values(values: pa.Array) -> pa.Array:
         return decode_column(values, decode, schema)
 
-    # The interpreter evaluates a type hint that is not a class of pyarrow otherwise than the one it can import.
-    decode_values.__annotations__ = {"values": pa.Array, "return": pa.Array}
-    return Decoding(schema, arrow_udf(decode_values, decoded_type(schema), ArrowUDFType.SCALAR), version)
+    # Spark takes the kind of function from its type hints, as its own type stubs don't know.
+    vectorised: Any = arrow_udf
+    return Decoding(schema, vectorised(decode_values, returnType=decoded_type(schema)), version)

@@ -56,7 +56,7 @@ class Batches:
             if self.pipeline.has_dead_letters:
                 count += self.dead_letters.compact(query_id)
         except Exception as error:  # noqa: BLE001 - whatever it was: the records are safe, and the next time comes
-            self.compaction_failure = (str(error).strip() or repr(error)).splitlines()[0]
+            self.compaction_failure = reason_of(error)
             return 0
         self.compaction_failure = None
         return count
@@ -91,6 +91,14 @@ class Batches:
             return
         dead = records.filter(f.col("error") != "")
         self.dead_letters.append(dead.select(*dead_letter_columns(f.lit(batch_id))), query_id, batch_id)
+
+
+def reason_of(error: BaseException) -> str:
+    """The one line of an error that says what happened; Java's cause rather than that a call failed."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString()) if java is not None else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def mark_late(records: DataFrame, pipeline: Pipeline, watermark_us: int | None, late: Late) -> DataFrame:

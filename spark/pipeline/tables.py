@@ -1,9 +1,9 @@
 """The tables a pipeline appends to, and how each takes a micro-batch exactly once.
 
 Every commit carries the query's id (it lives in the checkpoint: a new checkpoint is a new one) and the number of the
-micro-batch. Spark repeats only the last micro-batch, with the same records in it; a table that has its number already is
-left as it is. In Iceberg both stand in the snapshot's summary, and rewrites of small files carry them on; in Delta they
-are the transaction's own identifier, which Delta checks itself as it commits.
+micro-batch. Spark repeats only the last micro-batch, with the same records in it; a table that has its number already
+is left as it is. In Iceberg both stand in the snapshot's summary, and rewrites of small files carry them on; in Delta
+they are the transaction's own identifier, which Delta checks itself as it commits.
 """
 
 from collections.abc import Mapping
@@ -187,6 +187,8 @@ def catalog_settings(pipeline: Pipeline) -> dict[str, str]:
     given = {"type": catalog.type, "warehouse": catalog.warehouse, "uri": catalog.uri, **catalog.options}
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
+        # Iceberg's rewrite sets it itself, but in a session that the threads of a stream don't use.
+        "spark.sql.catalog.default_rewrite_catalog": "org.apache.iceberg.spark.SparkRewriteTableCatalog",
         # A cached table is an old one to whoever asks what has been committed.
         f"{prefix}.cache-enabled": "false",
         **{f"{prefix}.{key}": value for key, value in given.items() if value is not None},

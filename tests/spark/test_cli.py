@@ -7,32 +7,73 @@ import pytest
 from click.testing import CliRunner
 
 from broker.cli.spark import spark as spark_command
+from spark import cli
 from spark.cli import main
 
-PLACES = ["--table", "/nowhere/table", "--checkpoint", "/nowhere/checkpoint"]
+FILE = """\
+checkpoint = "checkpoint"
+[source]
+bootstrap_servers = "{servers}"
+topics = ["{topic}"]
+[table]
+name = "lake.db.t"
+"""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        ([], 1, "Error: name either topics or a topic pattern, and not both"),
-        (["-t", "a", "--topic-pattern", "b"], 1, "Error: name either topics or a topic pattern, and not both"),
-        (["-t", "a", "--period", "week"], 2, "'week' is not one of 'none', 'hour', 'day', 'month'"),
-        (["-t", "a", "--option", "novalue"], 2, "'novalue' is not of the form name=value"),
-        (["-t", "a", "--schema", "@/nowhere/schema"], 2, "/nowhere/schema: No such file or directory"),
-        (["-t", "a", "--offsets-per-batch-max", "0"], 2, "0 is not in the range x>=1"),
-    ],
-)
-def test_a_bad_option_is_named(arguments: list[str], status: int, words: str) -> None:
-    result = CliRunner().invoke(main, ["ingest", *PLACES, *arguments])
-    assert (result.exit_code, words in result.output) == (status, True), result.output
+def write(folder: Path, servers: str = "127.0.0.1:1", topic: str = "t", more: str = "") -> str:
+    path = folder / "pipeline.toml"
+    path.write_text(FILE.format(servers=servers, topic=topic) + more)
+    return str(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["ingest", str(tmp_path / "none.toml")])
+    assert (result.exit_code, result.output) == (1, f"Error: {tmp_path}/none.toml: No such file or directory\n")
+
+
+def test_a_bad_setting_is_named_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, more="period = 'week'\n")
+    result = CliRunner().invoke(main, ["ingest", path])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {path}:7: table.period is not a setting; [table] takes: format, name")
+
+
+def test_an_option_without_a_value_is_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["ingest", write(tmp_path), "--conf", "novalue"])
+    assert result.exit_code == 2
+    assert "'novalue' is not of the form name=value" in result.output
 
 
 def test_java_is_asked_for_before_anything_is_started(tmp_path: Path) -> None:
     environ = {"JAVA_HOME": None, "PATH": str(tmp_path), "ANABRANCH_CACHE": str(tmp_path)}
-    result = CliRunner().invoke(main, ["ingest", *PLACES, "-t", "a"], env=environ)
+    result = CliRunner().invoke(main, ["ingest", write(tmp_path)], env=environ)
     assert result.exit_code == 1
     assert "Error: Spark needs Java 17 or newer. Found: nothing in JAVA_HOME" in result.output
+
+
+def test_a_spark_without_the_tables_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.2.0")
+    result = CliRunner().invoke(main, ["ingest", write(tmp_path)])
+    assert result.output == (
+        "Error: there is no iceberg for Spark 4.2: install 'pyspark==4.1.*', or write format parquet\n"
+    )
+
+
+def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
+    result = CliRunner().invoke(main, ["ingest", write(tmp_path)])
+    assert result.output == "Error: no broker answers: 127.0.0.1:1: Connection refused\n"
+
+
+@pytest.mark.interop
+def test_topics_are_looked_for(servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
+    path = write(tmp_path, servers, topic)
+    result = CliRunner().invoke(main, ["ingest", "--check", path])
+    assert (result.exit_code, result.output) == (0, f"{path}: ready to run\n")
+    result = CliRunner().invoke(main, ["ingest", write(tmp_path, servers, "none-such")])
+    assert result.output == f"Error: {servers} has no topic 'none-such'; see `anabranch topic list`\n"
 
 
 def test_the_command_hands_everything_over(monkeypatch: pytest.MonkeyPatch) -> None:

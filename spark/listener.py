@@ -1,0 +1,265 @@
+"""What others see of a running query: Prometheus metrics, and its offsets as those of a consumer group.
+
+Spark's Kafka source keeps its offsets in its checkpoint and commits none, so Kafka's lag tools see nothing. This
+listener gets each micro-batch's progress after Spark has committed it and writes the offsets back under a group. A
+metric or a commit that fails never fails the query: failures are counted, and the last one is told.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from spark.pipeline.run import reason_of
+
+COMMIT_TIMEOUT_S = 10
+Offsets = Mapping[tuple[str, int], int]
+Commit = Callable[[Offsets], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One micro-batch of a query that is done, or a look at an idle one."""
+
+    query: str
+    batch_id: int
+    rows: int
+    input_rows_per_s: float
+    processed_rows_per_s: float
+    batch_ms: int
+    phases_ms: Mapping[str, int]
+    consumed: Offsets
+    """Next offset of each partition."""
+    latest: Offsets
+    """End of each partition when the micro-batch was planned."""
+
+    @property
+    def lag(self) -> dict[tuple[str, int], int]:
+        """Records that are there and not consumed."""
+        return {place: max(0, self.latest.get(place, offset) - offset) for place, offset in self.consumed.items()}
+
+
+def parse_progress(text: str) -> Progress:
+    """From Spark's JSON of a progress."""
+    values = json.loads(text)
+    consumed: dict[tuple[str, int], int] = {}
+    latest: dict[tuple[str, int], int] = {}
+    for source in values.get("sources", ()):
+        consumed |= _offsets(source.get("endOffset"))
+        latest |= _offsets(source.get("latestOffset"))
+    return Progress(
+        query=values.get("name") or values["id"],
+        batch_id=values["batchId"],
+        rows=values.get("numInputRows") or 0,
+        input_rows_per_s=values.get("inputRowsPerSecond") or 0.0,
+        processed_rows_per_s=values.get("processedRowsPerSecond") or 0.0,
+        batch_ms=values.get("batchDuration") or 0,
+        phases_ms=values.get("durationMs") or {},
+        consumed=consumed,
+        latest=latest,
+    )
+
+
+def _offsets(value: Any) -> dict[tuple[str, int], int]:
+    """Topic to partition to offset, as the Kafka source has them; other sources have none that Kafka would know."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    if not isinstance(value, dict):
+        return {}
+    return {
+        (topic, int(partition)): offset
+        for topic, partitions in value.items()
+        if isinstance(partitions, dict)
+        for partition, offset in partitions.items()
+        if partition.isdigit() and isinstance(offset, int)
+    }
+
+
+@dataclass(slots=True)
+class QueryMetrics:
+    """Sums and the newest progress of one query."""
+
+    progress: Progress
+    rows: int = 0
+    batches: int = 0
+    busy_ms: int = 0
+
+
+@dataclass(slots=True)
+class Observed:
+    """What the listener has seen so far."""
+
+    queries: dict[str, QueryMetrics] = field(default_factory=dict)
+    commits: int = 0
+    commit_failures: int = 0
+    last_failure: str | None = None
+
+    def add(self, progress: Progress) -> None:
+        """Count a progress."""
+        metrics = self.queries.setdefault(progress.query, QueryMetrics(progress))
+        metrics.progress = progress
+        if progress.rows:
+            metrics.rows += progress.rows
+            metrics.batches += 1
+            metrics.busy_ms += progress.batch_ms
+
+
+def prometheus_text(observed: Observed) -> str:
+    """The metrics in Prometheus's text format."""
+    lines: list[str] = []
+
+    def family(name: str, kind: str, about: str, samples: Sequence[tuple[str, float]]) -> None:
+        lines.extend((f"# HELP {name} {about}", f"# TYPE {name} {kind}"))
+        lines.extend(f"{name}{labels} {value}" for labels, value in samples)
+
+    queries = list(observed.queries.items())
+
+    def per_query(name: str, kind: str, about: str, value: Callable[[QueryMetrics], float]) -> None:
+        samples = [(_labels(query=query), value(metrics)) for query, metrics in queries]
+        family(f"anabranch_pipeline_{name}", kind, about, samples)
+
+    def per_partition(name: str, about: str, value: Callable[[Progress], Offsets]) -> None:
+        samples: list[tuple[str, float]] = [
+            (_labels(query=query, topic=topic, partition=str(partition)), offset)
+            for query, metrics in queries
+            for (topic, partition), offset in sorted(value(metrics.progress).items())
+        ]
+        family(f"anabranch_pipeline_{name}", "gauge", about, samples)
+
+    per_query("rows_total", "counter", "Rows taken from the source.", lambda m: m.rows)
+    per_query("batches_total", "counter", "Micro-batches that had rows.", lambda m: m.batches)
+    per_query("busy_seconds_total", "counter", "Time in micro-batches that had rows.", lambda m: m.busy_ms / 1000)
+    per_query("batch_id", "gauge", "Number of the newest micro-batch.", lambda m: m.progress.batch_id)
+    per_query("batch_seconds", "gauge", "Time of the newest micro-batch.", lambda m: m.progress.batch_ms / 1000)
+    per_query("input_rows_per_second", "gauge", "Rate of arrival.", lambda m: m.progress.input_rows_per_s)
+    per_query("processed_rows_per_second", "gauge", "Rate of processing.", lambda m: m.progress.processed_rows_per_s)
+    phases: list[tuple[str, float]] = [
+        (_labels(query=query, phase=phase), spent / 1000)
+        for query, metrics in queries
+        for phase, spent in sorted(metrics.progress.phases_ms.items())
+    ]
+    family("anabranch_pipeline_phase_seconds", "gauge", "Phases of the newest micro-batch.", phases)
+    per_partition("offset", "Next offset that will be consumed.", lambda p: p.consumed)
+    per_partition("latest_offset", "End of the partition at the newest micro-batch.", lambda p: p.latest)
+    per_partition("lag", "Records that are there and not consumed.", lambda p: p.lag)
+    family(
+        "anabranch_pipeline_group_commits_total", "counter", "Offsets written to the group.", [("", observed.commits)]
+    )
+    family("anabranch_pipeline_group_commit_failures_total", "counter", "Commits to the group that failed.",
+           [("", observed.commit_failures)])  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _labels(**labels: str) -> str:
+    def escape(text: str) -> str:
+        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return "{" + ",".join(f'{name}="{escape(text)}"' for name, text in labels.items()) + "}"
+
+
+class PipelineListener(StreamingQueryListener):
+    """Spark calls it on a thread of its own, in the order of the events."""
+
+    def __init__(self, query: str, commit: Commit | None = None) -> None:
+        self.observed = Observed()
+        self.terminated = threading.Event()
+        """The query has ended, and every progress of it was seen."""
+        self._query = query
+        self._commit = commit
+        self._committed: Offsets = {}
+        self._run_id: str | None = None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Remember which run it is."""
+        if event.name == self._query:
+            self._run_id = str(event.runId)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Count, and write the offsets back."""
+        if event.progress.name != self._query:
+            return
+        progress = parse_progress(event.progress.json)
+        self.observed.add(progress)
+        if self._commit is None or not progress.consumed or progress.consumed == self._committed:
+            return
+        try:
+            self._commit(progress.consumed)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the query goes on
+            self.observed.commit_failures += 1
+            self.observed.last_failure = reason_of(error)
+        else:
+            self.observed.commits += 1
+            self._committed = progress.consumed
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing has changed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Let `terminated` know."""
+        if str(event.runId) == self._run_id:
+            self.terminated.set()
+
+
+@contextmanager
+def group_commit(spark: SparkSession, group: str, options: Mapping[str, str]) -> Iterator[Commit]:
+    """A function that commits offsets for a group, by the source's own Kafka client; `options` are the source's."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the client is Java's
+    properties = jvm.java.util.HashMap()
+    for name, value in options.items():
+        if name.startswith(("kafka.bootstrap.", "kafka.security.", "kafka.sasl.", "kafka.ssl.")):
+            properties.put(name.removeprefix("kafka."), value)
+    properties.put("client.id", f"anabranch-spark-{group}")
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+
+    def commit(offsets: Offsets) -> None:
+        wanted = jvm.java.util.HashMap()
+        for (topic, partition), offset in offsets.items():
+            place = jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+            wanted.put(place, jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset))
+        seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+        admin.alterConsumerGroupOffsets(group, wanted).all().get(COMMIT_TIMEOUT_S, seconds)
+
+    try:
+        yield commit
+    finally:
+        admin.close(jvm.java.time.Duration.ofSeconds(COMMIT_TIMEOUT_S))
+
+
+@contextmanager
+def serve_metrics(host: str, port: int, observed: Observed) -> Iterator[int]:
+    """`GET /metrics` while it lasts; gives the port, which is a free one for 0. Raises OSError."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = prometheus_text(observed).encode() if self.path == "/metrics" else b"see /metrics\n"
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer((host, port), Handler) as server, ThreadPoolExecutor(1) as thread:
+        thread.submit(server.serve_forever, 0.2)
+        try:
+            yield int(server.server_address[1])
+        finally:
+            server.shutdown()
