@@ -308,6 +308,33 @@ class GroupSettings(Area):
         description="How often members of a consumer group are asked to say that they are there (Kafka: "
         "group.consumer.heartbeat.interval.ms).",
     )
+    consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
+        default="bidirectional",
+        description="Which way groups with members may go between the classic protocol and the new one (Kafka: "
+        "group.consumer.migration.policy).",
+    )
+    consumer_session_timeout_min_ms: int = Field(
+        default=45_000,
+        ge=1,
+        description="Shortest session timeout that a consumer group may choose for itself (Kafka: "
+        "group.consumer.min.session.timeout.ms).",
+    )
+    consumer_session_timeout_max_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="Longest one (Kafka: group.consumer.max.session.timeout.ms).",
+    )
+    consumer_heartbeat_interval_min_ms: int = Field(
+        default=5_000,
+        ge=1,
+        description="Shortest heartbeat interval that a consumer group may choose for itself (Kafka: "
+        "group.consumer.min.heartbeat.interval.ms).",
+    )
+    consumer_heartbeat_interval_max_ms: int = Field(
+        default=15_000,
+        ge=1,
+        description="Longest one (Kafka: group.consumer.max.heartbeat.interval.ms).",
+    )
     offsets_retention_ms: int = Field(
         default=7 * 86_400_000,
         ge=1,
@@ -372,6 +399,23 @@ class CompactionSettings(Area):
     )
 
 
+class TelemetrySettings(Area):
+    """Metrics that clients push (KIP-714). They show beside the node's own, so they are taken while `admin` is on."""
+
+    push_bytes_max: Bytes = Field(
+        default=MIB,
+        ge=1,
+        le=64 * MIB,
+        description="Largest push, before and after it is decompressed (Kafka: telemetry.max.bytes).",
+    )
+    clients_max: int = Field(
+        default=16_384, ge=1, description="Clients remembered; the one not heard of for longest is forgotten first."
+    )
+    series_max: int = Field(
+        default=10_000, ge=1, description="Series of clients kept, all together; what is more is counted and dropped."
+    )
+
+
 class AdminSettings(Area):
     """The HTTP port for metrics, status and maintenance. It has no authentication: keep it on loopback."""
 
@@ -404,6 +448,7 @@ class Settings(Area):
     group: GroupSettings = GroupSettings()
     transaction: TransactionSettings = TransactionSettings()
     compaction: CompactionSettings = CompactionSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
     stores: Mapping[str, NamedStoreSettings] = {}

@@ -81,6 +81,23 @@ class ClassicGroup:
             group.state = GroupState.STABLE
         return group
 
+    @classmethod
+    def continuing(
+        cls, group_id: str, settings: GroupSettings, generation: int, members: Sequence[Member], now: Now
+    ) -> "ClassicGroup":
+        """Go on with the members of a consumer group, in a stable generation that nobody has led."""
+        group = cls(group_id, settings)
+        group.generation = generation
+        group.protocol_type = "consumer"
+        group.protocol_name = vote(members)
+        for member in members:
+            group.members[member.member_id] = member
+            if member.group_instance_id is not None:
+                group.static[member.group_instance_id] = member.member_id
+            group._extend_session(member, now)
+        group._enter(GroupState.STABLE, now)
+        return group
+
     # -- Requests ------------------------------------------------------------------------------------------------
 
     def join(self, request: Join, now: Now) -> list[Effect]:
@@ -191,13 +208,18 @@ class ClassicGroup:
         self.pending.clear()
         self.wake_ms = NEVER_MS
 
-    def resign(self, now: Now) -> list[Effect]:
-        """Stop coordinating the group: whoever waits is told to look for the coordinator again."""
+    def resign(self, now: Now, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """Stop coordinating the group: whoever waits is told so, by default to look for the coordinator again."""
         for member in self.members.values():
-            self._answer_join(member, JoinAnswer(ErrorCode.NOT_COORDINATOR, member.member_id), now)
-            self._answer_sync(member, SyncAnswer(ErrorCode.NOT_COORDINATOR), now)
+            self._answer_join(member, JoinAnswer(error, member.member_id), now)
+            self._answer_sync(member, SyncAnswer(error), now)
         self.state = GroupState.DEAD
         self.wake_ms = NEVER_MS
+        return self._drain()
+
+    def rebalance(self, now: Now) -> list[Effect]:
+        """Ask all members to join again, as what they have was computed for others too."""
+        self._prepare_rebalance(now)
         return self._drain()
 
     # -- Results of writes, and time -----------------------------------------------------------------------------

@@ -9,9 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from broker.groups.consumer_values import LEAVE_STATIC_EPOCH, MemberState, Partitions, TopicIdPartition
+from broker.groups.values import MemberProtocol
 
 Held = Mapping[TopicIdPartition, int]
 """Partitions, each with the epoch in which it was assigned (KIP-1251)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicSide:
+    """What a member that speaks the classic protocol brings besides."""
+
+    session_timeout_ms: int
+    protocols: tuple[MemberProtocol, ...]
+    """Those it offers, the first of which is used; not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,8 @@ class ConsumerMember:
     assigned: Held = field(default_factory=dict)
     revoking: Held = field(default_factory=dict)
     """Taken from it, and held until it says that it has let go."""
+    classic: ClassicSide | None = None
+    """Of a member that speaks the classic protocol."""
 
     @property
     def held(self) -> set[TopicIdPartition]:

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.groups.consumer_member import ConsumerMember, Held
+from broker.groups.consumer_member import ClassicSide, ConsumerMember, Held
 from broker.groups.consumer_values import MemberState, Partitions, TopicIdPartition
+from broker.groups.values import MemberProtocol
 from protocol.codec import decode_exact, encode_versioned, read_version
 from protocol.errors import MalformedMessage
 from protocol.messages import consumer_offsets as messages
@@ -82,8 +83,23 @@ def member_value(member: ConsumerMember) -> bytes:
         subscribed_topic_regex=member.topic_regex,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
+        classic_member_metadata=_classic_value(member.classic),
     )
     return encode_versioned(value, 0)
+
+
+def _classic_value(classic: ClassicSide | None) -> messages.ClassicMemberMetadata | None:
+    if classic is None:
+        return None
+    protocols = [messages.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols]
+    return messages.ClassicMemberMetadata(session_timeout_ms=classic.session_timeout_ms, supported_protocols=protocols)
+
+
+def _parse_classic(found: messages.ClassicMemberMetadata | None) -> ClassicSide | None:
+    if found is None or not found.supported_protocols:
+        return None  # the latter is how it reads where nothing was written
+    protocols = tuple(MemberProtocol(protocol.name, protocol.metadata) for protocol in found.supported_protocols)
+    return ClassicSide(found.session_timeout_ms, protocols)
 
 
 def target_value(target: Partitions) -> bytes:
@@ -180,6 +196,7 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> Consume
         topic_names=tuple(found.subscribed_topic_names),
         topic_regex=found.subscribed_topic_regex or "",
         assignor=found.server_assignor,
+        classic=_parse_classic(found.classic_member_metadata),
     )
     if current is None:
         return member

@@ -1,7 +1,8 @@
 """The thin shell of one consumer group: writes what its state machine has changed, and answers when that is durable.
 
 The machine moves on at once, ahead of the log; the shell keeps what is durable beside it. An answer leaves only when
-all that the machine knew when it was made is in the log, and a write that fails puts the machine back to what is.
+all that the machine knew when it was made is in the log, and a write that fails puts the machine back to what is; a
+group of which nothing is durable yet is `unborn`, and its owner puts back what was there before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +13,14 @@ from typing import TypeAlias
 from broker.groups.consumer import ConsumerGroup
 from broker.groups.consumer_values import Beat, BeatAnswer, TopicImage
 from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogWriter
-from broker.groups.values import Now
+from broker.groups.values import Join, JoinAnswer, Now, Sync, SyncAnswer
 from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 BeatDone: TypeAlias = Callable[[BeatAnswer | KafkaError], None]
 """Called with the answer to a heartbeat. Must not raise."""
+Told: TypeAlias = Callable[[ErrorCode], None]
+"""Called when what an answer says is durable, or with why it never will be. Must not raise."""
 
 
 @dataclass(slots=True)
@@ -25,7 +28,7 @@ class _Flight:
     """Records on their way to the log, and the answers that wait for them."""
 
     records: Sequence[KeyValue]
-    waiting: list[tuple[BeatDone, BeatAnswer]] = field(default_factory=list)
+    waiting: list[Told] = field(default_factory=list)
 
 
 class ConsumerShell:
@@ -36,6 +39,8 @@ class ConsumerShell:
     ) -> None:
         self.group = ConsumerGroup(group_id, settings)
         self.stored = dict(stored or {})
+        self.unborn: Callable[[], None] = lambda: None
+        """Called when a write has failed and nothing of the group is durable."""
         self._group_id = group_id
         self._settings = settings
         self._writer = writer
@@ -54,10 +59,26 @@ class ConsumerShell:
         self._now = now
         answer = self.group.heartbeat(beat, topics, now)
         self.write(before)
+        self.when_durable(lambda error: done(KafkaError(error) if error else answer))
+
+    def join(self, request: Join, topics: TopicImage, now: Now, done: Callable[[JoinAnswer], None]) -> None:
+        """Handle the JoinGroup of a classic member. Raises KafkaError, with nothing changed."""
+        self._now = now
+        answer = self.group.join_classic(request, topics, now)
+        self.write()
+        self.when_durable(lambda error: done(JoinAnswer(error, request.member_id) if error else answer))
+
+    def sync(self, request: Sync, topics: TopicImage, now: Now, done: Callable[[SyncAnswer], None]) -> None:
+        """Handle the SyncGroup of a classic member. Raises KafkaError."""
+        answer = self.group.sync_classic(request, topics, now)
+        self.when_durable(lambda error: done(SyncAnswer(error) if error else answer))
+
+    def when_durable(self, told: Told) -> None:
+        """Call back when all that the group knows now is in the log, or has failed to get there."""
         if self._newest is None:
-            done(answer)
+            told(ErrorCode.NONE)
         else:
-            self._newest.waiting.append((done, answer))
+            self._newest.waiting.append(told)
 
     def write(self, before: Sequence[KeyValue] = ()) -> None:
         """Write what has changed. Raises UNKNOWN_SERVER_ERROR, as Kafka, if the group is too big to store."""
@@ -74,6 +95,8 @@ class ConsumerShell:
     def _written(self, flight: _Flight, error: ErrorCode) -> None:
         if self._newest is flight:
             self._newest = None
+        if error and not self.stored:
+            self.unborn()
         if error:
             self.restore(self._now)
         else:
@@ -82,5 +105,5 @@ class ConsumerShell:
                     self.stored.pop(key, None)
                 else:
                     self.stored[key] = value
-        for done, answer in flight.waiting:
-            done(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) if error else answer)
+        for told in flight.waiting:
+            told(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else ErrorCode.NONE)

@@ -3,8 +3,8 @@
 A shard runs the effects of the state machines: answers go to futures, snapshots to the log, deadlines to the loop's
 timers. It keeps true that memory shows what is durable: offsets and what is `stored` of a group change only when the
 log has them, and nobody is answered before that. An id names a classic group or a consumer group (which
-`broker.groups.consumer_shell` takes care of), never both; an empty one becomes the other kind when a member of that
-kind joins.
+`broker.groups.consumer_shell` takes care of), never both; it becomes the other kind when a member of that kind joins
+and it is empty, or can take its members along (`broker.groups.migration`).
 """
 
 import asyncio
@@ -16,8 +16,9 @@ from broker.groups.classic import ClassicGroup
 from broker.groups.consumer import ConsumerGroup
 from broker.groups.consumer_shell import BeatDone, ConsumerShell
 from broker.groups.consumer_values import Beat, TopicIdPartition, TopicImage, Topics
-from broker.groups.log import KeyValue, LogBatch, LogWriter, WriteDone
+from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogBatch, LogWriter, WriteDone
 from broker.groups.member import NEVER_MS
+from broker.groups.migration import downgraded, upgraded
 from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
 from broker.groups.records import (
     ConsumerRecord,
@@ -218,9 +219,12 @@ class GroupShard:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             entry = self._create(group_id)
         group = entry.group
+        if isinstance(entry.machine, ConsumerShell) and group.members:
+            entry.machine.join(request, self._topics(), self._now(), partial(_hand_back, request.ticket))
+            # A static member may have taken the place of the last that spoke the new protocol.
+            self._settle(entry, rebalance=entry.machine.group.is_behind)
+            return
         if isinstance(group, ConsumerGroup):
-            if group.members:
-                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             entry, group = self._to_classic(entry, group)
@@ -229,16 +233,22 @@ class GroupShard:
     def sync(self, group_id: str, request: Sync) -> None:
         """Handle SyncGroup; the ticket must be a future of a SyncAnswer."""
         entry = self._existing(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        if isinstance(entry.group, ConsumerGroup):
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        self._run(entry, entry.group.sync(request, self._now()))
+        if isinstance(entry.machine, ConsumerShell):
+            entry.machine.sync(request, self._topics(), self._now(), partial(_hand_back, request.ticket))
+            self._arm(entry)
+        else:
+            self._run(entry, entry.machine.sync(request, self._now()))
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
         """Handle Heartbeat."""
         entry = self._entries.get(group_id)
-        if entry is None or isinstance(entry.group, ConsumerGroup):
+        if entry is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        error = entry.group.heartbeat(member_id, group_instance_id, generation, self._now())
+        group = entry.group
+        if isinstance(group, ConsumerGroup):
+            error = group.heartbeat_classic(member_id, group_instance_id, generation, self._now())
+        else:
+            error = group.heartbeat(member_id, group_instance_id, generation, self._now())
         self._arm(entry)
         return error
 
@@ -249,8 +259,8 @@ class GroupShard:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
         group = entry.group
         if isinstance(group, ConsumerGroup):
-            errors = [group.remove(leaver.member_id, leaver.group_instance_id) for leaver in leavers]
-            self._changed(entry)
+            errors = group.remove(leavers)
+            self._settle(entry, rebalance=True)
             return errors
         errors, effects = group.leave(leavers, self._now())
         self._run(entry, effects)
@@ -260,29 +270,75 @@ class GroupShard:
         """Handle ConsumerGroupHeartbeat: `done` with the answer once what it says is durable, or with the error."""
         entry = self._entries.get(group_id)
         if entry is None or isinstance(entry.machine, ClassicGroup):
-            entry = self._join_as_consumer(group_id, entry, beat, done)
+            self._arm(self._join_as_consumer(group_id, entry, beat, done))
         else:
             entry.machine.heartbeat(beat, self._topics(), self._now(), done)
-        self._arm(entry)
+            self._settle(entry, rebalance=True)
 
     def _join_as_consumer(self, group_id: str, entry: GroupEntry | None, beat: Beat, done: BeatDone) -> GroupEntry:
-        """Make a consumer group of nothing, or of an empty classic group, if this heartbeat may do that."""
-        if beat.epoch != 0 or (entry is not None and not _is_unused(entry)):
-            if entry is not None and beat.epoch == 0:
-                # What Apache Kafka answers with group.consumer.migration.policy=disabled.
-                problem = (
-                    f"Cannot upgrade classic group {group_id} to consumer group because online upgrade is disabled."
-                )
-            elif entry is not None:
+        """Make a consumer group of nothing, or of a classic group with its members, if this heartbeat may do that."""
+        if beat.epoch != 0:
+            problem = f"{'Group' if beat.epoch < 0 else 'Consumer group'} {group_id} not found."
+            if entry is not None:
                 problem = f"Group {group_id} is not a consumer group."
-            else:
-                problem = f"{'Group' if beat.epoch < 0 else 'Consumer group'} {group_id} not found."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
         shell = ConsumerShell(group_id, self._settings, self.writer)
+        now = self._now()
+        classic = None if entry is None or _is_unused(entry) else entry.machine
+        if isinstance(classic, ClassicGroup):
+            shell.group = upgraded(classic, self._settings, self._topics(), now)
         before = [] if entry is None else [group_record(group_id, None)]
-        shell.heartbeat(beat, self._topics(), self._now(), done, before=before)
+        shell.heartbeat(beat, self._topics(), now, done, before=before)
         # It was not refused: from here on this is a consumer group.
-        return self._replace(entry, shell)
+        if isinstance(classic, ClassicGroup) and entry is not None:
+            self._run(entry, classic.resign(now, ErrorCode.REBALANCE_IN_PROGRESS))
+        created = self._replace(entry, shell)
+        if isinstance(classic, ClassicGroup) and entry is not None:
+            shell.unborn = partial(self._put_back, created, entry)
+        return created
+
+    def _settle(self, entry: GroupEntry, *, rebalance: bool) -> None:
+        """Write what has changed in a consumer group; when only classic members are left, make it a classic one."""
+        assert isinstance(entry.machine, ConsumerShell), "classic groups say what they write"
+        entry.machine.write()
+        if entry.machine.group.should_downgrade and self._downgrade(entry, entry.machine.group, rebalance=rebalance):
+            return
+        self._arm(entry)
+
+    def _downgrade(self, entry: GroupEntry, group: ConsumerGroup, *, rebalance: bool) -> bool:
+        """Turn a consumer group of classic members into a classic group; False if that is too large to store."""
+        now = self._now()
+        classic = downgraded(group, self._settings, self._topics(), now)
+        snapshot = classic.snapshot()
+        record = group_record(group.group_id, snapshot)
+        if record.size_bytes > BATCH_BYTES_MAX:
+            return False
+        created = self._replace(entry, classic)
+
+        def written(error: ErrorCode) -> None:
+            if error:
+                self._put_back(created, entry)
+            else:
+                created.stored = snapshot
+
+        self.writer.write([*group.dissolve(), record], written)
+        self._run(created, classic.rebalance(now) if rebalance else ())
+        return True
+
+    def _put_back(self, entry: GroupEntry, former: GroupEntry) -> None:
+        """What made a group one of the other kind did not get into the log: it is again what it was."""
+        if self._entries.get(entry.group.group_id) is not entry:
+            return
+        now, machine = self._now(), former.machine
+        if isinstance(machine, ConsumerShell):
+            machine.restore(now)
+        elif former.stored is not None:
+            machine = ClassicGroup.restore(machine.group_id, self._settings, former.stored, now)
+        else:
+            machine = ClassicGroup(machine.group_id, self._settings)
+        restored = self._replace(entry, machine)
+        restored.stored = former.stored
+        self._arm(restored)
 
     def _to_classic(self, entry: GroupEntry, group: ConsumerGroup) -> tuple[GroupEntry, ClassicGroup]:
         """Turn an empty consumer group into a classic one."""
@@ -321,7 +377,7 @@ class GroupShard:
             if generation >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             entry = self._create(group_id)
-        if not speaks_epochs and producer is None and _has_member(entry, member_id):
+        if not speaks_epochs and producer is None and _speaks_epochs(entry, member_id):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         if error := self._check_commit(entry, member_id, group_instance_id, generation, offsets, producer):
             raise KafkaError(error)
@@ -522,12 +578,6 @@ class GroupShard:
         if write.then is not None and isinstance(entry.group, ClassicGroup):
             self._run(entry, entry.group.written(write.then, error, self._now()))
 
-    def _changed(self, entry: GroupEntry) -> None:
-        """Write what has changed in a consumer group, outside of a heartbeat."""
-        assert isinstance(entry.machine, ConsumerShell), "classic groups say what they write"
-        entry.machine.write()
-        self._arm(entry)
-
     def _arm(self, entry: GroupEntry) -> None:
         """Make sure the group is woken at its next deadline; a timer that comes early only looks and sets the next."""
         wake_ms = entry.group.wake_ms
@@ -547,14 +597,15 @@ class GroupShard:
             return
         if isinstance(entry.group, ConsumerGroup):
             entry.group.tick(now)
-            self._changed(entry)
+            self._settle(entry, rebalance=True)
         else:
             self._run(entry, entry.group.tick(now))
 
 
-def _has_member(entry: GroupEntry, member_id: str) -> bool:
-    """Whether a consumer group has this member."""
-    return isinstance(entry.group, ConsumerGroup) and member_id in entry.group.members
+def _speaks_epochs(entry: GroupEntry, member_id: str) -> bool:
+    """Whether this is a member of a consumer group that speaks the new protocol."""
+    member = entry.group.members.get(member_id) if isinstance(entry.group, ConsumerGroup) else None
+    return member is not None and member.classic is None
 
 
 def _is_unused(entry: GroupEntry) -> bool:

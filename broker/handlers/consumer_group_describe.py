@@ -6,6 +6,7 @@ from broker.groups.consumer import ConsumerGroup
 from broker.groups.consumer_member import ConsumerMember
 from broker.groups.consumer_records import by_topic
 from broker.groups.consumer_values import TopicIdPartition
+from broker.handlers.consumer_group_heartbeat import check_consumer_protocol
 from broker.handlers.describe_groups import ALL_GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from broker.net.connection import Exchange
 from broker.node import Node
@@ -21,7 +22,7 @@ from protocol.messages.consumer_group_describe import (
 )
 
 KEY = consumer_group_describe.KEY
-USES_CONSUMER_PROTOCOL = 1
+USES_CLASSIC_PROTOCOL, USES_CONSUMER_PROTOCOL = 0, 1
 
 
 def handle(node: Node, request: ConsumerGroupDescribeRequest, context: Exchange) -> ConsumerGroupDescribeResponse:  # noqa: ARG001 - every handler's signature
@@ -34,9 +35,10 @@ def handle(node: Node, request: ConsumerGroupDescribeRequest, context: Exchange)
 
 def _described(node: Node, group_id: str, operations: int) -> DescribedGroup:
     try:
+        check_consumer_protocol(node)
         group = node.groups.members_shard(group_id).group(group_id)
     except KafkaError as error:
-        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+        return DescribedGroup(error_code=error.code, error_message=error.message or None, group_id=group_id)
     if not isinstance(group, ConsumerGroup):
         problem = "not found" if group is None else "is not a consumer group"
         return DescribedGroup(
@@ -67,7 +69,7 @@ def _member(node: Node, group: ConsumerGroup, member: ConsumerMember) -> Member:
         subscribed_topic_regex=member.topic_regex,
         assignment=_assignment(node, member.assigned.keys()),
         target_assignment=_assignment(node, group.targets.get(member.member_id, frozenset())),
-        member_type=USES_CONSUMER_PROTOCOL,
+        member_type=USES_CONSUMER_PROTOCOL if member.classic is None else USES_CLASSIC_PROTOCOL,
     )
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups against an Apache Kafka that, like a node, keeps the two group protocols apart."""
+"""Consumer groups, on their own and on their way between the two protocols, against Apache Kafka."""
 
 from collections.abc import Iterator
 
@@ -14,20 +14,16 @@ from tests.support import tools
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
-APART = {
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.assignor.offload.enable": "false",
-    "group.consumer.migration.policy": "disabled",
-}
+AT_ONCE = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
 
 
 @pytest.fixture(scope="module")
 def strict_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
-    """An Apache Kafka that assigns at once, and whose groups do not change protocol while they have members."""
+    """An Apache Kafka whose groups begin and assign at once."""
     tools.java()
     tools.kafka_class_path()
     home = tmp_path_factory.mktemp("apache-kafka") / "home"
-    with ApacheKafka(home, properties={**KAFKA_SETTINGS, **APART}, jvm=QUICK_JVM) as broker:
+    with ApacheKafka(home, properties={**KAFKA_SETTINGS, **AT_ONCE}, jvm=QUICK_JVM) as broker:
         yield Peer("Apache Kafka", "127.0.0.1", broker.port)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -190,9 +191,11 @@ async def test_listing_and_deleting(client: WireClient, g: str) -> None:
     assert await listed([]) == []
 
 
-async def test_a_classic_member_is_refused_while_there_are_others(client: WireClient, g: str) -> None:
+async def test_a_classic_member_is_taken_in_if_it_is_a_consumer(client: WireClient, g: str) -> None:
     await client.request(beat(g))
-    assert (await client.request(join(g))).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (await client.request(join(g))).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    other = replace(join(g), protocol_type="connect")
+    assert (await client.request(other)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     await client.request(beat(g, "m", -1))
     assert (await client.request(join(g))).error_code == ErrorCode.MEMBER_ID_REQUIRED
     found = await client.request(ConsumerGroupDescribeRequest(group_ids=[g]))

@@ -3,11 +3,12 @@
 import pytest
 
 from broker.groups import consumer_records as records
-from broker.groups.consumer_member import ConsumerMember
+from broker.groups.consumer_member import ClassicSide, ConsumerMember
 from broker.groups.consumer_records import ConsumerKey
 from broker.groups.consumer_values import MemberState, TopicIdPartition
 from broker.groups.log import KeyValue
 from broker.groups.records import ConsumerRecord, parse
+from broker.groups.values import MemberProtocol
 from protocol.errors import MalformedMessage
 
 TOPIC = bytes(range(16))
@@ -76,7 +77,10 @@ def test_a_target() -> None:
 
 def test_a_member() -> None:
     subscription = records.member_value(MEMBER)
-    assert subscription == bytes.fromhex("0000 0269 00 0263 032f68 03 0274 0275 01 000493e0 06") + b"range" + b"\0"
+    head = bytes.fromhex("0000 0269 00 0263 032f68 03 0274 0275 01 000493e0 06") + b"range"
+    # One tagged field: tag 0, 1 byte, null: it does not speak the classic protocol.
+    assert subscription == head + bytes.fromhex("01 00 01 00")
+    assert records.parse_member("m", head + b"\0", None).classic is None
     current = records.current_value(MEMBER)
     assert current == (
         bytes.fromhex("0000 00000007 00000006 01 03") + TOPIC + bytes.fromhex("02 00000002 01 00 05 02 00000005")
@@ -84,6 +88,14 @@ def test_a_member() -> None:
         + bytes.fromhex("02") + TOPIC + bytes.fromhex("02 00000000 01 00 05 02 00000004 00")
     )  # fmt: skip
     assert records.parse_member("m", subscription, current) == MEMBER
+
+
+def test_a_classic_member() -> None:
+    member = ConsumerMember("m", classic=ClassicSide(10, (MemberProtocol("r", b"x"), MemberProtocol("s", b"yz"))))
+    value = records.member_value(member)
+    # Tag 0, 18 bytes: not null, session timeout, two protocols.
+    assert value.endswith(bytes.fromhex("01 00 12 01 0000000a 03 0272 0278 00 0273 03797a 00 00"))
+    assert records.parse_member("m", value, None) == member
 
 
 def test_a_member_that_kafka_wrote_without_assignment_epochs_has_had_its_partitions_since_its_own() -> None:

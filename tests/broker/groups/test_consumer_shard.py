@@ -165,7 +165,7 @@ async def test_silent_members_are_removed_and_an_administrator_may_remove_them_t
 async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its_offsets(client: Client) -> None:
     await client.enter()
     await client.commit(T0, offset=5, member=True)
-    with pytest.raises(KafkaError) as refused:
+    with pytest.raises(KafkaError, match="malformed") as refused:
         _ = client.beat("m")
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     client.shard.leave("g", [Leaver(client.member_id, None)])
@@ -174,9 +174,6 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its
     client = await client.crash()
     assert client.group().state is ConsumerState.STABLE
     assert client.offset(T0) is not None
-    with pytest.raises(KafkaError) as refused:
-        _ = client.join()
-    assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     await client.beat("m", -1)
     await client.enter()
     client = await client.crash()

@@ -4,10 +4,19 @@ Members are named by the scripts. What depends on the order in which Apache Kafk
 out: which of two members has which half.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from protocol.codec import encode_versioned
 from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
+from protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+    TopicPartitionResponse,
+)
 from protocol.messages.delete_groups import DeleteGroupsRequest
 from protocol.messages.describe_groups import DescribeGroupsRequest
 from protocol.messages.heartbeat import HeartbeatRequest
@@ -20,7 +29,7 @@ from protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.messages.sync_group import SyncGroupRequest
+from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.differential.script import Script
 from tests.differential.scripts.groups import coordinator
 
@@ -36,9 +45,19 @@ def _owned(topic_id: bytes, *partitions: int) -> list[TopicPartitions]:
     return [TopicPartitions(topic_id=topic_id, partitions=partitions)] if partitions else []
 
 
+def _topic(script: Script, name: str, partitions: int = 1) -> bytes:
+    """Create a topic and wait until the coordinator has heard of it, which Apache Kafka's does a moment later."""
+    topic_id = script.topic(name, partitions)
+    probe = _beat(f"{name}-probe", "probe", subscribed_topic_names=[name])
+    script.until(probe, 1, lambda answer: answer.assignment is not None and answer.assignment.topic_partitions)
+    script.ask(_beat(f"{name}-probe", "probe", -1), 1)
+    script.ask(DeleteGroupsRequest(groups_names=[f"{name}-probe"]), 2)
+    return topic_id
+
+
 def consumer_heartbeats_refused(script: Script) -> None:
     coordinator(script)
-    script.topic("cg-refused")
+    _topic(script, "cg-refused")
     group = "cg-refused"
     cases: dict[str, dict[str, Any]] = {
         "no group": {"group_id": ""},
@@ -65,7 +84,7 @@ def consumer_heartbeats_refused(script: Script) -> None:
 def consumer_epochs(script: Script) -> None:
     coordinator(script)
     group = "cg-life"
-    topic_id = script.topic(group, 3)
+    topic_id = _topic(script, group, 3)
     script.call("join", _beat(group, "a"), 1)
     script.call("beat", _beat(group, "a", 2), 0, 1)
     script.call("full beat", _beat(group, "a", 2, **_full(group, topic_id, 0, 1, 2)), 1)
@@ -102,7 +121,7 @@ def _full(group: str, topic_id: bytes, *owned: int) -> dict[str, Any]:
 def consumers_share_a_topic(script: Script) -> None:
     coordinator(script)
     group = "cg-two"
-    topic_id = script.topic(group, 2)
+    topic_id = _topic(script, group, 2)
     range_: dict[str, Any] = {"server_assignor": "range"}
     script.call("first", _beat(group, "a", **range_), 1)
     script.call("second", _beat(group, "b", **range_), 1)
@@ -123,7 +142,7 @@ def consumers_share_a_topic(script: Script) -> None:
 def static_consumers(script: Script) -> None:
     coordinator(script)
     group = "cg-static"
-    script.topic(group, 2)
+    _topic(script, group, 2)
     script.call("join", _beat(group, "a", instance_id="i"), 1)
     script.call("taken", _beat(group, "b", instance_id="i"), 1)
     script.call("fenced", _beat(group, "b", 2, instance_id="i"), 1)
@@ -143,7 +162,7 @@ def static_consumers(script: Script) -> None:
 def consumer_commits(script: Script) -> None:
     coordinator(script)
     group = "cg-commits"
-    script.topic(group)
+    _topic(script, group)
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     topics = [OffsetCommitRequestTopic(name=group, partitions=[partition])]
 
@@ -179,7 +198,7 @@ def consumer_and_classic(script: Script) -> None:
         protocols=[JoinGroupRequestProtocol(name="own", metadata=b"")],
     )
     script.call("join", _beat(group, "a"), 1)
-    script.call("classic join", join, 3)
+    script.call("classic join of another type", replace(join, protocol_type="connect"), 3)
     script.call("classic heartbeat", HeartbeatRequest(group_id=group, generation_id=1, member_id="a"), 4)
     script.call("classic sync", SyncGroupRequest(group_id=group, generation_id=1, member_id="a"), 5)
     script.call("leave", _beat(group, "a", -1), 1)
@@ -191,7 +210,161 @@ def consumer_and_classic(script: Script) -> None:
     script.call("consumer join of the empty group", _beat(group, "a"), 1)
 
 
+def _classic_join(group: str, member: str = "", *, owned: Sequence[int] = (), **fields: Any) -> JoinGroupRequest:
+    held = [TopicPartition(topic=group, partitions=list(owned))] if owned else []
+    subscription = ConsumerProtocolSubscription(topics=[group], owned_partitions=held)
+    names: Sequence[str] = fields.pop("protocols", ("range",))
+    metadata = encode_versioned(subscription, 1)
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member,
+        protocol_type=fields.pop("protocol_type", "consumer"),
+        protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in names],
+        **fields,
+    )
+
+
+def _classic_sync(group: str, generation: int, member: str, **fields: Any) -> SyncGroupRequest:
+    return SyncGroupRequest(
+        group_id=group,
+        generation_id=generation,
+        member_id=member,
+        **{"protocol_type": "consumer", "protocol_name": "range", **fields},
+    )
+
+
+def _classic_group(script: Script, group: str, *partitions: int, **fields: Any) -> tuple[str, int]:
+    """Make a classic group of one member, which has these partitions; returns its member id and generation."""
+    joined = script.ask(_classic_join(group, **fields), 3 if not fields.get("group_instance_id") else 5)
+    assigned = ConsumerProtocolAssignment(
+        assigned_partitions=[TopicPartitionResponse(topic=group, partitions=list(partitions))]
+    )
+    assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=encode_versioned(assigned, 1))
+    instance = fields.get("group_instance_id")
+    sync = _classic_sync(
+        group, joined.generation_id, joined.member_id, assignments=[assignment], group_instance_id=instance
+    )
+    assert script.ask(sync, 5).error_code == 0
+    return joined.member_id, joined.generation_id
+
+
+def group_migrates_and_returns(script: Script) -> None:
+    """A classic group takes in a member of the new protocol, shares with it, and is classic again when that leaves."""
+    coordinator(script)
+    group = "cg-migrates"
+    topic_id = _topic(script, group, 2)
+    member, generation = _classic_group(script, group, 0, 1)
+    range_: dict[str, Any] = {"server_assignor": "range"}
+    upgraded = script.call("the first of the new protocol", _beat(group, "A", **range_), 1)
+    script.call("described", ConsumerGroupDescribeRequest(group_ids=[group]), 0, 1)
+    script.call("described as classic", DescribeGroupsRequest(groups=[group]), 6)
+    script.call("listed", ListGroupsRequest(types_filter=["consumer"]), 5, own=group)
+    beat = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member)
+    script.call("a heartbeat", beat, 4)
+    script.call("a sync", _classic_sync(group, generation, member), 5)
+    script.call(
+        "a heartbeat of another generation", HeartbeatRequest(group_id=group, generation_id=9, member_id=member), 4
+    )
+    script.call("a heartbeat of a stranger", HeartbeatRequest(group_id=group, generation_id=1, member_id="x"), 4)
+    script.call("a classic heartbeat of the other", HeartbeatRequest(group_id=group, generation_id=2, member_id="A"), 4)
+    script.call("a join of another type", _classic_join(group, protocol_type="connect"), 3)
+    script.call("a join without a common protocol", _classic_join(group, protocols=["sticky"]), 3)
+    script.call("a join that needs an id", _classic_join(group), 5)
+    waiting = script.call("it joins and owns all", _classic_join(group, member, owned=[0, 1]), 5)
+    script.call("a sync of another protocol", _classic_sync(group, waiting.generation_id, member, protocol_name="x"), 5)
+    script.call("it syncs", _classic_sync(group, waiting.generation_id, member), 5)
+    script.call("the other waits", _beat(group, "A", upgraded.member_epoch), 1)
+    script.call(
+        "it is told to give up",
+        HeartbeatRequest(group_id=group, generation_id=waiting.generation_id, member_id=member),
+        4,
+    )
+    joined = script.call("it joins and has let go", _classic_join(group, member, owned=[1]), 5)
+    script.call("it syncs again", _classic_sync(group, joined.generation_id, member), 5)
+    script.call("the other gets it", _beat(group, "A", upgraded.member_epoch), 1)
+    beat = HeartbeatRequest(group_id=group, generation_id=joined.generation_id, member_id=member)
+    script.call("nothing to do", beat, 4)
+    script.call("described with both", ConsumerGroupDescribeRequest(group_ids=[group]), 1)
+    for name, generation_id in (("commit", joined.generation_id), ("commit of another generation", 77)):
+        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+        topics = [OffsetCommitRequestTopic(name=group, partitions=[partition])]
+        commit = OffsetCommitRequest(
+            group_id=group, member_id=member, generation_id_or_member_epoch=generation_id, topics=topics
+        )
+        script.call(name, commit, 8)
+    script.call("the other leaves", _beat(group, "A", -1), 1)
+    script.call("it is told of it", beat, 4)
+    script.call("described as classic again", DescribeGroupsRequest(groups=[group]), 6)
+    script.call("described as a consumer group", ConsumerGroupDescribeRequest(group_ids=[group]), 1)
+    again = script.call("it joins the classic group", _classic_join(group, member, owned=[1]), 5)
+    script.call("it assigns", _classic_sync(group, again.generation_id, member), 5)
+    script.call("described when all is done", DescribeGroupsRequest(groups=[group]), 6)
+    assert topic_id
+
+
+def eager_members_migrate(script: Script) -> None:
+    """A classic member that gives up everything before it joins arrives at once."""
+    coordinator(script)
+    group = "cg-eager"
+    _topic(script, group, 2)
+    member, _ = _classic_group(script, group, 0, 1)
+    script.call("the first of the new protocol", _beat(group, "A", server_assignor="range"), 1)
+    joined = script.call("it joins with nothing", _classic_join(group, member), 5)
+    script.call("it syncs", _classic_sync(group, joined.generation_id, member), 5)
+    script.call("the other gets the rest", _beat(group, "A", joined.generation_id), 1)
+    leaver = MemberIdentity(member_id=member, group_instance_id=None)
+    script.call("it leaves", LeaveGroupRequest(group_id=group, members=[leaver, leaver]), 5)
+    script.call("the other gets all", _beat(group, "A", joined.generation_id), 1)
+    late = script.ask(_classic_join(group), 5)
+    script.call("a classic member joins", _classic_join(group, late.member_id), 5)
+    script.call("described", ConsumerGroupDescribeRequest(group_ids=[group]), 1)
+
+
+def static_members_migrate(script: Script) -> None:
+    """A static member comes back speaking the other protocol, and takes its own place."""
+    coordinator(script)
+    group = "cg-static-both"
+    _topic(script, group, 2)
+    member, generation = _classic_group(script, group, 0, 1, group_instance_id="i")
+    upgraded = script.call("it comes back with the new protocol", _beat(group, "A", instance_id="i"), 1)
+    script.call("described", ConsumerGroupDescribeRequest(group_ids=[group]), 1)
+    beat = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member, group_instance_id="i")
+    script.call("the former is fenced", beat, 4)
+    script.call("it beats", _beat(group, "A", upgraded.member_epoch, instance_id="i"), 1)
+    joined = script.call("it comes back with the classic one", _classic_join(group, group_instance_id="i"), 5)
+    script.call("described as classic", DescribeGroupsRequest(groups=[group]), 6)
+    sync = _classic_sync(group, joined.generation_id, joined.member_id, group_instance_id="i")
+    script.call("it syncs", sync, 5)
+
+
+def groups_that_do_not_migrate(script: Script) -> None:
+    coordinator(script)
+    _topic(script, "cg-other", 1)
+    other = script.ask(_classic_join("cg-other", protocol_type="connect"), 3)
+    sync = SyncGroupRequest(group_id="cg-other", generation_id=other.generation_id, member_id=other.member_id)
+    script.ask(sync, 3)
+    script.call("of another protocol type", _beat("cg-other", "A"), 1)
+    _topic(script, "cg-custom", 1)
+    joined = script.ask(_classic_join("cg-custom"), 3)
+    assigned = encode_versioned(ConsumerProtocolAssignment(user_data=b"own"), 1)
+    assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assigned)
+    script.ask(_classic_sync("cg-custom", joined.generation_id, joined.member_id, assignments=[assignment]), 5)
+    script.call("with data of its own assignor", _beat("cg-custom", "A"), 1)
+    _topic(script, "cg-malformed", 1)
+    bad = _classic_join("cg-malformed")
+    bad = replace(bad, protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")])
+    joined = script.ask(bad, 3)
+    script.ask(_classic_sync("cg-malformed", joined.generation_id, joined.member_id), 5)
+    script.call("with a subscription that cannot be read", _beat("cg-malformed", "A"), 1)
+
+
 SCRIPTS = (
+    group_migrates_and_returns,
+    eager_members_migrate,
+    static_members_migrate,
+    groups_that_do_not_migrate,
     consumer_heartbeats_refused,
     consumer_epochs,
     consumers_share_a_topic,

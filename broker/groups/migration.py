@@ -1,0 +1,104 @@
+"""Turn a group with members from one protocol to the other, while they stay (KIP-848, "online migration").
+
+A classic group of consumers becomes a consumer group when the first member that speaks the new protocol joins it, and
+goes back when the last one has left. Members keep their ids, their epoch (the generation, in a classic group's words)
+and their partitions; the rebalance that follows goes on from there. Pure functions: groups in, groups out.
+"""
+
+from broker.groups.classic import ClassicGroup
+from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_member import ClassicSide, ConsumerMember
+from broker.groups.consumer_values import Partitions, TopicIdPartition, TopicImage
+from broker.groups.embedded import Subscription, assignment_bytes, parse_assignment, parse_subscription
+from broker.groups.member import Member
+from broker.groups.values import Now
+from broker.settings import GroupSettings
+from protocol.errors import ErrorCode, KafkaError, MalformedMessage
+
+NOTHING: Partitions = frozenset()
+
+
+def upgraded(classic: ClassicGroup, settings: GroupSettings, topics: TopicImage, now: Now) -> ConsumerGroup:
+    """Return a classic group as a consumer group. Raises KafkaError, in Kafka's words, where that cannot be."""
+    if settings.consumer_migration_policy not in {"bidirectional", "upgrade"}:
+        raise _refused(classic, "online upgrade is disabled")
+    if classic.protocol_type != "consumer":
+        raise _refused(classic, "the group does not use the consumer embedded protocol")
+    if len(classic.members) > settings.members_max:
+        raise _refused(classic, "the group size exceeds the consumer group maximum size")
+    members: list[ConsumerMember] = []
+    taken: set[TopicIdPartition] = set()
+    for member in classic.members.values():
+        subscription, assigned = _read(classic, member, topics)
+        # A leader that assigned a partition twice must not make two holders of it.
+        assigned -= taken
+        taken |= assigned
+        members.append(_consumer_member(member, subscription, assigned, classic))
+    return ConsumerGroup.continuing(classic.group_id, settings, classic.generation, members, topics, now)
+
+
+def _read(classic: ClassicGroup, member: Member, topics: TopicImage) -> tuple[Subscription, Partitions]:
+    metadata = member.metadata(classic.protocol_name) or member.protocols[0].metadata
+    try:
+        subscription = parse_subscription(metadata, topics)
+        assigned, user_data = parse_assignment(member.assignment, topics)
+    except MalformedMessage as error:
+        raise _refused(classic, "the embedded consumer protocol is malformed") from error
+    if user_data:
+        raise _refused(
+            classic,
+            "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
+            "assignor before re-attempting the upgrade",
+        )
+    return subscription, assigned
+
+
+def _consumer_member(
+    member: Member, subscription: Subscription, assigned: Partitions, classic: ClassicGroup
+) -> ConsumerMember:
+    return ConsumerMember(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        topic_names=subscription.topic_names,
+        epoch=classic.generation,
+        previous_epoch=classic.generation,
+        assigned=dict.fromkeys(sorted(assigned), classic.generation),
+        classic=ClassicSide(member.session_timeout_ms, tuple(member.protocols)),
+    )
+
+
+def _refused(classic: ClassicGroup, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Cannot upgrade classic group {classic.group_id} to consumer group because {why}.",
+    )
+
+
+def downgraded(group: ConsumerGroup, settings: GroupSettings, topics: TopicImage, now: Now) -> ClassicGroup:
+    """Return a consumer group, all of whose members speak the classic protocol, as a classic group.
+
+    It begins in the generation of the last assignment, which is that of all members that are not behind.
+    """
+    members = [
+        _classic_member(member, member.classic, group.targets.get(member.member_id, NOTHING), topics)
+        for member in group.members.values()
+        if member.classic is not None
+    ]
+    return ClassicGroup.continuing(group.group_id, settings, group.assignment_epoch, members, now)
+
+
+def _classic_member(member: ConsumerMember, classic: ClassicSide, target: Partitions, topics: TopicImage) -> Member:
+    return Member(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=classic.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        protocols=classic.protocols,
+        assignment=assignment_bytes(target, topics, classic.protocols[0].metadata),
+    )
