@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from s3stream.catalog.interface import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
-from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamInfo, StreamRange, object_key
+from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamInfo, object_key
 from s3stream.object.format import IndexEntry
 from s3stream.object.reader import ObjectIndex, decode_block, expect_object, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
@@ -93,10 +93,16 @@ async def verify(
     stores: Mapping[str, ObjectStore],
     cluster: str,
     deep: bool = False,
+    read_objects: bool = True,
     on_progress: Callable[[VerifyReport], None] | None = None,
 ) -> VerifyReport:
-    """Compare catalog and stores; with `deep` every data block is read. `on_progress` sees the growing report."""
-    return await _Verification(catalog, stores, cluster, VerifyReport(deep), on_progress or (lambda _: None)).run()
+    """Compare catalog and stores; with `deep` every data block is read. `on_progress` sees the growing report.
+
+    Without `read_objects` the stores are listed only: somebody else reads the objects.
+    """
+    return await _Verification(
+        catalog, stores, cluster, VerifyReport(deep), on_progress or (lambda _: None), read_objects=read_objects
+    ).run()
 
 
 class _Verification:
@@ -107,12 +113,15 @@ class _Verification:
         cluster: str,
         report: VerifyReport,
         on_progress: Callable[[VerifyReport], None],
+        *,
+        read_objects: bool,
     ) -> None:
         self._catalog = catalog
         self._stores = stores
         self._cluster = cluster
         self._report = report
         self._on_progress = on_progress
+        self._read_objects = read_objects
 
     async def run(self) -> VerifyReport:
         stored: dict[str, set[int]] = {}
@@ -170,6 +179,8 @@ class _Verification:
         if store is None:
             self._report.add(Trouble.UNKNOWN_STORE, where, f"configured: {', '.join(sorted(self._stores))}")
             return
+        if not self._read_objects:
+            return
         async with slots:
             try:
                 await self._check_bytes(store, info, locations, where)
@@ -192,7 +203,7 @@ class _Verification:
         if index.kind is not info.kind:
             self._report.add(Trouble.CORRUPT, where, f"kind: expected {info.kind.name}, found {index.kind.name}")
         for location in locations:
-            detail = range_trouble(location.range, index)
+            detail = range_trouble(location, index)
             if detail:
                 self._report.add(Trouble.RANGE, where, detail)
         self._report.blocks += len(index)
@@ -246,9 +257,10 @@ class _Verification:
         return None
 
 
-def range_trouble(span: StreamRange, index: ObjectIndex) -> str | None:
+def range_trouble(location: RangeLocation, index: ObjectIndex) -> str | None:
     """Why the object's blocks do not hold a range of the catalog, or None: they do, without a gap."""
-    entries = index.find(span.stream_id, span.start_offset, span.end_offset)
+    span = location.range
+    entries = index.find(location.stored_stream_id, span.start_offset, span.end_offset)
     cursor, records = span.start_offset, 0
     for entry in entries:
         if entry.start_offset > cursor:
