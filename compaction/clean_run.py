@@ -81,7 +81,9 @@ async def execute_cleaning(
         raise
     finally:
         await outputs.abort()
-    await outputs.drafts.commit([location.object.object_id for location in plan.objects], outputs.made)
+    # A clone of the topic may refer to the same objects: it goes on doing so.
+    inputs = [location.object.object_id for location in plan.objects]
+    await outputs.drafts.commit(inputs, outputs.made, {plan.stream_id})
     if cleaner.vacated:
         cleaning.on_vacated(plan.stream_id, cleaner.vacated)
     node.stats.streams_cleaned += 1
@@ -120,7 +122,7 @@ async def _batches(
                 where = f"{store.name}:{node.key(object_id)}"
                 for batch in decode_block(blocks[object_id, entry.position], entry, where=where):
                     if batch.end_offset > from_offset:
-                        yield batch
+                        yield batch._replace(stream_id=plan.stream_id)
 
 
 class _Outputs:

@@ -10,13 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from compaction.plan import SLICE_BLOCKS, Iteration, Read, Write, cut_read, merge_reads
 from compaction.proof import Totals
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.errors import CorruptObject, ObjectNotFound, StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, object_key
-from s3stream.object.format import IndexEntry, check_block
+from s3stream.object.format import BLOCK_HEADER, IndexEntry, check_block
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.interface import ObjectStore
@@ -237,8 +239,19 @@ def totals_of(entries: Sequence[IndexEntry]) -> Totals:
     )
 
 
+def renumber_block(entry: IndexEntry, data: memoryview, stream_id: int) -> tuple[IndexEntry, bytes]:
+    """A block, checked by the caller, under another stream's id: a clone's data is its own once it is rewritten."""
+    magic, count, _ = BLOCK_HEADER.unpack_from(data)
+    block = b"".join([BLOCK_HEADER.pack(magic, count, stream_id), data[BLOCK_HEADER.size :]])
+    return entry._replace(stream_id=stream_id, crc=crc32c(block)), block
+
+
 async def _write_pieces(writer: ObjectWriter, write: Write, blocks: Blocks) -> None:
     for at, piece in enumerate(write.pieces, 1):
         if at % SLICE_BLOCKS == 0:
             await asyncio.sleep(0)
-        await writer.write_block(piece.entry, blocks[piece.object_id, piece.entry.position])
+        data = blocks[piece.object_id, piece.entry.position]
+        if piece.stream_id == piece.entry.stream_id:
+            await writer.write_block(piece.entry, data)
+        else:
+            await writer.write_block(*renumber_block(piece.entry, data, piece.stream_id))

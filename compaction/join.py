@@ -78,7 +78,7 @@ async def execute_join(join: Join, output: OutputId, workshop: Workshop) -> Join
 async def _rewrite(segment: Rewrite, writer: ObjectWriter, workshop: Workshop) -> None:
     """Read and put blocks, as many at a time as fit the memory."""
     for batch in _batches(segment.blocks, memory_for_blocks(workshop.settings) // 2):
-        blocks = await workshop.read_blocks(merge_reads(Piece(object_id, entry) for object_id, entry in batch))
+        blocks = await workshop.read_blocks(merge_reads(Piece(each, entry, entry.stream_id) for each, entry in batch))
         for object_id, entry in batch:
             await writer.write_block(entry, blocks[object_id, entry.position])
         await writer.settle()

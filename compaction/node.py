@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -105,8 +105,13 @@ class CompactionNode:
         """The index of an input, checked against what the catalog knows."""
         return await self.workshop(self.store_of(info)).read_index(info)
 
-    async def commit(self, inputs: Sequence[int], outputs: Sequence[NewObject]) -> None:
-        """Swap inputs for outputs, in one transaction; repeated while the catalog cannot be reached."""
+    async def commit(
+        self, inputs: Sequence[int], outputs: Sequence[NewObject], streams: Collection[int] | None = None
+    ) -> None:
+        """Swap inputs for outputs (`streams`: only what these have in the inputs), in one transaction.
+
+        Repeated while the catalog cannot be reached.
+        """
         now_ms = self.now_ms()
         commit = CompactionCommit(
             node_id=self.node_id,
@@ -115,6 +120,7 @@ class CompactionNode:
             outputs=outputs,
             now_ms=now_ms,
             delete_after_ms=now_ms + self.settings.delete_delay_ms,
+            streams=streams,
         )
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
             try:
@@ -157,10 +163,12 @@ class Drafts:
         self._object_ids += object_ids
         return [OutputId(object_id, writer_id) for object_id in object_ids]
 
-    async def commit(self, inputs: Sequence[int], outputs: Sequence[NewObject]) -> None:
+    async def commit(
+        self, inputs: Sequence[int], outputs: Sequence[NewObject], streams: Collection[int] | None = None
+    ) -> None:
         """Swap inputs for outputs. What the catalog refuses is discarded; what it may have taken is left alone."""
         try:
-            await self._node.commit(inputs, outputs)
+            await self._node.commit(inputs, outputs, streams)
         except CatalogUnavailable:
             raise
         except CatalogError:

@@ -44,13 +44,16 @@ class Source(NamedTuple):
     born_ms: int
     """When its oldest data came into a stream set object."""
     size_bytes: int
+    clones: Mapping[int, Sequence[int]] = {}
+    """For a stream id in the entries, the other streams that refer to its data here (a topic was cloned)."""
 
 
 class Piece(NamedTuple):
-    """A live block of an input."""
+    """A live block of an input, and the stream it is written for: a clone gets blocks of its own."""
 
     object_id: int
     entry: IndexEntry
+    stream_id: int
 
 
 class Read(NamedTuple):
@@ -105,23 +108,30 @@ class Survey:
         """The same in slices: yields now and then, so that the caller can let others run."""
         base = len(self.sources) << 32
         self.sources.append(source)
-        last_stream, start, blocks = -1, None, None
+        last_stream, wanted = -1, []
         for at, entry in enumerate(source.entries):
             if at % SLICE_BLOCKS == SLICE_BLOCKS - 1:
                 yield
             if entry.stream_id != last_stream:
                 last_stream = entry.stream_id
-                start = self._starts.get(last_stream)
-                blocks = None
-            if start is None or entry.end_offset <= start:
+                streams = (last_stream, *source.clones.get(last_stream, ()))
+                wanted = [(each, self._starts[each]) for each in streams if each in self._starts]
+            is_dead = True
+            for stream_id, start in wanted:
+                if entry.end_offset > start:
+                    is_dead = False
+                    self._take(stream_id, base | at, entry)
+            if is_dead:
                 self.dead_bytes += entry.size_bytes
-                continue
-            if blocks is None:
-                blocks = self.blocks.setdefault(last_stream, array("Q"))
-            blocks.append(base | at)
-            self.live_bytes += entry.size_bytes
-            self.live_blocks += 1
-            self.live_records += entry.record_count
+
+    def _take(self, stream_id: int, packed: int, entry: IndexEntry) -> None:
+        blocks = self.blocks.get(stream_id)
+        if blocks is None:
+            blocks = self.blocks[stream_id] = array("Q")
+        blocks.append(packed)
+        self.live_bytes += entry.size_bytes
+        self.live_blocks += 1
+        self.live_records += entry.record_count
 
 
 class Run(NamedTuple):
@@ -157,7 +167,7 @@ def select(sources: Sequence[Source], settings: CompactionSettings, now_ms: int)
 def runs(found: Survey) -> Iterator[Run]:
     """Contiguous runs in the order of (stream, offset)."""
     for stream_id in sorted(found.blocks):
-        located = [_locate(found.sources, packed) for packed in found.blocks[stream_id]]
+        located = [_locate(found.sources, packed, stream_id) for packed in found.blocks[stream_id]]
         located.sort(key=lambda each: each[1].entry.start_offset)
         run: list[Piece] = []
         born_ms = 0
@@ -241,7 +251,7 @@ def merge_reads(pieces: Iterable[Piece]) -> list[Read]:
 
 
 def _add_reads(reads: dict[int, list[list[IndexEntry]]], pieces: Iterable[Piece]) -> None:
-    for object_id, entry in pieces:
+    for object_id, entry, _ in pieces:
         groups = reads.setdefault(object_id, [])
         if groups and groups[-1][-1].end_position == entry.position:
             groups[-1].append(entry)
@@ -284,13 +294,13 @@ def _is_own_object(run: Run, found: Survey, settings: CompactionSettings, now_ms
     return (
         run.size_bytes >= settings.split_bytes
         or now_ms - run.born_ms >= settings.force_split_ms
-        or run.pieces[0].entry.stream_id in found.own_streams
+        or run.pieces[0].stream_id in found.own_streams
     )
 
 
-def _locate(sources: Sequence[Source], packed: int) -> tuple[Source, Piece]:
+def _locate(sources: Sequence[Source], packed: int, stream_id: int) -> tuple[Source, Piece]:
     source = sources[packed >> 32]
-    return source, Piece(source.object_id, source.entries[packed & 0xFFFFFFFF])
+    return source, Piece(source.object_id, source.entries[packed & 0xFFFFFFFF], stream_id)
 
 
 def _run(pieces: Sequence[Piece], born_ms: int) -> Run:

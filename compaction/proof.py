@@ -5,7 +5,7 @@ The catalog proves the ranges once more inside the commit.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from s3stream.errors import StorageError
@@ -14,6 +14,14 @@ from s3stream.model import NewObject, StreamRange
 
 class CoverageError(StorageError):
     """The outputs would lose, double or invent offsets or records. Names stream, expected and found."""
+
+
+class Span(NamedTuple):
+    """Offsets [start, end) of a stream."""
+
+    stream_id: int
+    start_offset: int
+    end_offset: int
 
 
 class Totals(NamedTuple):
@@ -29,7 +37,30 @@ def sum_totals(each: Iterable[Totals]) -> Totals:
     return Totals(*map(sum, zip(Totals(0, 0, 0), *each, strict=True)))
 
 
-def prove_coverage(live: Iterable[StreamRange], outputs: Sequence[NewObject], starts: Mapping[int, int]) -> None:
+class LiveRanges:
+    """Ranges of many streams, neighbours joined as they come: their number is that of the gaps, not of the blocks."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, stream_id: int, start_offset: int, end_offset: int) -> None:
+        """Note a range."""
+        ranges = self._ranges.setdefault(stream_id, [])
+        if ranges and ranges[-1][1] == start_offset:
+            ranges[-1] = (ranges[-1][0], end_offset)
+        else:
+            ranges.append((start_offset, end_offset))
+
+    @property
+    def streams(self) -> list[int]:
+        """Whose ranges there are."""
+        return sorted(self._ranges)
+
+    def __iter__(self) -> Iterator[Span]:
+        return (Span(stream_id, *each) for stream_id, ranges in self._ranges.items() for each in ranges)
+
+
+def prove_coverage(live: Iterable[Span | StreamRange], outputs: Sequence[NewObject], starts: Mapping[int, int]) -> None:
     """Every live range of the inputs is covered once, and nothing else at or past a stream's start is.
 
     `live` are the inputs' ranges as the catalog has them; offsets before a stream's start (and streams that `starts`
@@ -57,7 +88,7 @@ def prove_totals(expected: Totals, found: Totals, block_header_bytes: int) -> No
         raise CoverageError(f"compaction: expected {expected}, found {found}: does not add up")
 
 
-def _note(ranges: dict[int, list[tuple[int, int]]], each: StreamRange, starts: Mapping[int, int]) -> None:
+def _note(ranges: dict[int, list[tuple[int, int]]], each: Span | StreamRange, starts: Mapping[int, int]) -> None:
     start = starts.get(each.stream_id)
     if start is not None and each.end_offset > start:
         ranges[each.stream_id].append((max(start, each.start_offset), each.end_offset))

@@ -5,19 +5,22 @@ objects that their deadline reaps, and the inputs as they were.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compaction.execute import Execution, Ids, Made, OutputId, Share, divide, memory_for_blocks
 from compaction.node import CompactionNode, Drafts, Progress, ReportProgress, born_ms, labelled_writer_id
 from compaction.plan import Iteration, Source, Survey, is_worthwhile, iterations, plan_in_slices, select
-from compaction.proof import Totals, prove_coverage, prove_totals, sum_totals
+from compaction.proof import LiveRanges, Totals, prove_coverage, prove_totals, sum_totals
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
 from s3stream.errors import StorageError
-from s3stream.model import NewObject, ObjectInfo, ObjectKind, RangeLocation, StreamRange
+from s3stream.model import NewObject, ObjectInfo, ObjectKind
 from s3stream.object.format import BLOCK_HEADER
 
 INDEX_READS_IN_FLIGHT = 8
+OBJECTS_PER_QUERY = 4
+"""Their ranges are in memory at once: thousands of streams take part in each."""
+RANGES_PER_TURN = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class SetPlan:
     inputs: Sequence[ObjectInfo]
     survey: Survey
     starts: Mapping[int, int]
-    live: Sequence[StreamRange]
+    live: LiveRanges
     """Live ranges of the inputs, as the catalog has them."""
     born_ms: int
     """Birth of the oldest data that stays in a stream set object."""
@@ -57,22 +60,37 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     sources = await _read_sources(node, infos)
     if not full:
         sources = list(select(sources, node.settings, now_ms))
-    located = await node.catalog.object_ranges([source.object_id for source in sources])
-    live, stream_ids = await asyncio.to_thread(_live_ranges, located)
-    streams = await node.catalog.get_streams(stream_ids)
+    live = LiveRanges()
+    sources = [each async for each in _note_ranges(node, sources, live)]
+    streams = await node.catalog.get_streams(live.streams)
     starts = {stream_id: info.start_offset for stream_id, info in streams.items()}
     survey = Survey(starts, _wanted_alone(node, full=full))
     for source in sources:
-        # An object may have been destroyed since it was listed.
-        if source.object_id in located:
-            for _ in survey.scan(source):
-                await asyncio.sleep(0)
+        for _ in survey.scan(source):
+            await asyncio.sleep(0)
     if not is_worthwhile(survey, node.settings, now_ms):
         return None
     chosen = {source.object_id for source in survey.sources}
     young = [source.born_ms for source in survey.sources if now_ms - source.born_ms < node.settings.force_split_ms]
     inputs = [info for info in infos if info.object_id in chosen]
     return SetPlan(store, inputs, survey, starts, live, min(young, default=now_ms))
+
+
+async def _note_ranges(node: CompactionNode, sources: Sequence[Source], live: LiveRanges) -> AsyncIterator[Source]:
+    """Note what is live in the sources, a few at a time; gives those that are still there, with their clones."""
+    for at in range(0, len(sources), OBJECTS_PER_QUERY):
+        some = sources[at : at + OBJECTS_PER_QUERY]
+        located = await node.catalog.object_ranges([source.object_id for source in some])
+        for source in some:
+            if source.object_id in located:
+                clones: dict[int, list[int]] = {}
+                for number, each in enumerate(located[source.object_id], 1):
+                    live.add(each.range.stream_id, each.range.start_offset, each.range.end_offset)
+                    if each.stored_stream_id != each.range.stream_id:
+                        clones.setdefault(each.stored_stream_id, []).append(each.range.stream_id)
+                    if number % RANGES_PER_TURN == 0:
+                        await asyncio.sleep(0)
+                yield source._replace(clones=clones)
 
 
 def _wanted_alone(node: CompactionNode, *, full: bool) -> set[int]:
@@ -82,12 +100,6 @@ def _wanted_alone(node: CompactionNode, *, full: bool) -> set[int]:
     policies = node.cleaning.policies()
     patience_ms = node.settings.force_split_ms
     return {stream_id for stream_id, policy in policies.items() if full or policy.lag_ms_max < patience_ms}
-
-
-def _live_ranges(located: Mapping[int, Sequence[RangeLocation]]) -> tuple[list[StreamRange], list[int]]:
-    """All ranges, and the streams they are of."""
-    live = [location.range for ranges in located.values() for location in ranges]
-    return live, sorted({each.stream_id for each in live})
 
 
 async def _read_sources(node: CompactionNode, infos: Sequence[ObjectInfo]) -> list[Source]:

@@ -21,7 +21,7 @@ from compaction.proof import CoverageError
 from compaction.run import SetPlan, execute_sets, plan_sets
 from compaction.stream_run import execute_group, plan_streams
 from compaction.throttle import Throttle, run_rate
-from s3stream.errors import CatalogError, NodeFenced, StorageError
+from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, StorageError
 from s3stream.model import ObjectKind
 from s3stream.store.interface import CallCounts
 
@@ -251,6 +251,13 @@ class CompactionService:
                 errors.append(str(error))
             except (CoverageError, PlanRefused) as error:
                 self._refused("stream sets", error, errors)
+                return
+            except (NodeFenced, CatalogUnavailable):
+                raise
+            except CatalogError as error:
+                # A topic of theirs was cloned meanwhile, say: the next run sees that.
+                log.warning("compaction of stream set objects given up", reason=str(error))
+                errors.append(str(error))
                 return
             else:
                 return

@@ -1,7 +1,7 @@
 """Carries out the second level: groups of a stream's objects become one each, group by group, a commit for each."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import dropwhile
 
 from compaction.cleaner import is_cleaned, is_young
@@ -21,6 +21,8 @@ async def plan_streams(node: CompactionNode, *, full: bool) -> list[StreamGroup]
     # A lone object may be worth rewriting for what lies before the stream's start.
     stream_ids = await node.catalog.list_compactable_streams(node.node_id, objects_min=1, limit=settings.streams_max)
     by_key = node.cleaning.policies() if node.cleaning is not None else {}
+    # What a clone of the topic refers to as well stays as it is: joining it would make two of it.
+    apart = node.left_alone | await node.catalog.shared_objects()
     groups: list[StreamGroup] = []
     streams = await node.catalog.get_streams(stream_ids)
     for stream_id in stream_ids:
@@ -33,7 +35,7 @@ async def plan_streams(node: CompactionNode, *, full: bool) -> list[StreamGroup]
             # for longer. What is between, because too little is dirty, is joined here.
             policy, now_ms = by_key[stream_id], node.now_ms()
             found = [each for each in dropwhile(is_cleaned, found) if not is_young(each, policy, now_ms)]
-        for objects in _readable(found, node.left_alone):
+        for objects in _joinable(found, apart):
             groups += [
                 StreamGroup(stream_id, start, group) for group in plan_groups(objects, start, settings, full=full)
             ]
@@ -41,11 +43,11 @@ async def plan_streams(node: CompactionNode, *, full: bool) -> list[StreamGroup]
     return groups
 
 
-def _readable(objects: Sequence[RangeLocation], left_alone: set[int]) -> Iterator[Sequence[RangeLocation]]:
-    """Divide the objects at those that are left alone."""
+def _joinable(objects: Sequence[RangeLocation], apart: Collection[int]) -> Iterator[Sequence[RangeLocation]]:
+    """Divide the objects at those that stay apart, and at what bears another stream's id."""
     some: list[RangeLocation] = []
     for each in objects:
-        if each.object.object_id in left_alone:
+        if each.object.object_id in apart or each.stored_stream_id != each.range.stream_id:
             yield some
             some = []
         else:

@@ -10,7 +10,7 @@ from compaction.node import CompactionNode
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog, UploadCommit
+from s3stream.catalog.interface import Catalog, TopicInfo, UploadCommit
 from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
 from s3stream.object.reader import decode_block, read_index
 from s3stream.object.writer import ObjectWriter
@@ -49,9 +49,7 @@ class Cluster:
             "t", bytes(16), partitions=streams, configs={}, leader=NODE, internal=False
         )
         ids = [partition.stream_id for partition in topic.partitions]
-        for opened in await self.catalog.open_streams(ids, node_id=NODE, node_epoch=self.node_epoch):
-            self.epochs[opened.info.stream_id] = opened.info.epoch
-            self.ends[opened.info.stream_id] = opened.info.end_offset
+        await self._open(ids)
         return ids
 
     def new_writer_id(self) -> str:
@@ -114,15 +112,39 @@ class Cluster:
                 (location, *_) = await self.catalog.find_ranges(stream, offset, offset + 1, limit=1)
                 key = object_key(CLUSTER, location.object.object_id)
                 index = await read_index(self.store, key, object_bytes=location.object.size_bytes)
-                for entry in index.find(stream, offset, location.range.end_offset):
+                for entry in index.find(location.stored_stream_id, offset, location.range.end_offset):
                     data = await self.store.get(key, entry.position, entry.end_position)
                     for batch in decode_block(data, entry, where=key):
                         if batch.end_offset > offset:
-                            batches.append(batch._replace(payload=bytes(batch.payload)))
+                            batches.append(batch._replace(stream_id=stream, payload=bytes(batch.payload)))
                             offset = batch.end_offset
             assert offset == info.end_offset
             found[stream] = batches
         return found
+
+    async def topic(self, name: str) -> TopicInfo:
+        (found,) = [each for each in await self.catalog.list_topics() if each.name == name]
+        return found
+
+    async def clone(self, name: str = "t", new_name: str = "clone") -> dict[int, int]:
+        """Clone a topic; returns its streams by those of the original."""
+        originals = [each.stream_id for each in (await self.topic(name)).partitions]
+        topic = await self.catalog.clone_topic(
+            name,
+            new_name,
+            new_name.encode().ljust(16)[:16],
+            ends={stream: self.ends[stream] for stream in originals},
+            node_id=NODE,
+            node_epoch=self.node_epoch,
+        )
+        ids = [partition.stream_id for partition in topic.partitions]
+        await self._open(ids)
+        return dict(zip(originals, ids, strict=True))
+
+    async def _open(self, ids: Sequence[int]) -> None:
+        for opened in await self.catalog.open_streams(ids, node_id=NODE, node_epoch=self.node_epoch):
+            self.epochs[opened.info.stream_id] = opened.info.epoch
+            self.ends[opened.info.stream_id] = opened.info.end_offset
 
     async def trim(self, stream: int, start: int) -> None:
         await self.catalog.trim_stream(
