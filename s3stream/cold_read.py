@@ -9,18 +9,17 @@ Locations may be stale: compaction replaces objects under a running engine. An o
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from s3stream.block_cache import BlockKey, CachedBlock
 from s3stream.catalog.interface import Catalog
 from s3stream.errors import ObjectNotFound
 from s3stream.io_plan import Priority
-from s3stream.model import RangeLocation, StreamBatch
+from s3stream.model import ObjectInfo, StreamBatch
 from s3stream.object.format import IndexEntry
 from s3stream.object.reader import ObjectIndex
 from s3stream.object_loader import (
-    LOCATIONS_PER_LOOKUP,
     Need,
     NeedBlocks,
     NeedIndex,
@@ -33,6 +32,7 @@ from s3stream.read_ahead import ReadAhead
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
+from s3stream.time_lookup import find_first
 
 STALE_RETRIES = 3
 
@@ -114,42 +114,22 @@ class ColdReader:
         """The first committed batch past `start_offset` whose max timestamp is at or after `timestamp_ms`."""
         for attempt in range(STALE_RETRIES):
             try:
-                return await self._find_time(stream_id, timestamp_ms, start_offset, committed_end)
+                self._stats.location_lookups += 1
+                return await find_first(self._catalog, self, stream_id, timestamp_ms, start_offset, committed_end)
             except ObjectNotFound:
                 if attempt + 1 == STALE_RETRIES:
                     raise
                 self._stats.stale_locations += 1
         raise AssertionError("the last attempt returns or raises")
 
-    async def _find_time(
-        self, stream_id: int, timestamp_ms: int, start_offset: int, committed_end: int
-    ) -> StreamBatch | None:
-        first = await self._catalog.find_time(stream_id, timestamp_ms)
-        self._stats.location_lookups += 1
-        locations: Sequence[RangeLocation] = () if first is None else (first,)
-        while locations:
-            for location in locations:
-                if location.range.max_timestamp_ms >= timestamp_ms:
-                    found = await self._find_time_in(location, timestamp_ms, start_offset)
-                    if found is not None:
-                        return found
-            # The batch that made the range look late enough lies before the stream's start: look behind the range.
-            behind = locations[-1].range.end_offset
-            locations = await self._catalog.find_ranges(stream_id, behind, committed_end, limit=LOCATIONS_PER_LOOKUP)
-            self._stats.location_lookups += 1
-        return None
+    async def index(self, info: ObjectInfo) -> ObjectIndex:
+        """An object's index, through the cache. For `find_first`."""
+        return await self.loader.index(info)
 
-    async def _find_time_in(self, location: RangeLocation, timestamp_ms: int, start_offset: int) -> StreamBatch | None:
-        """The first such batch in one range; reads its index, and no more than one block but where one disappoints."""
-        index = await self.loader.index(location.object)
-        span = location.range
-        for entry in index.find(span.stream_id, max(start_offset, span.start_offset), span.end_offset):
-            if entry.max_timestamp_ms >= timestamp_ms:
-                blocks = await self.loader.load_blocks(location.object, [entry], Priority.CATCH_UP)
-                for batch in blocks[0].from_offset(start_offset):
-                    if batch.max_timestamp_ms >= timestamp_ms:
-                        return batch
-        return None
+    async def batches(self, info: ObjectInfo, entry: IndexEntry, from_offset: int) -> Iterable[StreamBatch]:
+        """A block's batches, through the cache. For `find_first`."""
+        blocks = await self.loader.load_blocks(info, [entry], Priority.CATCH_UP)
+        return blocks[0].from_offset(from_offset)
 
     # the walk
 
@@ -167,7 +147,7 @@ class ColdReader:
                 return NeedIndex(location.object)
             end = min(request.end_offset, location.range.end_offset)
             bytes_left = request.bytes_max - request.size_bytes
-            entries = choose_entries(index, request.stream_id, request.at, end, bytes_left)
+            entries = choose_entries(index, location.stored_stream_id, request.at, end, bytes_left)
             blocks = [self._block(request, object_id, entry) for entry in entries]
             missing = [entry for entry, block in zip(entries, blocks, strict=True) if block is None]
             if missing:

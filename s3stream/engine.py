@@ -31,6 +31,7 @@ from s3stream.model import StreamBatch, StreamInfo
 from s3stream.pipeline import UploadPipeline
 from s3stream.recovery import RecoveryPlan, StoppedStream, plan_recovery
 from s3stream.settings import StorageSettings
+from s3stream.size_lookup import find_size_cut
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 from s3stream.stream import Stream
@@ -366,6 +367,18 @@ class S3Stream:
                 return found
             start = searched_end
         return stream.cached_for_time(timestamp_ms, start)
+
+    async def offset_for_size(self, stream: Stream, bytes_max: int) -> int:
+        """Where the stream must begin to be cut to a size. For `Stream.offset_for_size`."""
+        return await find_size_cut(
+            self._catalog,
+            self._reader,
+            stream.stream_id,
+            bytes_max,
+            uncommitted_bytes=stream.uncommitted_bytes,
+            start_offset=stream.start_offset,
+            end_offset=stream.committed_offset,
+        )
 
     async def trim(self, stream: Stream, new_start: int) -> None:
         """Move a stream's start. For `Stream.trim`."""

@@ -117,7 +117,9 @@ class ReadAhead:
             if index is None:
                 return NeedIndex(location.object)
             end = location.range.end_offset
-            entries = choose_entries(index, plan.stream_id, plan.at, end, plan.window_bytes - plan.size_bytes)
+            entries = choose_entries(
+                index, location.stored_stream_id, plan.at, end, plan.window_bytes - plan.size_bytes
+            )
             plan.blocks.append(NeedBlocks(location.object, entries))
             plan.size_bytes += sum(entry.size_bytes for entry in entries)
             plan.at = min(entries[-1].end_offset, end)

@@ -12,6 +12,7 @@ from s3stream.errors import AppendTooLarge, OffsetOutOfRange, StorageError, Stor
 from s3stream.journal import Journal
 from s3stream.log_cache import BATCH_OVERHEAD_BYTES, ReadResult, Run, StreamRuns
 from s3stream.model import StreamBatch
+from s3stream.time_lookup import offset_before
 from s3stream.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
 from wal.interface import Durable, OverCapacity, RecordTooLarge, WalError
 
@@ -91,6 +92,19 @@ class Stream:
     def snapshot_source(self, source: Callable[[], bytes] | None) -> None:
         self._snapshot_source = source
         self._take_up()
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Payload bytes of what is not in objects yet, and not deleted."""
+        begin, total = max(self.committed_offset, self.start_offset), 0
+        for run in reversed(self._runs.runs):
+            if run.end_offset <= begin:
+                break
+            if run.start_offset >= begin:
+                total += run.size_bytes
+            else:
+                total += sum(len(batch.payload) for batch in run.batches if batch.end_offset > begin)
+        return total
 
     @property
     def last_durable(self) -> Durable | None:
@@ -181,6 +195,21 @@ class Stream:
         It ends past the stream's start and past `from_offset`, and may begin before either.
         """
         return await self._engine.offset_for_time(self, timestamp_ms, from_offset)
+
+    async def last_offset_for_time(self, timestamp_ms: int, from_offset: int = 0) -> int | None:
+        """The last confirmed offset such that all batches up to it, from the start on, are at or before a time.
+
+        None when already the first is newer. Batches count as a whole.
+        """
+        newer = await self._engine.offset_for_time(self, timestamp_ms + 1, from_offset)
+        return offset_before(newer, max(self.start_offset, from_offset), self.confirmed_offset)
+
+    async def offset_for_size(self, bytes_max: int) -> int:
+        """Where the stream must begin so that it is cut closest to `bytes_max`, not below; block by block.
+
+        What is not in objects yet counts, and stays. Raises StorageError.
+        """
+        return await self._engine.offset_for_size(self, bytes_max)
 
     async def trim(self, new_start: int) -> None:
         """Move the start forward; never back. Raises OffsetOutOfRange past the confirmed offset.

@@ -1,0 +1,116 @@
+"""Finds offsets by time in committed data: from the catalog's ranges and the objects' index entries, and one block.
+
+Ranges, index entries and batches each tell the largest timestamp in them, so the same question is asked of all three,
+from the coarse to the fine. Producers' timestamps come in any order; both boundaries are defined so that order does not
+matter:
+
+- **first at or after** T: the first that reaches T. Everything before it is older than T.
+- **last at or before** T: the last of those that, with everything before them, are not newer than T. It is what comes
+  right before the first at or after T + 1, whatever the grain; where timestamps only grow, it is the last one of T or
+  earlier.
+
+Who can decode batches refines both inside the one batch that is found. A range may promise a time that only what was
+trimmed away had: then the search goes on behind it, and that is the one case in which more than one block is read.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from s3stream.catalog.interface import Catalog
+from s3stream.model import ObjectInfo, RangeLocation, StreamBatch
+from s3stream.object.format import IndexEntry
+from s3stream.object.reader import ObjectIndex
+
+RANGES_PER_LOOKUP: Final = 32
+
+
+class Timed(Protocol):
+    """A range, an index entry or a batch."""
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Largest timestamp in it, or -1."""
+        ...
+
+
+class BlockSource(Protocol):
+    """Where indexes and blocks come from: a node's caches, or plain reads."""
+
+    async def index(self, info: ObjectInfo) -> ObjectIndex:
+        """The index of an object."""
+        ...
+
+    async def batches(self, info: ObjectInfo, entry: IndexEntry, from_offset: int) -> Iterable[StreamBatch]:
+        """The batches of a block that end past `from_offset`."""
+        ...
+
+
+Item = TypeVar("Item", bound=Timed)
+
+
+def first_at_or_after(items: Iterable[Item], timestamp_ms: int) -> Item | None:
+    """The first of items in the order of offsets that reaches the time."""
+    return next((item for item in items if item.max_timestamp_ms >= timestamp_ms), None)
+
+
+def last_at_or_before(items: Iterable[Item], timestamp_ms: int) -> Item | None:
+    """The last of items in the order of offsets that, with all before it, is not newer than the time."""
+    last = None
+    for item in items:
+        if item.max_timestamp_ms > timestamp_ms:
+            break
+        last = item
+    return last
+
+
+async def find_first(
+    catalog: Catalog, source: BlockSource, stream_id: int, timestamp_ms: int, start_offset: int, end_offset: int
+) -> StreamBatch | None:
+    """The first committed batch past `start_offset` whose largest timestamp is at or after `timestamp_ms`.
+
+    `end_offset` is the end of what is committed. Raises CatalogError, StoreError, CorruptObject.
+    """
+    first = await catalog.find_time(stream_id, timestamp_ms)
+    locations: Sequence[RangeLocation] = () if first is None else (first,)
+    while locations:
+        for location in locations:
+            if location.range.max_timestamp_ms >= timestamp_ms:
+                found = await _find_in(source, location, timestamp_ms, start_offset)
+                if found is not None:
+                    return found
+        # What made the range look late enough lies before the stream's start: look behind the range.
+        behind = locations[-1].range.end_offset
+        locations = await catalog.find_ranges(stream_id, behind, end_offset, limit=RANGES_PER_LOOKUP)
+    return None
+
+
+async def find_last_offset(
+    catalog: Catalog, source: BlockSource, stream_id: int, timestamp_ms: int, start_offset: int, end_offset: int
+) -> int | None:
+    """The offset up to which everything from `start_offset` on is at or before `timestamp_ms`; None: nothing is.
+
+    Batches count as a whole: the one after it has a newer record, though perhaps not as its first.
+    """
+    newer = await find_first(catalog, source, stream_id, timestamp_ms + 1, start_offset, end_offset)
+    return offset_before(newer, start_offset, end_offset)
+
+
+def offset_before(newer: StreamBatch | None, start_offset: int, end_offset: int) -> int | None:
+    """The last offset in [start, end) before a batch, or at all when there is none such; None when that is none."""
+    bound = end_offset if newer is None else min(newer.base_offset, end_offset)
+    return bound - 1 if bound > start_offset else None
+
+
+async def _find_in(
+    source: BlockSource, location: RangeLocation, timestamp_ms: int, start_offset: int
+) -> StreamBatch | None:
+    span = location.range
+    index = await source.index(location.object)
+    begin = max(start_offset, span.start_offset)
+    for entry in index.find(location.stored_stream_id, begin, span.end_offset):
+        if entry.max_timestamp_ms >= timestamp_ms:
+            batches = await source.batches(location.object, entry, start_offset)
+            found = first_at_or_after(batches, timestamp_ms)
+            if found is not None:
+                return found
+    return None
