@@ -34,6 +34,12 @@ KAFKA_JARS = (
     Coordinate("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
     Coordinate("org.apache.logging.log4j", "log4j-1.2-api", LOG4J_VERSION),
 )
+KAFKA_APPS_JARS = (
+    Coordinate("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    Coordinate("org.apache.kafka", "kafka-streams-examples", KAFKA_VERSION),
+    Coordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
+    Coordinate("org.rocksdb", "rocksdbjni", "10.1.3"),
+)
 COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 CERTIFICATE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JAVA_WRAPPER = """#!/bin/sh
@@ -125,6 +131,13 @@ def fetch_kafka(work: Path) -> None:
     if not on_path("mvn"):
         raise SkippedError("needs Maven (tests with Apache Kafka's own tools are left out)")
     move_into_place(fetch_with_maven(work, KAFKA_JARS, transitive=True), CACHE / f"kafka-{KAFKA_VERSION}")
+
+
+def fetch_kafka_apps(work: Path) -> None:
+    """Kafka Streams with its examples, and Connect's file connectors; the rest they need comes with Apache Kafka."""
+    if not on_path("mvn"):
+        raise SkippedError("needs Maven (tests with Kafka Streams and Kafka Connect are left out)")
+    move_into_place(fetch_with_maven(work, KAFKA_APPS_JARS, transitive=False), CACHE / f"kafka-apps-{KAFKA_VERSION}")
 
 
 def machine_certificates() -> list[bytes]:
@@ -249,6 +262,12 @@ TOOLS = (
     Tool("java", "Java for Spark", present_java, fetch_java),
     Tool("spark", "Spark's Kafka source, tables", present_spark_jars, fetch_spark_jars),
     Tool("kafka", "Apache Kafka and its tools", lambda: existing(CACHE / f"kafka-{KAFKA_VERSION}"), fetch_kafka),
+    Tool(
+        "kafka-apps",
+        "Kafka Streams and Connect",
+        lambda: existing(CACHE / f"kafka-apps-{KAFKA_VERSION}"),
+        fetch_kafka_apps,
+    ),
     Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),

@@ -43,6 +43,12 @@ def java() -> Path:
         missing(str(error))
 
 
+def kafka_apps_class_path() -> str:
+    """Class path of Kafka Streams with its examples and of Connect with its file connectors."""
+    folder = cache_folder() / f"kafka-apps-{KAFKA_VERSION}"
+    return f"{folder}/*:{kafka_class_path()}" if folder.is_dir() else missing("Kafka Streams and Connect")
+
+
 def kafka_class_path() -> str:
     """Class path of Apache Kafka: `java -cp <this> kafka.tools.StorageTool ...` and other tools by class name."""
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
