@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -26,6 +26,7 @@ def _parse_bytes(value: object) -> object:
         match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", value)
         if match and match[2].lower() in _UNITS:
             return int(match[1]) * _UNITS[match[2].lower()]
+        raise ValueError("should be a whole number of bytes, or one with a unit (KiB, MiB, GiB, TiB) as in 512MiB")
     return value
 
 
@@ -37,6 +38,14 @@ class Area(BaseModel):
     """A group of settings. Values never change after start; an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _take_truth_for_truth_only(cls, value: object, info: ValidationInfo) -> object:
+        """Python takes true for 1: whoever writes it where a number belongs means something else."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("should be a number or a text, not true or false")
+        return value
 
 
 class NodeSettings(Area):

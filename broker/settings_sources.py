@@ -191,7 +191,12 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
         if area == STORES and isinstance(table, dict):
             _check_store_tables(path, table)
             continue
-        if area not in areas or not isinstance(table, dict):
+        if area in areas and not isinstance(table, dict):
+            raise SettingsError(
+                f"settings file {path}: {area} is a table of settings: expected a line [{area}] and the settings below "
+                f"it, found a value"
+            )
+        if area not in areas:
             raise SettingsError(f"settings file {path}: unknown table [{area}]; known are {', '.join(areas)}")
         for name in table:
             if name not in areas[area].model_fields:

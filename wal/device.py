@@ -186,7 +186,7 @@ def _make_file(path: Path, size_bytes: int, progress: Callable[[int, int], None]
     """Make a file with every byte written, whole or not at all."""
     new = path.with_name(f"{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # one folder at most: a mistyped path makes no tree, nor stands in for a mount
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             fill_file(fd, 0, size_bytes, progress)

@@ -66,7 +66,9 @@ def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
         ("[wal", "not valid TOML"),
         ("[wall]\n", "unknown table [wall]; known are node, listener"),
         ("[wal]\nsize = 1\n", "unknown setting wal.size; [wal] has path, capacity_bytes, durability"),
-        ("wal = 1\n", "unknown table [wal]"),
+        ("wal = 1\n", "wal is a table of settings: expected a line [wal]"),
+        ("[node]\nnode_id = true\n", "'True' is not allowed: should be a number or a text, not true or false"),
+        ('[wal]\ncapacity_bytes = "12QiB"\n', "one with a unit (KiB, MiB, GiB, TiB) as in 512MiB"),
     ],
 )
 def test_a_bad_file_is_named_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
