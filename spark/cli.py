@@ -16,9 +16,10 @@ from rich.console import Console
 from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.listener import PipelineListener, group_commit, serve_metrics
-from spark.pipeline.run import Running, reason_of, start_pipeline
-from spark.pipeline.settings import Pipeline, Trigger
+from spark.pipeline.run import ANSI, Running, reason_of, start_pipeline
+from spark.pipeline.settings import Format, Pipeline, Trigger
 from spark.pipeline.source import source_options
+from spark.pipeline.tables import catalog_settings
 from spark.pipeline.toml_file import PipelineError, read_pipeline
 from spark.preflight import BrokerError, check_brokers
 from spark.session import build_session
@@ -70,7 +71,7 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         spark = build_session(
             f"anabranch {pipeline.name}",
             master=master or pipeline.spark.master,
-            settings={**pipeline.spark.conf, **dict(settings)},
+            settings={ANSI: "false", **_catalogs(pipeline), **pipeline.spark.conf, **dict(settings)},
             table_formats=[pipeline.table.format],
         )
     except (PipelineError, BrokerError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
@@ -86,6 +87,10 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         click.echo("stopped; the same command goes on from here", err=True)
     finally:
         spark.stop()
+
+
+def _catalogs(pipeline: Pipeline) -> dict[str, str]:
+    return catalog_settings(pipeline) if pipeline.table.format is Format.ICEBERG else {}
 
 
 def run_pipeline(spark: SparkSession, pipeline: Pipeline, console: Console) -> None:

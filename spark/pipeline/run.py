@@ -21,6 +21,7 @@ from spark.pipeline.source import dead_letter_columns, decoded, event_time, read
 from spark.pipeline.tables import Table, open_tables
 
 QUERY_ID_TIMEOUT_S = 60
+ANSI = "spark.sql.ansi.enabled"
 DEAD_LETTER_QUERY = "dead-letters"
 
 
@@ -63,6 +64,8 @@ class Batches:
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
+        # The query's own session. One time that can't be read must not stop all others: it becomes null instead.
+        batch.sparkSession.conf.set(ANSI, "false")
         watermark = self.pipeline.watermark
         marks = None if watermark is None else Marks(self.spark, self.pipeline.checkpoint, watermark.delay)
         records = decoded(batch, self.decoders.current())

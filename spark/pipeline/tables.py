@@ -187,8 +187,6 @@ def catalog_settings(pipeline: Pipeline) -> dict[str, str]:
     given = {"type": catalog.type, "warehouse": catalog.warehouse, "uri": catalog.uri, **catalog.options}
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
-        # Iceberg's rewrite sets it itself, but in a session that the threads of a stream don't use.
-        "spark.sql.catalog.default_rewrite_catalog": "org.apache.iceberg.spark.SparkRewriteTableCatalog",
         # A cached table is an old one to whoever asks what has been committed.
         f"{prefix}.cache-enabled": "false",
         **{f"{prefix}.{key}": value for key, value in given.items() if value is not None},

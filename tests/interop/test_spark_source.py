@@ -1,19 +1,27 @@
 """Spark's own Kafka source and sink against a node: what a data engineer does with them."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, receive, send
+from spark.jars import installed_spark_version, spark_line
+from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, delete_topic, receive, send
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
 START_MS = 1_600_000_000_000
 COUNT = 300
 PARTITIONS = 3
+WAIT_S = 100
 
 
 @pytest.fixture
@@ -187,6 +195,159 @@ def test_the_sink_of_a_stream_copies_a_topic(spark: SparkSession, servers: str, 
     )
     assert query.awaitTermination(100)
     events = receive(servers, target, dict.fromkeys(range(PARTITIONS), COUNT // PARTITIONS))
+    assert sorted((event.key, event.value) for event in events) == sorted(
+        (b"k%d" % n, b"v%d" % n) for n in range(COUNT)
+    )
+
+
+def per_partition(topic: str, seconds: Sequence[int]) -> str:
+    """Times of the partitions as the source wants them, in seconds since the first record."""
+    return json.dumps({topic: {str(index): START_MS + value * 1000 for index, value in enumerate(seconds)}})
+
+
+def test_ranges_of_time_for_each_partition(spark: SparkSession, servers: str, filled: str) -> None:
+    records = (
+        reader(spark, servers)
+        .option("subscribe", filled)
+        .option("startingOffsetsByTimestamp", per_partition(filled, [10, 20, 290]))
+        .option("endingOffsetsByTimestamp", per_partition(filled, [15, 20, 10_000]))
+        .load()
+    )
+    assert numbers(records) == [12, 290, 293, 296, 299]
+
+
+def stream(
+    spark: SparkSession, servers: str, folder: Path, options: Mapping[str, str], *, interval: str | None = None
+) -> StreamingQuery:
+    """Copy a stream of records into a Parquet table in `folder`; with no interval, what is there now."""
+    writer = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("kafka.metadata.max.age.ms", "500")
+        .options(**options)
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(folder / "table"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+    )
+    writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
+    return writer.start()
+
+
+def wait_for(spark: SparkSession, query: StreamingQuery, folder: Path, wanted: list[int]) -> None:
+    """Wait until the table has these numbers, however many micro-batches that takes."""
+    deadline = monotonic() + WAIT_S
+    while True:
+        query.processAllAvailable()
+        found = numbers(spark.read.parquet(str(folder / "table")))
+        if found == wanted:
+            return
+        assert monotonic() < deadline, f"{len(found)} of {len(wanted)} records"
+
+
+def test_a_running_stream_begins_at_the_end_is_stopped_and_goes_on(
+    spark: SparkSession, servers: str, filled: str, tmp_path: Path
+) -> None:
+    options = {"assign": json.dumps({filled: [0, 1]}), "startingOffsets": "latest", "maxOffsetsPerTrigger": "4"}
+    query = stream(spark, servers, tmp_path, options, interval="0 seconds")
+    try:
+        query.processAllAvailable()
+        send(servers, filled, [Event(n % PARTITIONS, b"v%d" % n) for n in range(300, 330)])
+        wanted = [n for n in range(300, 330) if n % PARTITIONS != 2]
+        wait_for(spark, query, tmp_path, wanted)
+    finally:
+        query.stop()
+    send(servers, filled, [Event(0, b"v1000")])
+    query = stream(spark, servers, tmp_path, options, interval="0 seconds")
+    try:
+        wait_for(spark, query, tmp_path, [*wanted, 1000])
+    finally:
+        query.stop()
+
+
+def test_a_stream_begins_at_a_time(spark: SparkSession, servers: str, filled: str, tmp_path: Path) -> None:
+    options = {"subscribe": filled, "startingTimestamp": str(START_MS + 290_500)}
+    query = stream(spark, servers, tmp_path, options)
+    assert query.awaitTermination(WAIT_S)
+    assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(291, 300))
+
+
+def test_a_pattern_takes_up_topics_that_come_and_lets_go_of_those_that_are_deleted(
+    spark: SparkSession, servers: str, filled: str, tmp_path: Path
+) -> None:
+    options = {"subscribePattern": f"{filled}.*", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    query = stream(spark, servers, tmp_path, options, interval="0 seconds")
+    try:
+        wait_for(spark, query, tmp_path, list(range(COUNT)))
+        create_topic(servers, f"{filled}-second", 1)
+        send(servers, f"{filled}-second", [Event(0, b"v1000")])
+        wait_for(spark, query, tmp_path, [*range(COUNT), 1000])
+        delete_topic(servers, filled)
+        send(servers, f"{filled}-second", [Event(0, b"v1001")])
+        wait_for(spark, query, tmp_path, [*range(COUNT), 1000, 1001])
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_records_that_retention_took_before_they_were_read(
+    spark: SparkSession, servers: str, filled: str, tmp_path: Path, fails: bool
+) -> None:
+    options = {"subscribe": filled, "startingOffsets": "earliest", "failOnDataLoss": str(fails).lower()}
+    query = stream(spark, servers, tmp_path, options)
+    assert query.awaitTermination(WAIT_S)
+    # Between two runs, partition 0 loses 5 of the 10 records that came.
+    send(servers, filled, [Event(0, b"v%d" % n) for n in range(300, 310)])
+    admin = AdminClient({"bootstrap.servers": servers, **QUIET})
+    for done in admin.delete_records([TopicPartition(filled, 0, 105)]).values():
+        done.result(TIMEOUT_S)
+    query = stream(spark, servers, tmp_path, options)
+    if fails:
+        with pytest.raises(StreamingQueryException, match=r"(?i)some data may have been lost|data loss"):
+            query.awaitTermination(WAIT_S)
+        return
+    assert query.awaitTermination(WAIT_S)
+    assert numbers(spark.read.parquet(str(tmp_path / "table"))) == [*range(COUNT), *range(305, 310)]
+
+
+def test_a_topic_deleted_under_a_running_stream_is_said(
+    spark: SparkSession, servers: str, filled: str, tmp_path: Path
+) -> None:
+    options = {"subscribe": filled, "startingOffsets": "earliest"}
+    query = stream(spark, servers, tmp_path, options, interval="0 seconds")
+    try:
+        wait_for(spark, query, tmp_path, list(range(COUNT)))
+        delete_topic(servers, filled)
+        with pytest.raises(StreamingQueryException, match=rf"(?i){filled}|partition|deleted|lost"):
+            query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+
+
+@pytest.mark.skipif(
+    spark_line(installed_spark_version()) == "4.1", reason="PySpark has the real-time trigger from 4.2 on"
+)
+def test_a_real_time_stream_copies_a_topic(spark: SparkSession, servers: str, filled: str, tmp_path: Path) -> None:
+    target = f"{filled}-copy"
+    create_topic(servers, target, PARTITIONS)
+    writer: Any = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", filled)
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr("key", "value", "partition")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", target)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .outputMode("update")
+    )
+    query = writer.trigger(realTime="5 seconds").start()
+    try:
+        events = receive(servers, target, dict.fromkeys(range(PARTITIONS), COUNT // PARTITIONS))
+    finally:
+        query.stop()
     assert sorted((event.key, event.value) for event in events) == sorted(
         (b"k%d" % n, b"v%d" % n) for n in range(COUNT)
     )

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.settings_sources import load, unknown_environment
+from spark.flights import FLIGHT_SCHEMA
+from spark.pipeline.toml_file import read_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,13 +27,14 @@ def compose_command() -> list[str]:
 
 def test_compose_accepts_the_file() -> None:
     done = subprocess.run(
-        [*compose_command(), "-f", str(ROOT / "docker-compose.yml"), "config"],
+        [*compose_command(), "-f", str(ROOT / "docker-compose.yml"), "--profile", "spark", "config"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "ANABRANCH_OBJECTS_STORE: s3" in done.stdout
+    assert "org.apache.spark.deploy.worker.Worker" in done.stdout
 
 
 def test_a_node_understands_its_environment() -> None:
@@ -43,3 +46,10 @@ def test_a_node_understands_its_environment() -> None:
     assert settings.listener.host == settings.admin.host == "0.0.0.0"
     assert settings.objects.store == "s3"
     assert settings.objects.endpoint == "http://s3:7070"
+    assert settings.catalog.url == "postgresql://anabranch:anabranch-secret@catalog/anabranch"
+
+
+def test_the_pipeline_of_the_image_is_one() -> None:
+    pipeline = read_pipeline(ROOT / "docs" / "flights.toml")
+    assert pipeline.source.topics == ("flights",)
+    assert (ROOT / "docs" / "flights.ddl").read_text().split() == FLIGHT_SCHEMA.split()
