@@ -17,6 +17,7 @@ from s3stream.model import NewObject, ObjectKind, StreamBatch
 from s3stream.object.format import decode_block
 from s3stream.object.reader import ObjectIndex
 from s3stream.object.writer import ObjectWriter
+from s3stream.store.interface import ObjectStore
 
 PAYLOAD_BYTES_PER_TURN = 32 * 1024
 """Longer batches are decoded and rewritten beside the event loop."""
@@ -63,7 +64,7 @@ async def execute_cleaning(
             break
     end_offset = newest.end_offset if newest.end_offset >= 0 else plan.objects[-1].range.end_offset
     cleaner = Cleaner(plan, newest, codec, end_offset=end_offset, now_ms=node.now_ms())
-    outputs = _Outputs(node, plan.objects[0].object.store)
+    outputs = _Outputs(node, node.store_for(plan.stream_id, node.store_of(plan.objects[0].object)))
 
     def clean(batch: StreamBatch) -> StreamBatch | None:
         return cleaner.clean(batch, codec.describe(batch.payload))
@@ -128,9 +129,9 @@ async def _batches(
 class _Outputs:
     """The objects being written: another begins at the size limit, and where the cleaned part ends."""
 
-    def __init__(self, node: CompactionNode, store: str) -> None:
+    def __init__(self, node: CompactionNode, store: ObjectStore) -> None:
         self._node = node
-        self._store = node.stores[store]
+        self._store = store
         self.drafts = Drafts(node, self._store)
         self._writer_id = node.new_writer_id()
         self._writer: ObjectWriter | None = None

@@ -89,6 +89,8 @@ class Workshop:
     """Told of each multipart upload (object id, upload id) before its first part: a crash leaves none behind."""
     on_read: Callable[[int], None] = lambda _: None
     """Told how many bytes were read."""
+    target: ObjectStore | None = None
+    """Where outputs go; None: to the store of the inputs."""
 
     def key(self, object_id: int) -> str:
         """Key of an object in its store."""
@@ -97,7 +99,7 @@ class Workshop:
     def writer(self, output: OutputId, kind: ObjectKind) -> ObjectWriter:
         """A writer of an output."""
         return ObjectWriter(
-            self.store,
+            self.target or self.store,
             self.key(output.object_id),
             object_id=output.object_id,
             kind=kind,

@@ -62,7 +62,7 @@ async def execute_join(join: Join, output: OutputId, workshop: Workshop) -> Join
     """Write the one object. Raises BadInput and StoreError; nothing is visible then."""
     copied = rewritten = 0
     async with workshop.writer(output, ObjectKind.SO) as writer:
-        for segment in plan_segments(join.sources):
+        for segment in _segments(join, workshop):
             if isinstance(segment, Copy):
                 await writer.copy_blocks(segment.entries, workshop.key(segment.object_id))
                 copied += segment.entries[-1].end_position - segment.entries[0].position
@@ -73,6 +73,13 @@ async def execute_join(join: Join, output: OutputId, workshop: Workshop) -> Join
         written = totals_of(writer.entries)
     read = totals_of([entry for _, entries in join.sources for entry in entries])
     return Joined(made, read, written, copied, rewritten)
+
+
+def _segments(join: Join, workshop: Workshop) -> Sequence[Copy | Rewrite]:
+    """A store copies only what it holds itself."""
+    if workshop.target is None:
+        return plan_segments(join.sources)
+    return [Rewrite([(object_id, entry) for object_id, entries in join.sources for entry in entries])]
 
 
 async def _rewrite(segment: Rewrite, writer: ObjectWriter, workshop: Workshop) -> None:

@@ -75,6 +75,8 @@ class CompactionNode:
     new_writer_id: Callable[[], str]
     cleaning: Cleaning | None = None
     """Log compaction by key; None: no stream has it."""
+    placement: Callable[[int], str | None] = lambda _: None
+    """Name of the store that a stream's data goes to; None: it stays where it lies."""
     on_replaced: Callable[[Sequence[int]], None] = lambda _: None
     """Told the streams whose data lies elsewhere now: readers need not find out by themselves."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -93,13 +95,28 @@ class CompactionNode:
             raise BadInput(info.object_id, StorageError(f"there is no object store named {info.store!r}"))
         return store
 
-    def workshop(self, store: ObjectStore, throttle: Throttle | None = None) -> Workshop:
-        """What carries out a plan in `store`."""
+    def store_for(self, stream_id: int, store: ObjectStore) -> ObjectStore:
+        """Where to write a stream's objects anew that lie in `store`."""
+        name = self.placement(stream_id)
+        return store if name is None else self.stores.get(name, store)
+
+    def workshop(
+        self, store: ObjectStore, throttle: Throttle | None = None, *, target: ObjectStore | None = None
+    ) -> Workshop:
+        """What carries out a plan in `store`, and writes to `target` if it is another."""
 
         def count(size_bytes: int) -> None:
             self.stats.bytes_read += size_bytes
 
-        return Workshop(store, self.cluster, self.settings, throttle or Throttle(0), self.catalog.note_multipart, count)
+        return Workshop(
+            store,
+            self.cluster,
+            self.settings,
+            throttle or Throttle(0),
+            self.catalog.note_multipart,
+            count,
+            None if target is store else target,
+        )
 
     async def read_index(self, info: ObjectInfo) -> ObjectIndex:
         """The index of an input, checked against what the catalog knows."""

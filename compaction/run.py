@@ -64,7 +64,9 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     sources = [each async for each in _note_ranges(node, sources, live)]
     streams = await node.catalog.get_streams(live.streams)
     starts = {stream_id: info.start_offset for stream_id, info in streams.items()}
-    survey = Survey(starts, _wanted_alone(node, full=full))
+    # Streams whose data goes elsewhere by now share no object with those that stay; the second level moves them.
+    moving = {stream_id for stream_id in starts if node.placement(stream_id) not in {None, store}}
+    survey = Survey(starts, _wanted_alone(node, full=full) | moving)
     for source in sources:
         for _ in survey.scan(source):
             await asyncio.sleep(0)

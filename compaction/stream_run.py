@@ -63,12 +63,13 @@ async def execute_group(
     Raises BadInput, StoreError, CatalogError, CoverageError.
     """
     store = node.store_of(group.objects[0].object)
-    workshop = node.workshop(store, throttle)
+    target = node.store_for(group.stream_id, store)
+    workshop = node.workshop(store, throttle, target=target)
     join = await survey_join(group, workshop)
     if join is None:
         return None
     node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
-    drafts = Drafts(node, store)
+    drafts = Drafts(node, target)
     oldest_ms = min(born_ms(location.object) for location in group.objects)
     (output,) = await drafts.prepare(1, labelled_writer_id(node.new_writer_id(), oldest_ms))
     try:

@@ -167,6 +167,7 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
     from broker.app import now_ms
     from broker.cleaning import KafkaBatches, clean_policies, history_of
+    from broker.configs import parse_topic_config
     from broker.datadir import DataDirLock
     from broker.stores import make_stores
     from compaction.cleaner import Cleaning
@@ -186,7 +187,13 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
         for store in stores.values():
             stack.push_async_callback(store.close)
             await store.open()
-        policies = clean_policies(await catalog.list_topics(), settings)
+        topics = await catalog.list_topics()
+        policies = clean_policies(topics, settings)
+        placement = {
+            partition.stream_id: parse_topic_config(topic.configs, settings).store
+            for topic in topics
+            for partition in topic.partitions
+        }
         epoch = -1
         if not plan_only:
             _refuse_living(
@@ -208,6 +215,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
             now_ms=now_ms,
             new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
             cleaning=Cleaning(KafkaBatches(), lambda: policies, history_of),
+            placement=placement.get,
         )
         service = CompactionService(node)
         if plan_only:

@@ -1,0 +1,64 @@
+"""Streams whose data goes to another store than it did: compaction writes anew where it goes, and mixes nothing."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compaction.node import CompactionNode
+from compaction.service import CompactionService
+from s3stream.model import ObjectKind, ObjectState, RangeLocation
+from s3stream.store.memory import MemoryStore
+from tests.compaction.cluster import Cluster, cluster
+from tests.compaction.test_run import SMALL
+
+SO, SSO = ObjectKind.SO, ObjectKind.SSO
+
+
+@pytest.fixture
+async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+        yield made
+
+
+def placed(some: Cluster, placement: dict[int, str]) -> tuple[CompactionNode, MemoryStore]:
+    other = MemoryStore("other")
+    return replace(some.node(SMALL), stores={"m": some.store, "other": other}, placement=placement.get), other
+
+
+async def locations(some: Cluster, stream: int) -> list[RangeLocation]:
+    return list(await some.catalog.find_ranges(stream, 0, 2**62, limit=100))
+
+
+async def test_streams_of_different_stores_share_no_output(some: Cluster) -> None:
+    a, b, c = await some.start(3)
+    for _ in range(3):
+        await some.upload((SSO, [some.batch(stream, 500) for stream in (a, b, c)]))
+    before = await some.contents()
+    node, other = placed(some, {a: "m", b: "other"})
+    assert not (await CompactionService(node).run_timed()).errors
+    (moved,) = await locations(some, b)
+    assert (moved.object.kind, moved.object.store) == (SO, "m"), "a run of its own, which the second level moves"
+    shared = {each.object.object_id for stream in (a, c) for each in await locations(some, stream)}
+    assert moved.object.object_id not in shared
+    assert other.objects == {}
+    assert await some.contents() == before
+
+
+async def test_what_is_joined_goes_where_the_stream_does(some: Cluster) -> None:
+    a, b = await some.start(2)
+    for _ in range(6):
+        await some.upload((SO, [some.batch(a, 1_000)]), (SO, [some.batch(b, 1_000)]))
+    old = await some.contents()
+    node, other = placed(some, {a: "other"})
+    assert not (await CompactionService(node).run_once()).errors
+    (moved,) = await locations(some, a)
+    assert moved.object.store == "other"
+    assert moved.range.end_offset == 60
+    assert list(other.objects) == [node.key(moved.object.object_id)]
+    assert {each.object.store for each in await locations(some, b)} == {"m"}
+    dead = [info for info in await some.catalog.list_objects(after=0, limit=100) if info.state is ObjectState.DESTROYED]
+    assert {info.store for info in dead} == {"m"}
+    some.store, some.epochs = other, {a: some.epochs[a]}
+    assert await some.contents() == {a: old[a]}
