@@ -18,19 +18,24 @@ import structlog
 
 from broker.admin_http import AdminServer
 from broker.cleaning import KafkaBatches, clean_policies, history_of
+from broker.cluster_configs import ClusterConfigs
 from broker.datadir import DataDirError, DataDirLock
 from broker.dispatch import Dispatcher
+from broker.features import Features
 from broker.fetch_sessions import FetchSessions
+from broker.group_configs import GroupConfigs
 from broker.groups.consumer_topics import TopicImages
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offsets_topic import OffsetsTopic
 from broker.handlers import HANDLERS
+from broker.log_levels import LogLevels
 from broker.net.server import Server, bind
 from broker.node import Address, Node
 from broker.producer_ids import ProducerIds
 from broker.retention import keep_enforcing
 from broker.settings import Settings
 from broker.stores import check_stores_known, make_stores
+from broker.telemetry.clients import ClientMetrics
 from broker.topics import TopicManager
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
@@ -40,6 +45,7 @@ from compaction.node import CompactionNode
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from compaction.transactions import AbortedRange
+from protocol.messages import get_telemetry_subscriptions, push_telemetry
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, NodeInfo
@@ -54,6 +60,7 @@ from wal.log import DeltaWal
 from wal.settings import HEADER_IOPS, WalSettings
 
 PRODUCER_EXPIRY_PERIOD_S = 600
+TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY})
 
 
 class StartError(Exception):
@@ -66,14 +73,14 @@ def now_ms() -> int:
 
 
 @asynccontextmanager
-async def run_node(settings: Settings) -> AsyncIterator["RunningNode"]:
+async def run_node(settings: Settings, log_levels: LogLevels | None = None) -> AsyncIterator["RunningNode"]:
     """Start a node, serve while the body runs, then stop it cleanly: answers out, everything uploaded, WAL trimmed.
 
     Raises StartError. When the body raises, the node stops as in a crash: nothing acked is lost, nothing is uploaded.
     """
     async with AsyncExitStack() as stack:
         try:
-            running = await RunningNode.start(settings, stack)
+            running = await RunningNode.start(settings, stack, log_levels or LogLevels())
         except (DataDirError, StorageError, WalError, OSError) as error:
             raise StartError(str(error)) from error
         yield running
@@ -108,7 +115,7 @@ class RunningNode:
     # start
 
     @classmethod
-    async def start(cls, settings: Settings, stack: AsyncExitStack) -> "RunningNode":
+    async def start(cls, settings: Settings, stack: AsyncExitStack, log_levels: LogLevels) -> "RunningNode":
         """Bring everything up, pushing onto `stack` what takes it down again."""
         began = time.perf_counter()
         running = cls(settings)
@@ -148,7 +155,9 @@ class RunningNode:
         await topics.load()
         await running._group.__aenter__()
         stack.push_async_callback(running._leave_group)
-        running._compose(catalog, info, storage, topics, advertised)
+        configs = ClusterConfigs(catalog)
+        await configs.load()
+        running._compose(catalog, info, storage, topics, advertised, configs, log_levels)
         stack.push_async_callback(running._drop_clients)
         await running._serve(bound)
         running._announce(time.perf_counter() - began)
@@ -204,12 +213,20 @@ class RunningNode:
                 history_of,
                 self._vacate,
             ),
+            placement=node.storage.store_of,
             on_replaced=node.storage.invalidate,
         )
         self.compaction = CompactionService(self.compaction_node, under_pressure=lambda: not node.storage.writable)
 
     def _compose(
-        self, catalog: Catalog, info: NodeInfo, storage: S3Stream, topics: TopicManager, advertised: Address
+        self,
+        catalog: Catalog,
+        info: NodeInfo,
+        storage: S3Stream,
+        topics: TopicManager,
+        advertised: Address,
+        configs: ClusterConfigs,
+        log_levels: LogLevels,
     ) -> None:
         settings = self.settings
         generator = random.Random()  # noqa: S311 - session ids need no secrecy
@@ -243,10 +260,17 @@ class RunningNode:
             fetch_sessions=FetchSessions(settings.fetch.sessions_max, settings.fetch.session_idle_ms, generator),
             producer_ids=producer_ids,
             server=server,
+            cluster_configs=configs,
+            group_configs=GroupConfigs(configs, settings.group),
+            features=Features(configs, info.node_id),
+            telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: uuid.uuid4().bytes),
+            log_levels=log_levels,
             now_ms=now_ms,
             advertised_apis=[
                 ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
                 for key, handler in HANDLERS.items()
+                # What clients push is read on the admin port: without it nobody could.
+                if settings.admin.enabled or key not in TELEMETRY_APIS
             ],
             advertised=advertised,
         )

@@ -36,6 +36,9 @@ class ConfigSource(IntEnum):
     DYNAMIC_TOPIC_CONFIG = 1
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +341,10 @@ _TOPIC_DEFS = (
         "retention.bytes",
         _L,
         "-1",
-        "Largest size of a partition." + _NO_EFFECT + "old records are not yet dropped by size.",
+        "How many bytes of a partition are kept; -1: no limit. Whole blocks of batches (about 512 KiB) go, from the start "
+        "on, as long as what stays is not below the limit; what is not in objects yet counts, and stays.",
         broker="log.retention.bytes",
+        setting=("topic", "retention_bytes"),
     ),
     _def(
         "retention.ms",
@@ -397,6 +402,8 @@ class TopicConfig:
     compacted: bool
     retention_ms: int
     """How long records are kept; -1: for ever."""
+    retention_bytes: int
+    """How much of a partition is kept; -1: all."""
     deletable: bool
     """Whether `cleanup.policy` has `delete`: only then may records be deleted on request."""
     store: str
@@ -484,6 +491,7 @@ def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicC
         compression_level=_level(value),
         compacted="compact" in _parse_list(value("cleanup.policy")),
         retention_ms=int(value("retention.ms")),
+        retention_bytes=int(value("retention.bytes")),
         deletable="delete" in _parse_list(value("cleanup.policy")),
         store=value("storage.policy"),
     )
@@ -494,6 +502,10 @@ _BROKER_SETTINGS = (
     ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
     ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
     ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
+    ("group.consumer.max.heartbeat.interval.ms", _I, "15000", ("group", "consumer_heartbeat_interval_max_ms")),
+    ("group.consumer.max.session.timeout.ms", _I, "60000", ("group", "consumer_session_timeout_max_ms")),
+    ("group.consumer.min.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_min_ms")),
+    ("group.consumer.min.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_min_ms")),
     ("group.consumer.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_ms")),
     ("group.initial.rebalance.delay.ms", _I, "3000", ("group", "initial_rebalance_delay_ms")),
     ("group.max.session.timeout.ms", _I, "1800000", ("group", "session_timeout_max_ms")),
@@ -502,6 +514,7 @@ _BROKER_SETTINGS = (
     ("log.message.timestamp.after.max.ms", _L, "3600000", ("topic", "message_timestamp_after_max_ms")),
     ("log.message.timestamp.before.max.ms", _L, str(LONG_MAX), ("topic", "message_timestamp_before_max_ms")),
     ("log.message.timestamp.type", _S, "CreateTime", ("topic", "message_timestamp_type")),
+    ("log.retention.bytes", _L, "-1", ("topic", "retention_bytes")),
     ("log.retention.check.interval.ms", _L, "300000", ("topic", "retention_check_interval_ms")),
     ("log.retention.ms", _L, "604800000", ("topic", "retention_ms")),
     ("max.connections", _I, str(INT_MAX), ("network", "connections_max")),
@@ -513,6 +526,7 @@ _BROKER_SETTINGS = (
     ("offsets.topic.num.partitions", _I, "50", ("group", "offsets_partitions")),
     ("producer.id.expiration.ms", _I, "86400000", ("topic", "producer_id_expiration_ms")),
     ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
+    ("telemetry.max.bytes", _I, "1048576", ("telemetry", "push_bytes_max")),
     ("transaction.abort.timed.out.transaction.cleanup.interval.ms", _I, "10000", ("transaction", "abort_interval_ms")),
     ("transaction.max.timeout.ms", _I, "900000", ("transaction", "timeout_max_ms")),
     (

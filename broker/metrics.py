@@ -12,6 +12,7 @@ from protocol.registry import APIS
 
 if TYPE_CHECKING:
     from broker.app import RunningNode
+    from broker.node import Node
 
 Sample = tuple[str, dict[str, str], float]
 """Name without prefix, labels, value."""
@@ -62,11 +63,23 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     for area, stats in (("network", node.server.stats), ("storage", node.storage.stats)):
         for name, value in _numbers(stats):
             yield f"{area}_{name}_total", {}, value
+    yield from _of_clients(node)
     for name, value in _numbers(running.compaction.stats):
         yield f"compaction_{name}_total", {}, value
     for store in running.stores.values():
         for name, value in _numbers(store.calls):
             yield "store_calls_total", {"store": store.name, "kind": name}, value
+
+
+def _of_clients(node: "Node") -> Iterator[Sample]:
+    """What clients have pushed (KIP-714), and how much that is."""
+    telemetry = node.telemetry
+    yield "telemetry_clients", {}, len(telemetry)
+    yield "telemetry_series", {}, len(telemetry.series)
+    yield "telemetry_throttled_total", {}, telemetry.throttled
+    for name, value in _numbers(telemetry.series.stats):
+        yield f"telemetry_{name}_total", {}, value
+    yield from telemetry.series.samples(node.now_ms())
 
 
 def _api_name(key: int) -> str:

@@ -10,10 +10,15 @@ from s3stream.catalog.interface import Catalog
 from s3stream.engine import S3Stream
 
 if TYPE_CHECKING:
+    from broker.cluster_configs import ClusterConfigs
+    from broker.features import Features
     from broker.fetch_sessions import FetchSessions
+    from broker.group_configs import GroupConfigs
     from broker.groups.coordinator import GroupCoordinator
+    from broker.log_levels import LogLevels
     from broker.net.server import Server
     from broker.producer_ids import ProducerIds
+    from broker.telemetry.clients import ClientMetrics
     from broker.topics import TopicManager
     from broker.transactions.coordinator import TransactionCoordinator
     from broker.transactions.markers import MarkerWriter
@@ -44,6 +49,11 @@ class Node:
     fetch_sessions: "FetchSessions"
     producer_ids: "ProducerIds"
     server: "Server"
+    cluster_configs: "ClusterConfigs"
+    group_configs: "GroupConfigs"
+    features: "Features"
+    telemetry: "ClientMetrics"
+    log_levels: "LogLevels"
     now_ms: Callable[[], int]
     advertised_apis: Sequence[ApiVersion] = ()
     """What ApiVersions answers."""

@@ -262,6 +262,11 @@ class TopicSettings(Area):
         ge=-1,
         description="How long records are kept, by their timestamps; -1: for ever (Kafka: log.retention.ms).",
     )
+    retention_bytes: int = Field(
+        default=-1,
+        ge=-1,
+        description="How many bytes of each partition are kept; -1: no limit (Kafka: log.retention.bytes).",
+    )
     retention_check_interval_ms: int = Field(
         default=300_000,
         ge=10,

@@ -194,9 +194,15 @@ class ApacheKafka(Broker):
     name = "Apache Kafka"
 
     def __init__(
-        self, home: Path, *, properties: Mapping[str, str] = DELETE_SOON, jvm: Sequence[str] = KAFKA_JVM
+        self,
+        home: Path,
+        *,
+        properties: Mapping[str, str] = DELETE_SOON,
+        jvm: Sequence[str] = KAFKA_JVM,
+        plugins: Sequence[Path] = (),
     ) -> None:
         super().__init__(home)
+        self._plugins = plugins
         self._properties = properties
         self._jvm = jvm
 
@@ -206,7 +212,7 @@ class ApacheKafka(Broker):
             KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), home=self.home.resolve())
             + "".join(f"{name}={value}\n" for name, value in self._properties.items())
         )
-        class_path = kafka_class_path()
+        class_path = ":".join([kafka_class_path(), *map(str, self._plugins)])
         format_storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", str(uuid.uuid4())]
         subprocess.run(
             [java(), "-cp", class_path, *format_storage, "-c", str(properties)], check=True, capture_output=True

@@ -13,6 +13,7 @@ import click
 import structlog
 
 from broker import logs
+from broker.log_levels import LogLevels
 from broker.settings import Settings
 from broker.settings_sources import (
     STORE_FLAG,
@@ -86,16 +87,19 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
     Settings come from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
     """
     try:
-        settings = load({**{name.replace("__", "."): value for name, value in flags.items()}, "stores": stores}, None, config)
+        settings = load(
+            {**{name.replace("__", "."): value for name, value in flags.items()}, "stores": stores}, None, config
+        )
     except SettingsError as error:
         click.echo(f"anabranch: {error}", err=True)
         sys.exit(BAD_SETTING)
-    logs.configure(settings.log)
+    levels = LogLevels()
+    logs.configure(settings.log, levels)
     log = structlog.get_logger("node")
     for name in unknown_environment(os.environ):
         log.warning("environment variable names no setting", variable=name)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        sys.exit(runner.run(_serve(settings)))
+        sys.exit(runner.run(_serve(settings, levels)))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -107,7 +111,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, levels: LogLevels) -> int:
     from broker.app import StartError, run_node  # after the settings are known to be right: it imports everything
 
     log = structlog.get_logger("node")
@@ -124,7 +128,7 @@ async def _serve(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     try:
-        async with run_node(settings) as running:
+        async with run_node(settings, levels) as running:
             _calm_collector()
             return await _until_stopped(running, stop)
     except StartError as error:

@@ -30,6 +30,10 @@ CharacterSet: TypeAlias = frozenset[str]
 ALPHABET: CharacterSet = frozenset(string.ascii_letters + string.digits + "._-")
 """Every character a topic name can have: all that a pattern must be decided for."""
 
+OTHER = "\U0010ffff"
+"""Stands for every character of a text that is neither ASCII nor in the pattern: no pattern tells those apart."""
+_ASCII = frozenset(map(chr, range(128)))
+
 _WORD = frozenset(string.ascii_letters + string.digits + "_")
 _CLASSES = {
     "d": frozenset(string.digits),
@@ -137,9 +141,25 @@ def _holds(check: str, previous: str, character: str) -> bool:
     return at_boundary is (check == _BOUNDARY)
 
 
-def compile_pattern(text: str) -> TopicPattern:
-    """Compile a pattern. Raises INVALID_REGULAR_EXPRESSION."""
-    parser = _Parser(text)
+class TextPattern:
+    """A compiled pattern of texts of any characters, such as ids that clients choose."""
+
+    def __init__(self, text: str) -> None:
+        """Compile. Raises INVALID_REGULAR_EXPRESSION."""
+        self._alphabet = _ASCII | frozenset(text) | {OTHER}
+        self._pattern = compile_pattern(text, self._alphabet)
+
+    def matches(self, text: str) -> bool:
+        """Whether the whole text matches."""
+        known = self._alphabet
+        return self._pattern.matches(
+            text if text.isascii() else "".join(each if each in known else OTHER for each in text)
+        )
+
+
+def compile_pattern(text: str, alphabet: CharacterSet = ALPHABET) -> TopicPattern:
+    """Compile a pattern for names of these characters. Raises INVALID_REGULAR_EXPRESSION."""
+    parser = _Parser(text, alphabet)
     try:
         start, end = parser.parse()
     except _SyntaxError as error:
@@ -157,7 +177,7 @@ class _SyntaxError(Exception):
 class _Parser:
     """Recursive descent over a pattern, building states as it goes."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, alphabet: CharacterSet) -> None:
         if len(text) > PATTERN_CHARACTERS_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
@@ -165,6 +185,7 @@ class _Parser:
             )
         self.states: list[_State] = []
         self._text = text
+        self._alphabet = alphabet
         self._at = 0
         self._ignore_case = False
         self._depth = 0
@@ -215,7 +236,7 @@ class _Parser:
 
     def _set(self, characters: CharacterSet) -> _Fragment:
         end = self._new()
-        return self._new(_State(characters & ALPHABET, end)), end
+        return self._new(_State(characters & self._alphabet, end)), end
 
     def _check(self, check: str) -> _Fragment:
         end = self._new()
@@ -319,7 +340,7 @@ class _Parser:
             case "[":
                 return self._set(self._class())
             case ".":
-                return self._set(ALPHABET)
+                return self._set(self._alphabet - {"\n"})
             case "^":
                 return self._check(_BEGIN)
             case "$":
@@ -401,7 +422,7 @@ class _Parser:
         """Return what an escape stands for that also may stand in a class."""
         if character.lower() in _CLASSES:
             found = _CLASSES[character.lower()]
-            return found if character.islower() else ALPHABET - found
+            return found if character.islower() else self._alphabet - found
         return self._cased({self._escaped_character(character)})
 
     def _escaped_character(self, character: str) -> str:
@@ -437,7 +458,7 @@ class _Parser:
                 low = self._escaped_character(low)
             found |= self._cased(self._range(low))
         self._take("]")
-        return ALPHABET - found if negated else frozenset(found)
+        return self._alphabet - found if negated else frozenset(found)
 
     def _range(self, low: str) -> set[str]:
         if not self._peek("-") or self._peek("-]"):
@@ -448,13 +469,13 @@ class _Parser:
             high = self._escaped_character(self._next("missing closing ]"))
         if high < low:
             raise _SyntaxError(f"invalid character class range: `{low}-{high}`")
-        return {character for character in ALPHABET if low <= character <= high}
+        return {character for character in self._alphabet if low <= character <= high}
 
     def _posix(self, name: str) -> CharacterSet:
         found = _POSIX.get(name.removeprefix("^"))
         if found is None:
             raise _SyntaxError(f"invalid character class range: `[:{name}:]`")
-        return ALPHABET - found if name.startswith("^") else found
+        return self._alphabet - found if name.startswith("^") else found
 
     def _cased(self, characters: set[str]) -> CharacterSet:
         if not self._ignore_case:

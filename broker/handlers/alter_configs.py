@@ -1,9 +1,8 @@
-"""AlterConfigs: replace all configs of a topic. Older than IncrementalAlterConfigs, and clients still use it."""
+"""AlterConfigs: replace all configs of a topic, group or subscription. Clients still use it."""
 
 from collections import Counter
 
-from broker.configs import check_topic_configs
-from broker.handlers.incremental_alter_configs import find_alterable
+from broker.handlers.incremental_alter_configs import find_resource
 from broker.net.connection import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -45,12 +44,6 @@ async def handle(node: Node, request: AlterConfigsRequest, context: Exchange) ->
 
 
 async def _replace(node: Node, wanted: AlterConfigsResource, *, is_duplicate: bool, validate_only: bool) -> None:
-    names = [config.name for config in wanted.configs]
-    topic = find_alterable(node, wanted.resource_type, wanted.resource_name, names, is_duplicate=is_duplicate)
-    for config in wanted.configs:
-        if config.value is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {config.name}")
-    configs = check_topic_configs({config.name: config.value for config in wanted.configs}, node.settings)
-    if not validate_only:
-        unset = [name for name in topic.info.configs if name not in configs]
-        await node.topics.alter(topic.name, set_configs=configs, unset=unset)
+    resource = find_resource(wanted.resource_type, is_duplicate=is_duplicate)
+    configs = [(config.name, config.value) for config in wanted.configs]
+    await resource.replace(node, wanted.resource_name, configs, validate_only=validate_only)

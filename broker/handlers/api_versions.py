@@ -2,6 +2,7 @@
 
 import re
 
+from broker.features import NEWEST
 from broker.net.connection import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
@@ -15,29 +16,30 @@ from protocol.messages.api_versions import (
 
 __all__ = ["KEY", "handle", "unsupported_version"]
 
+SOFTWARE_SINCE = 3
 FEATURES_FROM_ZERO_SINCE = 4
 """Clients of version 3 do not take a feature whose versions begin with 0: as in Kafka they are not told of it."""
-FEATURES = {"group.version": 1, "transaction.version": 2}
-"""Features whose version a client goes by, all at their newest."""
-_SUPPORTED = [SupportedFeatureKey(name=name, max_version=version) for name, version in FEATURES.items()]
-_FINALIZED = [
-    FinalizedFeatureKey(name=name, max_version_level=version, min_version_level=version)
-    for name, version in FEATURES.items()
-]
+_SUPPORTED = [SupportedFeatureKey(name=name, max_version=version) for name, version in NEWEST.items()]
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(node: Node, request: ApiVersionsRequest, context: Exchange) -> ApiVersionsResponse:
     """Answer with the table; a malformed software name or version gets INVALID_REQUEST (KIP-511)."""
-    if context.api_version >= 3 and not (
+    if context.api_version >= SOFTWARE_SINCE and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if context.api_version >= SOFTWARE_SINCE:
+        context.connection.software_name = request.client_software_name
+        context.connection.software_version = request.client_software_version
     return ApiVersionsResponse(
         api_keys=node.advertised_apis,
         supported_features=_SUPPORTED if context.api_version >= FEATURES_FROM_ZERO_SINCE else (),
-        finalized_features_epoch=0,
-        finalized_features=_FINALIZED,
+        finalized_features_epoch=node.features.epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in node.features.finalized().items()
+        ],
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from broker.features import GROUP_VERSION
 from broker.groups.consumer_assignors import ASSIGNORS
 from broker.groups.consumer_records import by_topic
 from broker.groups.consumer_values import (
@@ -34,9 +35,13 @@ def handle(
     """Check what does not depend on the group, hand the request to it; None when the answer comes later."""
 
     def done(answer: BeatAnswer | KafkaError) -> None:
-        context.complete(_refusal(answer) if isinstance(answer, KafkaError) else _response(node, answer))
+        if isinstance(answer, KafkaError):
+            context.complete(_refusal(answer))
+        else:
+            context.complete(_response(answer, node.group_configs.heartbeat_interval_ms(request.group_id)))
 
     try:
+        check_consumer_protocol(node)
         shard = node.groups.shard(request.group_id) if request.group_id else None
         _check(request, context.api_version)
         assert shard is not None, "a request without a group id is refused"
@@ -44,6 +49,12 @@ def handle(
     except KafkaError as refused:
         return _refusal(refused)
     return None
+
+
+def check_consumer_protocol(node: Node) -> None:
+    """Raise UNSUPPORTED_VERSION when the cluster has gone back to where the consumer protocol is off."""
+    if node.features.level(GROUP_VERSION) < 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "")
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
@@ -104,7 +115,7 @@ def _owned(topics: Sequence[TopicPartitions]) -> Partitions:
     return frozenset(TopicIdPartition(topic.topic_id, partition) for topic in topics for partition in topic.partitions)
 
 
-def _response(node: Node, answer: BeatAnswer) -> ConsumerGroupHeartbeatResponse:
+def _response(answer: BeatAnswer, heartbeat_interval_ms: int) -> ConsumerGroupHeartbeatResponse:
     leaving = answer.epoch in {LEAVE_EPOCH, LEAVE_STATIC_EPOCH}
     assignment = None
     if answer.assignment is not None:
@@ -116,10 +127,10 @@ def _response(node: Node, answer: BeatAnswer) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
         member_id=answer.member_id,
         member_epoch=answer.epoch,
-        heartbeat_interval_ms=0 if leaving else node.settings.group.consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=0 if leaving else heartbeat_interval_ms,
         assignment=assignment,
     )
 
 
 def _refusal(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message or None)

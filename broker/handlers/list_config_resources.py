@@ -1,8 +1,9 @@
-"""ListConfigResources: what has configs: topics and brokers here; client metrics are not served, so there are none."""
+"""ListConfigResources: the topics and nodes there are, groups and subscriptions that have configs (KIP-1142)."""
 
-from broker.handlers.describe_configs import BROKER, TOPIC
 from broker.net.connection import Exchange
 from broker.node import Node
+from broker.resources import RESOURCES
+from broker.resources.values import ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.list_config_resources import (
     KEY,
@@ -13,21 +14,21 @@ from protocol.messages.list_config_resources import (
 
 __all__ = ["KEY", "handle"]
 
-BROKER_LOGGER = 8
-CLIENT_METRICS = 16
-GROUP = 32
 TYPES_SINCE = 1
 
 
 def handle(node: Node, request: ListConfigResourcesRequest, context: Exchange) -> ListConfigResourcesResponse:
     """List the resources of the types asked for; none named means all types. Version 0 asks for client metrics only."""
-    known = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-    wanted = set(request.resource_types or known) if context.api_version >= TYPES_SINCE else {CLIENT_METRICS}
-    if not wanted <= set(known):
+    wanted = {int(ResourceType.CLIENT_METRICS)}
+    if context.api_version >= TYPES_SINCE:
+        wanted = set(request.resource_types or RESOURCES)
+    if not wanted <= set(RESOURCES):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    found: list[ConfigResource] = []
-    if TOPIC in wanted:
-        found += [ConfigResource(resource_name=topic.name, resource_type=TOPIC) for topic in node.topics]
-    if BROKER in wanted:
-        found.append(ConfigResource(resource_name=str(node.node_id), resource_type=BROKER))
-    return ListConfigResourcesResponse(config_resources=found)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=resource_type)
+            for resource_type, resource in RESOURCES.items()
+            if resource_type in wanted
+            for name in resource.names(node)
+        ]
+    )

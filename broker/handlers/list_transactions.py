@@ -1,5 +1,6 @@
-"""ListTransactions: the transactional ids coordinated here, by state, producer id and age if asked."""
+"""ListTransactions: the transactional ids coordinated here, by state, producer id, age and pattern if asked."""
 
+from broker.groups.consumer_regex import TextPattern
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.transactions.table import BY_LABEL
@@ -8,8 +9,6 @@ from protocol.messages import list_transactions
 from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
 
 KEY = list_transactions.KEY
-MAX_VERSION = 1
-"""Version 2 brings a client's regular expression, which wants an engine whose time is bounded (Kafka has RE2)."""
 
 
 def handle(node: Node, request: ListTransactionsRequest, context: Exchange) -> ListTransactionsResponse:  # noqa: ARG001 - every handler's signature
@@ -19,6 +18,8 @@ def handle(node: Node, request: ListTransactionsRequest, context: Exchange) -> L
     producer_ids = set(request.producer_id_filters)
     now_ms = node.now_ms()
     try:
+        # Patterns are strangers' and matched here, on the loop: in linear time, by the engine that topics' have.
+        pattern = TextPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         found = [
             TransactionState(
                 transactional_id=state.transactional_id,
@@ -28,6 +29,7 @@ def handle(node: Node, request: ListTransactionsRequest, context: Exchange) -> L
             for state in node.transactions.transactions()
             if (not request.state_filters or state.status in states)
             and (not producer_ids or state.producer_id in producer_ids)
+            and (pattern is None or pattern.matches(state.transactional_id))
             and (request.duration_filter < 0 or now_ms - state.start_ms > request.duration_filter)
         ]
     except KafkaError as error:

@@ -53,6 +53,7 @@ _WITHOUT_START = frozenset(
     }
 )
 """Refusals that Kafka answers without the partition's start."""
+_Item = tuple[TopicProduceData, PartitionProduceData]
 
 
 class _NotInTransaction(Exception):
@@ -98,7 +99,7 @@ class _Call:
     def __init__(self, node: Node, request: ProduceRequest, api_version: int) -> None:
         self._node = node
         self._api_version = api_version
-        self._work = [(topic, data) for topic in request.topic_data for data in topic.partition_data]
+        self._work = _last_of_each([(topic, data) for topic in request.topic_data for data in topic.partition_data])
         self._transactional_id = request.transactional_id
         self._verify = None if request.transactional_id is None else self._verify_transaction
         self._joining: tuple[TopicPartition, Producer] | None = None
@@ -280,6 +281,14 @@ class _Call:
                 )
             partitions.append(result)
         return ProduceResponse(responses=responses)
+
+
+def _last_of_each(work: list[_Item]) -> list[_Item]:
+    """As in Kafka: of a partition that a request has more than once, the last batch counts, at the first one's place."""
+    if len(work) == 1:
+        return work
+    found = {(topic.name, topic.topic_id, data.index): (topic, data) for topic, data in work}
+    return work if len(found) == len(work) else list(found.values())
 
 
 def _code_of(error: StorageError) -> ErrorCode:

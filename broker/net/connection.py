@@ -30,6 +30,7 @@ FRAME_BYTES_MIN = 8
 """API key, version and correlation id: nothing shorter is a request."""
 WRITE_HIGH_BYTES = 4 << 20
 PRODUCE_KEY = 0
+UNKNOWN_SOFTWARE = "unknown"
 
 
 class Hub(Protocol):
@@ -164,6 +165,8 @@ class Connection(asyncio.BufferedProtocol):
         "host",
         "number",
         "port",
+        "software_name",
+        "software_version",
     )
 
     def __init__(self, hub: Hub, number: int) -> None:
@@ -172,6 +175,8 @@ class Connection(asyncio.BufferedProtocol):
         self.number = number
         self.host = ""
         self.port = 0
+        self.software_name = self.software_version = UNKNOWN_SOFTWARE
+        """What the client says it is (KIP-511)."""
         self.closed = False
         self.draining = False
         self.active_tick = hub.tick

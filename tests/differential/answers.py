@@ -44,8 +44,11 @@ TIMES = frozenset(
         "max_timestamp",
         "base_timestamp",
         "timestamp_ms",
+        "last_fetch_timestamp",
+        "last_caught_up_timestamp",
     }
 )
+SIZES = frozenset({"total_bytes", "usable_bytes"})
 IDS: Mapping[str, str] = {
     "topic_id": "topic",
     "cluster_id": "cluster",
@@ -53,6 +56,9 @@ IDS: Mapping[str, str] = {
     "leader": "member",
     "producer_id": "producer",
     "session_id": "session",
+    "client_instance_id": "instance",
+    "subscription_id": "subscription",
+    "log_dir": "directory",
 }
 NONE_IDS = frozenset({"", None, -1, ZERO_UUID})
 KEYED: Mapping[str, Callable[[Any], object]] = {
@@ -80,6 +86,10 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "ApiVersionsResponse.api_keys": lambda api: api["api_key"],
     "ApiVersionsResponse.supported_features": lambda feature: feature["name"],
     "ApiVersionsResponse.finalized_features": lambda feature: feature["name"],
+    "DescribeLogDirsResult.topics": lambda topic: topic["name"],
+    "DescribeLogDirsTopic.partitions": lambda partition: partition["partition_index"],
+    "AlterReplicaLogDirTopicResult.partitions": lambda partition: partition["partition_index"],
+    "ElectLeadersResponse.replica_election_results": lambda topic: topic["topic"],
     "ListConfigResourcesResponse.config_resources": lambda one: f"{one['resource_type']} {one['resource_name']}",
 }
 """Lists whose order says nothing become dicts by what tells their elements apart."""
@@ -119,7 +129,7 @@ class Normal:
             return self._struct(value)
         if field == "records":
             return self._records(value)
-        if field in IDS and value not in NONE_IDS and (field, value) != ("session_id", 0):
+        if field in IDS and value not in NONE_IDS and (field, value) not in {("session_id", 0), ("subscription_id", 0)}:
             return self._symbols.name(IDS[field], value)
         if isinstance(value, memoryview | bytearray | bytes):
             return bytes(value).hex()
@@ -133,6 +143,8 @@ class Normal:
             return "<now>"
         if field.endswith("message") and value is not None:
             return NUMBER.sub(lambda number: "<now>" if int(number[0]) in NOW_MS else number[0], value)
+        if field in SIZES and value > 0:
+            return "<size>"
         if field == "port" and value == self._port:
             return "<port>"
         return value

@@ -1,6 +1,8 @@
 """The two brokers: started once in a run, when the first script asks for them."""
 
+import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,13 +22,30 @@ KAFKA_SETTINGS = {
 OUR_SETTINGS: dict[str, object] = {"group_offsets_partitions": 1, "wal_capacity_bytes": 64 << 20}
 
 
+TELEMETRY_PLUGIN = Path(__file__).with_name("TelemetryPlugin.java")
+
+
+def _compiler() -> Path:
+    return Path(tools.java()).with_name("javac")
+
+
+def has_compiler() -> bool:
+    """Whether there is a compiler for the plug-in without which Apache Kafka takes no metrics of clients."""
+    return _compiler().exists()
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     """Apache Kafka, broker and controller in one process."""
-    tools.java()
-    tools.kafka_class_path()
-    home = tmp_path_factory.mktemp("apache-kafka") / "home"
-    with ApacheKafka(home, properties=KAFKA_SETTINGS, jvm=QUICK_JVM) as broker:
+    class_path = tools.kafka_class_path()
+    folder = tmp_path_factory.mktemp("apache-kafka")
+    settings, plugins = KAFKA_SETTINGS, []
+    if has_compiler():
+        plugins = [folder / "plugin"]
+        command: list[str | Path] = [_compiler(), "-cp", class_path, "-d", plugins[0], TELEMETRY_PLUGIN]
+        subprocess.run(command, check=True, capture_output=True)
+        settings = {**settings, "metric.reporters": TELEMETRY_PLUGIN.stem}
+    with ApacheKafka(folder / "home", properties=settings, jvm=QUICK_JVM, plugins=plugins) as broker:
         yield Peer("Apache Kafka", "127.0.0.1", broker.port)
 
 

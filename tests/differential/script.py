@@ -19,6 +19,8 @@ from tests.differential.peer import API_OF, ClosedError, Peer, Wire
 
 WAIT_S = 30.0
 MAIN = "main"
+OWN_LISTS = ("groups", "transaction_states", "replica_election_results")
+"""Fields with what other scripts have left, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Script:
             answer = self.receive(name, type(request), version, on=on)
             if own:
                 tree = self.steps[-1].answer
-                lists = "groups" if "groups" in tree else "transaction_states"
+                lists = next(name for name in OWN_LISTS if name in tree)
                 tree[lists] = {key: value for key, value in tree[lists].items() if key.startswith(own)}
         return answer
 

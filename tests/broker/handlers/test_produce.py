@@ -166,7 +166,7 @@ async def test_one_bad_partition_does_not_touch_the_others(client: RawClient) ->
     response = await client.call(request, 9)
     codes = [[each.error_code for each in topic.partition_responses] for topic in response.responses]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert codes == [[0], [unknown, 0], [unknown]]
+    assert codes == [[0, unknown], [unknown]]
 
 
 async def test_topics_by_id_from_version_13(node: RunningNode, client: RawClient) -> None:
@@ -364,7 +364,11 @@ async def test_a_client_that_goes_away_from_a_full_node_takes_its_requests_along
 
 async def test_acks_0_that_fails_after_waiting_for_room_closes_the_connection(tmp_path: Path) -> None:
     async with node_that_is_full(tmp_path) as (node, _, store_is_back), raw_client(node.bootstrap) as other:
-        other.send(produce_request("t", [batch_of(b"x" * 500_000), b"broken"], acks=0), 9)
+        data = [
+            PartitionProduceData(index=0, records=bytes(batch_of(b"x" * 500_000))),
+            PartitionProduceData(index=7, records=bytes(batch_of(b"there is no such partition"))),
+        ]
+        other.send(ProduceRequest(acks=0, topic_data=[TopicProduceData(name="t", partition_data=data)]), 9)
         await until(lambda: sum(each._exclusive is not None for each in node.node.server.connections) == 2)
         store_is_back.set()
         assert await other.closed()
@@ -377,3 +381,10 @@ async def test_a_batch_no_log_can_take_is_too_large(tmp_path: Path) -> None:
         answer = await produce_one(client, batch_of(b"x" * (20 << 20)))
         assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert (await produce_one(client, batch_of(b"small"))).base_offset == 0, "the node goes on"
+
+
+async def test_of_a_partition_that_a_request_has_twice_the_last_batch_counts(client: RawClient) -> None:
+    response = await client.produce("t", [batch_of(b"first"), batch_of(b"last")])
+    assert [each.base_offset for each in response.responses[0].partition_responses] == [0]
+    batches = [list(decode_records(batch)) for _, batch in iterate_batches(await fetch_records(client))]
+    assert [[record.value for record in records] for records in batches] == [[b"last"]]

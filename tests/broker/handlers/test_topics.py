@@ -35,7 +35,7 @@ from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, Me
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 
 
 @pytest.fixture
@@ -329,6 +329,7 @@ async def test_resources_that_have_configs(client: RawClient) -> None:
         (TOPIC, "a"),
         (TOPIC, "b"),
         (BROKER, "1"),
+        (BROKER_LOGGER, "1"),
     ]
     assert (await client.call(ListConfigResourcesRequest(), 0)).config_resources == ()
     refused = await client.call(ListConfigResourcesRequest(resource_types=[99]), 1)

@@ -2,6 +2,7 @@
 
 from tests.differential.script import ScriptFunction
 from tests.differential.scripts import (
+    admin,
     cluster,
     configs,
     consumers,
@@ -9,6 +10,8 @@ from tests.differential.scripts import (
     frames,
     groups,
     produce,
+    resources,
+    telemetry,
     topics,
     transactions,
 )
@@ -17,6 +20,9 @@ ALL_SCRIPTS: tuple[ScriptFunction, ...] = (
     *cluster.SCRIPTS,
     *topics.SCRIPTS,
     *configs.SCRIPTS,
+    *resources.SCRIPTS,
+    *admin.SCRIPTS,
+    *telemetry.SCRIPTS,
     *produce.SCRIPTS,
     *fetch.SCRIPTS,
     *groups.SCRIPTS,

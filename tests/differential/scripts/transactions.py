@@ -235,6 +235,27 @@ def transaction_lists(script: Script) -> None:
     listed("by another producer", (), [1 << 42])
     listed("by both", ["Ongoing"], [empty[0]])
     listed("longer than an hour", duration_filter=3_600_000)
+    for pattern in (
+        None,
+        "",
+        "ts-open",
+        "open",
+        "ts-.*",
+        "(?i)TS-OPEN",
+        "ts-(open|empty)",
+        "ts-[a-m]+",
+        "ts.\\w{4}",
+        "(",
+        "[",
+        "a**",
+        "(?=ts)",
+        "(a)\\1",
+        "nothing",
+    ):
+        request = ListTransactionsRequest(transactional_id_pattern=pattern)
+        script.call(f"by the pattern {pattern}", request, 2, own="ts-")
+    ongoing = ListTransactionsRequest(transactional_id_pattern="ts-.*", state_filters=["Ongoing"])
+    script.call("by a pattern and a state", ongoing, 2, own="ts-")
     listed("longer than nothing", duration_filter=0)
 
 

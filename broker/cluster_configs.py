@@ -1,0 +1,54 @@
+"""What is set for things of the cluster that are no topics: groups, subscriptions to metrics, features.
+
+The catalog keeps it; this node has it all in memory, so that a request that needs a value never waits. Changes run one
+at a time: the catalog decides, this map follows.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from s3stream.catalog.interface import Catalog
+
+GROUP: Final = "group"
+CLIENT_METRICS: Final = "client-metrics"
+FEATURES: Final = "features"
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class ClusterConfigs:
+    """Entries by kind and name of what they are set for."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._entries: dict[tuple[str, str], Mapping[str, str]] = {}
+        self._changes = asyncio.Lock()
+        self.version = 0
+        """Goes up with every change."""
+
+    async def load(self) -> None:
+        """Read everything. Once, at the start."""
+        self._entries = dict(await self._catalog.list_configs())
+        self.version += 1
+
+    def get(self, kind: str, name: str) -> Mapping[str, str]:
+        """What is set for one thing; empty if nothing is."""
+        return self._entries.get((kind, name), _NOTHING)
+
+    def names(self, kind: str) -> list[str]:
+        """The things of a kind that something is set for."""
+        return sorted(name for found, name in self._entries if found == kind)
+
+    async def alter(
+        self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Change what is set for one thing. Raises CatalogError: then nothing has changed here."""
+        async with self._changes:
+            entries = await self._catalog.alter_config(kind, name, set_configs=set_configs, unset=unset)
+            if entries:
+                self._entries[kind, name] = entries
+            else:
+                self._entries.pop((kind, name), None)
+            self.version += 1
+            return entries

@@ -1,0 +1,74 @@
+"""AlterPartitionReassignments: a cluster of one node has nowhere to move a partition to (KIP-455).
+
+The assignment that there is can be asked for again; everything else is refused in Kafka's words.
+"""
+
+from collections.abc import Sequence
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.alter_partition_reassignments import (
+    KEY,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+__all__ = ["KEY", "handle"]
+
+
+def handle(
+    node: Node, request: AlterPartitionReassignmentsRequest, context: Exchange
+) -> AlterPartitionReassignmentsResponse:
+    """Answer each partition by itself."""
+    del context
+    responses = [
+        ReassignableTopicResponse(
+            name=topic.name, partitions=[_answer(node, topic.name, wanted) for wanted in topic.partitions]
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        # As in Kafka: the message is empty only when nothing is asked for.
+        error_message=None if request.topics else "",
+        responses=responses,
+    )
+
+
+def _answer(node: Node, topic: str, wanted: ReassignablePartition) -> ReassignablePartitionResponse:
+    code, message = ErrorCode.NONE, None
+    try:
+        _check(node, topic, wanted)
+    except KafkaError as error:
+        code, message = error.code, error.message or None
+    return ReassignablePartitionResponse(partition_index=wanted.partition_index, error_code=code, error_message=message)
+
+
+def _check(node: Node, name: str, wanted: ReassignablePartition) -> None:
+    topic = node.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if not 0 <= wanted.partition_index < len(topic.partitions):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{wanted.partition_index}."
+        )
+    if wanted.replicas is None:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
+    _check_replicas(node, wanted.replicas)
+
+
+def _check_replicas(node: Node, replicas: Sequence[int]) -> None:
+    problem = ""
+    unknown = [replica for replica in replicas if replica != node.node_id]
+    if not replicas:
+        problem = "an empty replica list."
+    elif unknown:
+        problem = f"broker {unknown[0]}, but no such broker is registered."
+    elif len(replicas) > 1:
+        problem = f"the broker {node.node_id} more than once."
+    if problem:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {problem}")

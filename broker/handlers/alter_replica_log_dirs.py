@@ -1,0 +1,47 @@
+"""AlterReplicaLogDirs: a replica can be asked to lie where it lies, since a node has one directory (KIP-113)."""
+
+from broker.handlers.describe_log_dirs import log_dir
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.alter_replica_log_dirs import (
+    KEY,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+__all__ = ["KEY", "handle"]
+
+
+def handle(node: Node, request: AlterReplicaLogDirsRequest, context: Exchange) -> AlterReplicaLogDirsResponse:
+    """Answer each partition once; what is asked of it last counts."""
+    del context
+    codes: dict[str, dict[int, ErrorCode]] = {}
+    for wanted in request.dirs:
+        for topic in wanted.topics:
+            for index in topic.partitions:
+                codes.setdefault(topic.name, {})[index] = _code(node, wanted.path, topic.name, index)
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                    for index, code in partitions.items()
+                ],
+            )
+            for name, partitions in codes.items()
+        ]
+    )
+
+
+def _code(node: Node, path: str, topic: str, index: int) -> ErrorCode:
+    if path != log_dir(node):
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    try:
+        node.topics.partition(topic, index)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE

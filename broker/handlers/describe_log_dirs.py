@@ -1,0 +1,67 @@
+"""DescribeLogDirs: how many bytes each partition has in storage. A node has one "directory", its data directory."""
+
+import shutil
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.partition import Partition
+from protocol.errors import ErrorCode
+from protocol.messages.describe_log_dirs import (
+    KEY,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from s3stream.errors import StorageError
+
+__all__ = ["KEY", "handle", "log_dir"]
+
+UNKNOWN_BYTES = -1
+"""An object store has no size that one could ask for."""
+
+
+def log_dir(node: Node) -> str:
+    """What stands for a log directory."""
+    return str(node.settings.node.data_dir.resolve())
+
+
+async def handle(node: Node, request: DescribeLogDirsRequest, context: Exchange) -> DescribeLogDirsResponse:
+    """Describe the partitions asked for that this node leads; null asks for all."""
+    del context
+    partitions = [partition for partition in node.topics.led_partitions() if _is_wanted(request, partition)]
+    try:
+        committed = await node.catalog.stream_sizes([partition.stream.stream_id for partition in partitions])
+    except StorageError:
+        return DescribeLogDirsResponse(
+            results=(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir(node)),)
+        )
+    sizes: dict[str, list[DescribeLogDirsPartition]] = {}
+    for partition in partitions:
+        stream = partition.stream
+        size = committed.get(stream.stream_id, 0) + stream.uncommitted_bytes
+        described = DescribeLogDirsPartition(partition_index=partition.index, partition_size=size)
+        sizes.setdefault(partition.topic, []).append(described)
+    total_bytes, usable_bytes = _room(node)
+    result = DescribeLogDirsResult(
+        log_dir=log_dir(node),
+        topics=[DescribeLogDirsTopic(name=name, partitions=found) for name, found in sizes.items()],
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
+    )
+    return DescribeLogDirsResponse(results=(result,))
+
+
+def _is_wanted(request: DescribeLogDirsRequest, partition: Partition) -> bool:
+    return request.topics is None or any(
+        topic.topic == partition.topic and partition.index in topic.partitions for topic in request.topics
+    )
+
+
+def _room(node: Node) -> tuple[int, int]:
+    """Total and usable bytes of the file system that the objects lie on, if it is one."""
+    if node.settings.objects.store != "local":
+        return UNKNOWN_BYTES, UNKNOWN_BYTES
+    usage = shutil.disk_usage(node.settings.objects_path)
+    return usage.total, usage.free

@@ -1,0 +1,19 @@
+"""ListPartitionReassignments: none is ever under way: a partition is where it shall be (KIP-455)."""
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.messages.list_partition_reassignments import (
+    KEY,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+__all__ = ["KEY", "handle"]
+
+
+def handle(
+    node: Node, request: ListPartitionReassignmentsRequest, context: Exchange
+) -> ListPartitionReassignmentsResponse:
+    """Nothing, whatever is asked for."""
+    del node, request, context
+    return ListPartitionReassignmentsResponse(error_message=None)

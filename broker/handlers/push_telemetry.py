@@ -1,0 +1,26 @@
+"""PushTelemetry: take the metrics of a client, to be read on the node's metrics page (KIP-714)."""
+
+from broker.handlers.get_telemetry_subscriptions import client_attributes
+from broker.net.connection import Exchange
+from broker.node import Node
+from broker.telemetry.clients import Push
+from protocol.errors import KafkaError
+from protocol.messages.push_telemetry import KEY, PushTelemetryRequest, PushTelemetryResponse
+
+__all__ = ["KEY", "handle"]
+
+
+def handle(node: Node, request: PushTelemetryRequest, context: Exchange) -> PushTelemetryResponse:
+    """Answer at once."""
+    push = Push(
+        instance_id=bytes(request.client_instance_id),
+        subscription_id=request.subscription_id,
+        is_terminating=request.terminating,
+        compression=request.compression_type,
+        metrics=request.metrics,
+    )
+    try:
+        node.telemetry.push(push, client_attributes(push.instance_id, context))
+    except KafkaError as error:
+        return PushTelemetryResponse(error_code=error.code)
+    return PushTelemetryResponse()

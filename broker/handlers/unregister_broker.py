@@ -1,0 +1,25 @@
+"""UnregisterBroker: forget a node that has gone for good. One that lives, or leads partitions, stays."""
+
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode
+from protocol.messages.unregister_broker import KEY, UnregisterBrokerRequest, UnregisterBrokerResponse
+from s3stream.errors import NodeInUse, NotFound, StorageError
+
+__all__ = ["KEY", "handle"]
+
+
+async def handle(node: Node, request: UnregisterBrokerRequest, context: Exchange) -> UnregisterBrokerResponse:
+    """Answer when it is forgotten."""
+    del context
+    code, message = ErrorCode.NONE, None
+    try:
+        await node.catalog.remove_node(request.broker_id, now_ms=node.now_ms())
+    except NotFound:
+        code = ErrorCode.BROKER_ID_NOT_REGISTERED
+        message = f"Broker ID {request.broker_id} is not currently registered"
+    except NodeInUse as error:
+        code, message = ErrorCode.INVALID_REQUEST, f"Broker ID {request.broker_id} cannot be unregistered: {error}"
+    except StorageError as error:
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+    return UnregisterBrokerResponse(error_code=code, error_message=message)

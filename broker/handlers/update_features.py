@@ -1,0 +1,37 @@
+"""UpdateFeatures: raise or lower the levels of features (KIP-584), all that are asked for or none."""
+
+from broker.features import FeatureUpdate, UpgradeType
+from broker.net.connection import Exchange
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.update_features import (
+    KEY,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from s3stream.errors import StorageError
+
+__all__ = ["KEY", "handle"]
+
+UPGRADE_TYPE_SINCE = 1
+RESULTS_UNTIL = 1
+
+
+async def handle(node: Node, request: UpdateFeaturesRequest, context: Exchange) -> UpdateFeaturesResponse:
+    """Answer when the levels hold."""
+    version = context.api_version
+    wanted = {update.feature: update for update in request.feature_updates}
+    updates = []
+    for name, update in wanted.items():
+        # As in Kafka: what version 0 has instead of a type (allow_downgrade) does not let a level fall.
+        upgrade_type = update.upgrade_type if version >= UPGRADE_TYPE_SINCE else UpgradeType.UPGRADE
+        updates.append(FeatureUpdate(name, update.max_version_level, upgrade_type))
+    try:
+        await node.features.update(updates, validate_only=request.validate_only)
+    except KafkaError as error:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+    except StorageError as error:
+        return UpdateFeaturesResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
+    results = [UpdatableFeatureResult(feature=name, error_message=ErrorCode.NONE.name) for name in wanted]
+    return UpdateFeaturesResponse(error_message=None, results=results if version <= RESULTS_UNTIL else ())

@@ -1,0 +1,48 @@
+"""Configs of groups. A group need not exist to have some: they wait for it."""
+
+from collections.abc import Mapping
+
+from broker.cluster_configs import GROUP
+from broker.configs import ConfigDef, ConfigSource, default_value
+from broker.group_configs import GROUP_CONFIGS, check_group_configs
+from broker.node import Node
+from broker.resources.stored import StoredResource
+from broker.resources.values import ConfigValue
+from protocol.errors import ErrorCode, KafkaError
+
+
+class GroupResource(StoredResource):
+    """Groups by their ids."""
+
+    kind = GROUP
+    table = GROUP_CONFIGS
+
+    def check_described(self, name: str) -> None:
+        """Every group id but none."""
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+
+    def check_altered(self, name: str) -> None:
+        """There are no configs of all groups."""
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+
+    def unknown(self, key: str) -> KafkaError:
+        """Kafka's words."""
+        return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
+
+    def check_values(self, node: Node, values: Mapping[str, str]) -> None:
+        """Keep to the node's limits."""
+        check_group_configs(values, node.settings.group)
+
+    def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
+        """The group's own value, else the node's."""
+        default = default_value(row, node.settings)
+        synonyms = []
+        if row.name in own:
+            synonyms.append((row.name, own[row.name], ConfigSource.GROUP_CONFIG))
+        if default != row.default:
+            synonyms.append((row.broker_name, default, ConfigSource.STATIC_BROKER_CONFIG))
+        synonyms.append((row.broker_name, row.default, ConfigSource.DEFAULT_CONFIG))
+        _, value, source = synonyms[0]
+        return ConfigValue(row.name, value, source, row.type, row.documentation, synonyms=synonyms)

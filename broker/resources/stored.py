@@ -1,0 +1,89 @@
+"""Configs of things that need not exist to have some: groups, and subscriptions to metrics of clients."""
+
+from collections.abc import Mapping, Sequence
+
+from broker.configs import ConfigDef
+from broker.node import Node
+from broker.resources.values import (
+    Change,
+    ConfigValue,
+    Operation,
+    apply_change,
+    check_not_null,
+    check_not_twice,
+    given_values,
+    with_values,
+)
+from protocol.errors import KafkaError
+
+
+class StoredResource:
+    """What all of them have in common: entries of `node.cluster_configs` under a kind, over a table of configs."""
+
+    kind: str
+    table: Mapping[str, ConfigDef]
+
+    def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
+        """All configs that it can have."""
+        self.check_described(name)
+        own = node.cluster_configs.get(self.kind, name)
+        return [self.value(node, row, own) for row in self.table.values()]
+
+    def names(self, node: Node) -> Sequence[str]:
+        """Those with configs of their own."""
+        return node.cluster_configs.names(self.kind)
+
+    async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+        """Change some configs."""
+        check_not_twice([change.name for change in changes])
+        for change in changes:
+            if change.operation != Operation.DELETE:
+                check_not_null(change.name, change.value)
+        own = node.cluster_configs.get(self.kind, name)
+        # As in Kafka: no type is known here to be a list, so that none can be added to.
+        values, unset = with_values({change.name: apply_change(change, None, "") for change in changes})
+        kept = {key: value for key, value in own.items() if key not in values and key not in unset}
+        self._check(node, name, {**kept, **values})
+        if not validate_only and (values or unset):
+            await node.cluster_configs.alter(self.kind, name, set_configs=values, unset=unset)
+
+    async def replace(
+        self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+    ) -> None:
+        """Set these configs alone."""
+        values = given_values(configs)
+        self._check(node, name, values)
+        if not validate_only:
+            unset = [key for key in node.cluster_configs.get(self.kind, name) if key not in values]
+            await node.cluster_configs.alter(self.kind, name, set_configs=values, unset=unset)
+
+    def _check(self, node: Node, name: str, values: Mapping[str, str]) -> None:
+        self.check_altered(name)
+        for key in values:
+            if key not in self.table:
+                raise self.unknown(key)
+        for key, value in values.items():
+            self.table[key].check(value)
+        self.check_values(node, values)
+
+    # what differs
+
+    def check_described(self, name: str) -> None:
+        """Raise when nothing of that name can be described."""
+        raise NotImplementedError
+
+    def check_altered(self, name: str) -> None:
+        """Raise when nothing of that name can be changed."""
+        raise NotImplementedError
+
+    def unknown(self, key: str) -> KafkaError:
+        """What is wrong with a config there is not."""
+        raise NotImplementedError
+
+    def check_values(self, node: Node, values: Mapping[str, str]) -> None:
+        """Raise when values, each of the right type and range, are not allowed all the same."""
+        raise NotImplementedError
+
+    def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
+        """One config as it is described."""
+        raise NotImplementedError

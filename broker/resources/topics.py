@@ -1,0 +1,92 @@
+"""Configs of topics: kept in the catalog with the topic, effective from the next request on."""
+
+from collections.abc import Mapping, Sequence
+
+from broker.configs import (
+    TOPIC_CONFIGS,
+    ConfigDef,
+    ConfigSource,
+    check_topic_configs,
+    default_value,
+)
+from broker.node import Node
+from broker.resources.values import (
+    Change,
+    ConfigValue,
+    Operation,
+    apply_change,
+    check_not_twice,
+    given_values,
+    with_values,
+)
+from broker.topics import Topic, check_topic_name
+from protocol.errors import ErrorCode, KafkaError
+
+
+class TopicResource:
+    """Topics, by their names."""
+
+    def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
+        """All configs that a topic can have."""
+        check_topic_name(name)
+        topic = node.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return [_value(node, row, topic.info.configs) for row in TOPIC_CONFIGS.values()]
+
+    def names(self, node: Node) -> Sequence[str]:
+        """All topics."""
+        return [topic.name for topic in node.topics]
+
+    async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+        """Change some configs."""
+        topic = _find(node, name)
+        check_not_twice([change.name for change in changes])
+        changed = {change.name: _changed(node, change, topic.info.configs) for change in changes}
+        kept = {key: value for key, value in topic.info.configs.items() if key not in changed}
+        values, unset = with_values(changed)
+        set_configs = check_topic_configs(values, node.settings, beside=kept)
+        if not validate_only:
+            await node.topics.alter(name, set_configs=set_configs, unset=unset)
+
+    async def replace(
+        self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+    ) -> None:
+        """Set these configs alone."""
+        topic = _find(node, name)
+        checked = check_topic_configs(given_values(configs), node.settings)
+        if not validate_only:
+            unset = [key for key in topic.info.configs if key not in checked]
+            await node.topics.alter(name, set_configs=checked, unset=unset)
+
+
+def _find(node: Node, name: str) -> Topic:
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_topic_name(name)
+    topic = node.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    return topic
+
+
+def _changed(node: Node, change: Change, own: Mapping[str, str]) -> str | None:
+    row = TOPIC_CONFIGS.get(change.name)
+    if row is None:
+        if change.value is not None and change.operation not in {Operation.SET, Operation.DELETE}:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {change.name}")
+        return apply_change(change, None, "")
+    return apply_change(change, row.type, own.get(change.name, default_value(row, node.settings)))
+
+
+def _value(node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
+    default = default_value(row, node.settings)
+    synonyms: list[tuple[str, str, ConfigSource]] = []
+    if row.name in own:
+        synonyms.append((row.name, own[row.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    if default != row.default:
+        synonyms.append((row.broker_name, default, ConfigSource.STATIC_BROKER_CONFIG))
+    if row.broker_name:
+        synonyms.append((row.broker_name, row.default, ConfigSource.DEFAULT_CONFIG))
+    source = synonyms[0][2] if synonyms else ConfigSource.DEFAULT_CONFIG
+    return ConfigValue(row.name, own.get(row.name, default), source, row.type, row.documentation, synonyms=synonyms)

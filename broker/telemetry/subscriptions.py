@@ -1,0 +1,133 @@
+"""Subscriptions: which metrics administrators want, of which clients, how often; and what that comes to for one client.
+
+Patterns are matched by the engine for patterns of strangers, in linear time, so a subscription cannot stop a node.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from crc32c import crc32c
+
+from broker.configs import ConfigDef, ConfigType
+from broker.groups.consumer_regex import TextPattern
+from protocol.errors import ErrorCode, KafkaError
+
+INTERVAL, MATCH, METRICS = "interval.ms", "match", "metrics"
+INTERVAL_DEFAULT_MS: Final = 300_000
+INTERVAL_MIN_MS: Final = 100
+INTERVAL_MAX_MS: Final = 3_600_000
+ALL_METRICS: Final = "*"
+ATTRIBUTES: Final = frozenset(
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
+"""What a pattern can be about."""
+SUBSCRIPTION_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            ConfigDef(INTERVAL, ConfigType.INT, str(INTERVAL_DEFAULT_MS), "How often clients push their metrics."),
+            ConfigDef(
+                MATCH,
+                ConfigType.LIST,
+                "",
+                "Which clients: a list of `attribute=regular expression`, all of which match as a whole. Attributes: "
+                f"{', '.join(sorted(ATTRIBUTES))}. Empty: all clients.",
+            ),
+            ConfigDef(
+                METRICS, ConfigType.LIST, "", "Which metrics, by prefixes of their names; `*` stands for all of them."
+            ),
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One subscription, parsed."""
+
+    interval_ms: int
+    metrics: tuple[str, ...]
+    match: Mapping[str, TextPattern]
+
+    def concerns(self, attributes: Mapping[str, str]) -> bool:
+        """Whether a client with these attributes is asked."""
+        return all(pattern.matches(attributes.get(name, "")) for name, pattern in self.match.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What all subscriptions together want of one client."""
+
+    subscription_id: int
+    interval_ms: int
+    metrics: tuple[str, ...]
+
+
+def check_subscription(values: Mapping[str, str]) -> None:
+    """Raise what Kafka raises for values that no subscription can have."""
+    for name in (METRICS, MATCH):
+        given = values.get(name, "")
+        if given and not all(item.strip() for item in given.split(",")):
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Configuration '{name}' values must not be empty.")
+    if INTERVAL in values:
+        interval_ms = int(values[INTERVAL])
+        if not INTERVAL_MIN_MS <= interval_ms <= INTERVAL_MAX_MS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Invalid value {interval_ms} for interval.ms, interval must be between {INTERVAL_MIN_MS} and "
+                f"{INTERVAL_MAX_MS} (1 hour)",
+            )
+    parse_match(values.get(MATCH, ""))
+
+
+def parse_match(text: str) -> Mapping[str, TextPattern]:
+    """The patterns of a `match`, by attribute. Raises INVALID_CONFIG."""
+    patterns: dict[str, TextPattern] = {}
+    for item in _items(text):
+        name, equals, pattern = (part.strip() for part in item.partition("="))
+        if not equals or name not in ATTRIBUTES or not pattern or "=" in pattern:
+            raise _illegal(item)
+        try:
+            patterns[name] = TextPattern(pattern)
+        except KafkaError:
+            raise _illegal(item) from None
+    return patterns
+
+
+def parse_subscription(values: Mapping[str, str]) -> Subscription:
+    """A subscription from what is set for it, checked before."""
+    return Subscription(
+        interval_ms=int(values.get(INTERVAL, INTERVAL_DEFAULT_MS)),
+        metrics=tuple(_items(values.get(METRICS, ""))),
+        match=parse_match(values.get(MATCH, "")),
+    )
+
+
+def wanted_of(subscriptions: Iterable[Subscription], attributes: Mapping[str, str], instance_id: bytes) -> Wanted:
+    """What a client is asked for: all that anybody wants of it, as often as the most impatient wants it."""
+    interval_ms, metrics = INTERVAL_DEFAULT_MS, dict[str, None]()
+    for subscription in subscriptions:
+        if subscription.concerns(attributes):
+            interval_ms = min(interval_ms, subscription.interval_ms)
+            metrics.update(dict.fromkeys(subscription.metrics))
+    names = (ALL_METRICS,) if ALL_METRICS in metrics else tuple(metrics)
+    # Another id whenever anything changes: a client that pushes by an old one is told to ask again.
+    digest = crc32c(f"{sorted(names)} {interval_ms}".encode() + instance_id)
+    return Wanted(digest - (1 << 31), interval_ms, names)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _illegal(pattern: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")

@@ -1,0 +1,212 @@
+"""Configs of what is no topic: groups, loggers of a broker, subscriptions to metrics of clients."""
+
+from protocol.messages import alter_configs as whole
+from protocol.messages import incremental_alter_configs as incremental
+from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.list_config_resources import ListConfigResourcesRequest
+from tests.differential.script import Script
+from tests.differential.scripts.configs import APPEND, BROKER_LOGGER, CLIENT_METRICS, DELETE, GROUP, SET, SUBTRACT
+
+OFF_LOGGER = "org.apache.kafka.no.such.class"
+
+
+def _describe(kind: int, name: str, *keys: str, synonyms: bool = False) -> DescribeConfigsRequest:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys or None)
+    return DescribeConfigsRequest(resources=[resource], include_synonyms=synonyms)
+
+
+class _Changes:
+    """Changes of one kind of resource."""
+
+    def __init__(self, script: Script, kind: int, name: str) -> None:
+        self._script, self._kind, self._name = script, kind, name
+
+    def alter(
+        self, step: str, *configs: tuple[str, int, str | None], name: str | None = None, validate_only: bool = False
+    ) -> None:
+        """Change it in both versions of IncrementalAlterConfigs."""
+        changes = [
+            incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in configs
+        ]
+        resource = incremental.AlterConfigsResource(
+            resource_type=self._kind, resource_name=self._name if name is None else name, configs=changes
+        )
+        request = incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        self._script.call(step, request, 0, 1)
+
+    def replace(self, step: str, *configs: tuple[str, str | None], name: str | None = None) -> None:
+        """Change it by AlterConfigs."""
+        values = [whole.AlterableConfig(name=key, value=value) for key, value in configs]
+        resource = whole.AlterConfigsResource(
+            resource_type=self._kind, resource_name=self._name if name is None else name, configs=values
+        )
+        self._script.call(step, whole.AlterConfigsRequest(resources=[resource]), 0, 2)
+
+    def described(self, step: str, *expected: tuple[str, str], synonyms: bool = False) -> None:
+        """Wait until it is so, and note what is described."""
+        request = _describe(self._kind, self._name, *[key for key, _ in expected], synonyms=synonyms)
+        wanted = dict(expected)
+        self._script.until(request, 4, lambda answer: {c.name: c.value for c in answer.results[0].configs} == wanted)
+        self._script.call(step, request, 4)
+
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def group_configs(script: Script) -> None:
+    script.call("a group without configs", _describe(GROUP, "gc-a", SESSION, HEARTBEAT), 1, 4)
+    script.call("with synonyms", _describe(GROUP, "gc-a", SESSION, HEARTBEAT, synonyms=True), 1, 4)
+    script.call("all of its configs", _describe(GROUP, "gc-a"), 4)
+    script.call("a group without name", _describe(GROUP, "", SESSION), 4)
+    script.call("an unknown config", _describe(GROUP, "gc-a", "no.such.config"), 4)
+    group = _Changes(script, GROUP, "gc-a")
+    group.alter("validate only", (SESSION, SET, "50000"), validate_only=True)
+    group.alter("set", (SESSION, SET, "50000"), (HEARTBEAT, SET, "6000"))
+    group.described("what is set", (SESSION, "50000"), (HEARTBEAT, "6000"))
+    group.described("what is set, with synonyms", (SESSION, "50000"), synonyms=True)
+    script.call("groups with configs", ListConfigResourcesRequest(resource_types=[GROUP]), 1)
+    group.alter("shorter than the shortest", (SESSION, SET, "1"))
+    group.alter("longer than the longest", (SESSION, SET, "100000000"))
+    group.alter("a heartbeat shorter than the shortest", (HEARTBEAT, SET, "1"))
+    group.alter("a heartbeat longer than the longest", (HEARTBEAT, SET, "100000000"))
+    group.alter("zero", (SESSION, SET, "0"))
+    group.alter("negative", (SESSION, SET, "-1"))
+    group.alter("no number", (SESSION, SET, "abc"))
+    group.alter("empty", (SESSION, SET, ""))
+    group.alter("with blanks", (SESSION, SET, " 46000 "), validate_only=True)
+    group.alter("too large for its type", (SESSION, SET, "3000000000"))
+    group.alter("null", (SESSION, SET, None))
+    group.alter("append", (SESSION, APPEND, "1"))
+    group.alter("subtract", (SESSION, SUBTRACT, "1"))
+    group.alter("unknown", ("no.such.config", SET, "1"))
+    group.alter("unknown deleted", ("no.such.config", DELETE, None))
+    group.alter("a broker's", ("group.consumer.session.timeout.ms", SET, "50000"))
+    group.alter("a config twice", (SESSION, SET, "50000"), (SESSION, SET, "50001"))
+    group.alter("no configs")
+    group.alter("no name", (SESSION, SET, "50000"), name="")
+    group.alter("a strange name", (SESSION, SET, "50000"), name="gc /\u00e4", validate_only=True)
+    group.alter("delete", (SESSION, DELETE, None))
+    group.described("after", (SESSION, "45000"), (HEARTBEAT, "6000"))
+    group.alter("delete again", (SESSION, DELETE, None))
+    group.replace("replace", (SESSION, "51000"))
+    group.described("replaced", (SESSION, "51000"), (HEARTBEAT, "5000"))
+    group.replace("replace by nonsense", (SESSION, "x"))
+    group.replace("replace by an unknown config", ("no.such.config", "1"))
+    group.replace("replace by null", (SESSION, None))
+    group.replace("replace without name", (SESSION, "51000"), name="")
+    group.replace("replace by nothing")
+    group.described("nothing left", (SESSION, "45000"), (HEARTBEAT, "5000"))
+    script.call("no groups with configs", ListConfigResourcesRequest(resource_types=[GROUP]), 1)
+
+
+def client_metrics_configs(script: Script) -> None:
+    script.call("a subscription there is not", _describe(CLIENT_METRICS, "cm-a"), 1, 4)
+    script.call("with synonyms", _describe(CLIENT_METRICS, "cm-a", synonyms=True), 4)
+    script.call("without name", _describe(CLIENT_METRICS, ""), 4)
+    subscription = _Changes(script, CLIENT_METRICS, "cm-a")
+    subscription.alter("validate only", ("interval.ms", SET, "1000"), validate_only=True)
+    subscription.alter(
+        "set",
+        ("interval.ms", SET, "1000"),
+        ("metrics", SET, "org.apache.kafka.producer."),
+        ("match", SET, "client_id=cm-never-[0-9]+"),
+    )
+    both = (
+        ("interval.ms", "1000"),
+        ("match", "client_id=cm-never-[0-9]+"),
+        ("metrics", "org.apache.kafka.producer."),
+    )
+    subscription.described("what is set", *both)
+    subscription.described("with synonyms", *both, synonyms=True)
+    script.call("listed", ListConfigResourcesRequest(), 0)
+    script.call("listed by type", ListConfigResourcesRequest(resource_types=[CLIENT_METRICS]), 1)
+    for value in ("99", "100", "3600000", "3600001", "0", "-1", "abc", "", "3000000000", " 500 ", None):
+        subscription.alter(f"interval of {value}", ("interval.ms", SET, value), validate_only=True)
+    for value in ("", "*", "a,b", "a, b", ",", None):
+        subscription.alter(f"metrics of {value}", ("metrics", SET, value), validate_only=True)
+    for value in (
+        "",
+        "client_id",
+        "client_id=",
+        "=x",
+        "client_id=a,client_id=b",
+        "client_id=(",
+        "no_such=x",
+        "client_id=a,client_source_port=1.*",
+        "client_id=a=b",
+        "client_instance_id=x",
+        "client_software_name=a,client_software_version=1\\..*",
+        "client_source_address=127.*",
+        " client_id = x ",
+        "CLIENT_ID=x",
+        None,
+    ):
+        subscription.alter(f"match of {value}", ("match", SET, value), validate_only=True)
+    subscription.alter("append to the metrics", ("metrics", APPEND, "org.apache.kafka.consumer."))
+    subscription.alter("append again", ("metrics", APPEND, "org.apache.kafka.consumer."))
+    script.call("appended", _describe(CLIENT_METRICS, "cm-a"), 4)
+    subscription.alter("subtract", ("metrics", SUBTRACT, "org.apache.kafka.producer."))
+    script.call("subtracted", _describe(CLIENT_METRICS, "cm-a"), 4)
+    subscription.alter("append to the match", ("match", APPEND, "client_software_name=x"), validate_only=True)
+    subscription.alter("append to the interval", ("interval.ms", APPEND, "1"))
+    subscription.alter("unknown", ("no.such.config", SET, "1"))
+    subscription.alter("unknown deleted", ("no.such.config", DELETE, None))
+    subscription.alter("a config twice", ("interval.ms", SET, "1000"), ("interval.ms", SET, "2000"))
+    subscription.alter("no configs")
+    subscription.alter("no name", ("interval.ms", SET, "1000"), name="")
+    subscription.alter("no configs of what there is not", name="cm-none")
+    subscription.alter("delete of what there is not", ("interval.ms", DELETE, None), name="cm-none")
+    subscription.alter("delete the interval", ("interval.ms", DELETE, None))
+    script.call("deleted", _describe(CLIENT_METRICS, "cm-a"), 4)
+    subscription.replace("replace", ("interval.ms", "2000"))
+    subscription.described("replaced", ("interval.ms", "2000"), ("match", ""), ("metrics", ""))
+    subscription.replace("replace by nonsense", ("interval.ms", "x"))
+    subscription.replace("replace by an unknown config", ("no.such.config", "1"))
+    subscription.replace("replace without name", ("interval.ms", "1000"), name="")
+    subscription.alter("delete the last", ("interval.ms", DELETE, None))
+    script.until(ListConfigResourcesRequest(), 0, lambda answer: not answer.config_resources)
+    script.call("gone", _describe(CLIENT_METRICS, "cm-a"), 4)
+    script.call("none listed", ListConfigResourcesRequest(), 0)
+
+
+def _root_at(level: str) -> incremental.IncrementalAlterConfigsRequest:
+    change = incremental.AlterableConfig(name="root", config_operation=SET, value=level)
+    resource = incremental.AlterConfigsResource(resource_type=BROKER_LOGGER, resource_name="1", configs=[change])
+    return incremental.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def logger_configs(script: Script) -> None:
+    script.ask(_root_at("INFO"), 1)
+    script.until(_describe(BROKER_LOGGER, "1", "root"), 4, lambda answer: answer.results[0].configs[0].value == "INFO")
+    script.call("the root", _describe(BROKER_LOGGER, "1", "root"), 1, 4)
+    script.call("the root with synonyms", _describe(BROKER_LOGGER, "1", "root", synonyms=True), 4)
+    script.call("an unknown logger", _describe(BROKER_LOGGER, "1", OFF_LOGGER), 4)
+    script.call("an unknown broker", _describe(BROKER_LOGGER, "99"), 4)
+    script.call("no number", _describe(BROKER_LOGGER, "x"), 4)
+    script.call("no broker", _describe(BROKER_LOGGER, ""), 4)
+    loggers = _Changes(script, BROKER_LOGGER, "1")
+    for level in ("DEBUG", "INFO", "WARN", "ERROR", "FATAL", "TRACE", "debug", "OFF", "LOUD", "", None):
+        loggers.alter(f"root to {level}, validated", ("root", SET, level), validate_only=True)
+    loggers.alter("root to DEBUG", ("root", SET, "DEBUG"), validate_only=True)
+    loggers.alter("root to ERROR", ("root", SET, "ERROR"))
+    loggers.described("the root at ERROR", ("root", "ERROR"))
+    loggers.alter("append", ("root", APPEND, "INFO"))
+    loggers.alter("subtract", ("root", SUBTRACT, "INFO"))
+    loggers.alter("delete the root", ("root", DELETE, None))
+    loggers.alter("an unknown logger set", (OFF_LOGGER, SET, "INFO"))
+    loggers.alter("an unknown logger deleted", (OFF_LOGGER, DELETE, None))
+    loggers.alter("a logger twice", ("root", SET, "INFO"), ("root", SET, "DEBUG"))
+    loggers.alter("no loggers")
+    loggers.alter("an unknown broker", ("root", SET, "INFO"), name="99")
+    loggers.alter("no number", ("root", SET, "INFO"), name="x")
+    loggers.alter("no broker", ("root", SET, "INFO"), name="")
+    loggers.alter("one good, one bad", ("root", SET, "FATAL"), (OFF_LOGGER, SET, "INFO"))
+    loggers.alter("root to INFO", ("root", SET, "INFO"))
+    loggers.described("the root at INFO", ("root", "INFO"))
+    loggers.replace("replace", ("root", "INFO"))
+    loggers.replace("replace on an unknown broker", ("root", "INFO"), name="99")
+    script.call("listed", ListConfigResourcesRequest(resource_types=[BROKER_LOGGER]), 1)
+
+
+SCRIPTS = (group_configs, client_metrics_configs, logger_configs)
