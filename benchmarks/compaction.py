@@ -1,6 +1,6 @@
 """Compaction: its rate beside the store's, its memory, what it writes again in a day, and what readers gain.
 
-    python -m benchmarks.compaction [--quick] [--json FILE] [--picture FILE.svg]
+    python -m benchmarks.compaction [--quick] [--part NAME]... [--json FILE] [--picture FILE.svg]
 
 Rates are ratios within one run on one local directory. The day is simulated on a virtual clock with objects in memory
 and a real catalog: one upload a minute, compaction every 20 minutes, retention of six hours.
@@ -13,11 +13,12 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -363,25 +364,34 @@ def fast_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
+async def plan(sizes: Sizes, report: Report) -> None:
+    plan_scale(sizes, report)
+
+
+PARTS: Mapping[str, Callable[[Sizes, Report], Awaitable[Any]]] = {
+    "rate": rate_and_memory,
+    "plan": plan,
+    "cold": cold_reads,
+    "day": day,
+    "produce": produce_latency,
+}
+
+
 async def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the day's curve of objects")
+    options.add_argument(
+        "--part", action="append", choices=list(PARTS), metavar="NAME", help=f"only this: {', '.join(PARTS)}"
+    )
     chosen = options.parse_args()
     sizes = QUICK if chosen.quick else FULL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     report = Report("Compaction")
-    CONSOLE.print("rate and memory ...")
-    await rate_and_memory(sizes, report)
-    CONSOLE.print("planner ...")
-    plan_scale(sizes, report)
-    CONSOLE.print("cold reads ...")
-    await cold_reads(sizes, report)
-    CONSOLE.print("a day ...")
-    curve = await day(sizes, report)
-    if chosen.picture is not None:
-        draw(curve, chosen.picture)
-    CONSOLE.print("beside produce ...")
-    await produce_latency(sizes, report)
+    for name in chosen.part or PARTS:
+        CONSOLE.print(f"{name} ...")
+        found = await PARTS[name](sizes, report)
+        if found and chosen.picture is not None:
+            draw(found, chosen.picture)
     report.finish(chosen)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from compaction.plan import SLICE_BLOCKS, Iteration, Read, Write, cut_read, merge_reads
+from compaction.plan import Iteration, Read, Write, cut_read, merge_reads
 from compaction.proof import Totals
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
@@ -26,6 +26,10 @@ from s3stream.store.interface import ObjectStore
 PARTS_IN_FLIGHT = 4
 WRITER_RESERVE_PARTS = 3
 """Parts that the writer of the stream set object may hold from one iteration to the next."""
+
+TURN_BYTES = 1024 * 1024
+BLOCK_COST_BYTES = 16 * 1024
+"""A block takes the time of so many bytes beside its own."""
 
 Blocks = Mapping[tuple[int, int], memoryview]
 """By object id and position."""
@@ -41,6 +45,21 @@ class BadInput(StorageError):
 
     def __reduce__(self) -> tuple[type["BadInput"], tuple[int, str]]:
         return BadInput, (self.object_id, self.cause)
+
+
+class Turn:
+    """How much is done before others have their turn on the event loop: a fraction of a millisecond's work."""
+
+    def __init__(self) -> None:
+        self._cost = 0
+
+    def is_over(self, size_bytes: int) -> bool:
+        """Whether to let others go first, before a block of that size is checked or written."""
+        self._cost += size_bytes + BLOCK_COST_BYTES
+        if self._cost <= TURN_BYTES:
+            return False
+        self._cost = 0
+        return True
 
 
 class OutputId(NamedTuple):
@@ -147,8 +166,9 @@ class Workshop:
 
     async def _check(self, read: Read, data: memoryview, blocks: dict[tuple[int, int], memoryview]) -> None:
         where = f"{self.store.name}:{self.key(read.object_id)}"
-        for at, entry in enumerate(read.entries, 1):
-            if at % SLICE_BLOCKS == 0:
+        turn = Turn()
+        for entry in read.entries:
+            if turn.is_over(entry.size_bytes):
                 await asyncio.sleep(0)
             block = data[entry.position - read.start : entry.end_position - read.start]
             check_block(block, entry, where=where)
@@ -249,8 +269,9 @@ def renumber_block(entry: IndexEntry, data: memoryview, stream_id: int) -> tuple
 
 
 async def _write_pieces(writer: ObjectWriter, write: Write, blocks: Blocks) -> None:
-    for at, piece in enumerate(write.pieces, 1):
-        if at % SLICE_BLOCKS == 0:
+    turn = Turn()
+    for piece in write.pieces:
+        if turn.is_over(piece.entry.size_bytes):
             await asyncio.sleep(0)
         data = blocks[piece.object_id, piece.entry.position]
         if piece.stream_id == piece.entry.stream_id:

@@ -4,10 +4,11 @@ As in `compaction.execute`, all that goes in and comes out pickles: a group may 
 and its commit.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from compaction.execute import OutputId, Workshop, memory_for_blocks, totals_of
+from compaction.execute import OutputId, Turn, Workshop, memory_for_blocks, totals_of
 from compaction.plan import Piece, merge_reads
 from compaction.proof import Totals
 from compaction.stream_plan import Copy, Rewrite, live_entries, plan_segments
@@ -86,7 +87,10 @@ async def _rewrite(segment: Rewrite, writer: ObjectWriter, workshop: Workshop) -
     """Read and put blocks, as many at a time as fit the memory."""
     for batch in _batches(segment.blocks, memory_for_blocks(workshop.settings) // 2):
         blocks = await workshop.read_blocks(merge_reads(Piece(each, entry, entry.stream_id) for each, entry in batch))
+        turn = Turn()
         for object_id, entry in batch:
+            if turn.is_over(entry.size_bytes):
+                await asyncio.sleep(0)
             await writer.write_block(entry, blocks[object_id, entry.position])
         await writer.settle()
 

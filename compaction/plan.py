@@ -18,10 +18,11 @@ from typing import NamedTuple, Protocol
 from compaction.settings import CompactionSettings
 from s3stream.errors import StorageError
 from s3stream.model import ObjectKind
-from s3stream.object.format import IndexEntry
+from s3stream.object.format import IndexEntry, iter_raw
+from s3stream.object.reader import ObjectIndex
 
-SLICE_BLOCKS = 250
-"""Blocks planned in one go: about a millisecond's work."""
+SLICE_BLOCKS = 100
+"""Blocks planned in one go: about half a millisecond's work."""
 
 
 class PlanRefused(StorageError):
@@ -108,30 +109,36 @@ class Survey:
         """The same in slices: yields now and then, so that the caller can let others run."""
         base = len(self.sources) << 32
         self.sources.append(source)
-        last_stream, wanted = -1, []
-        for at, entry in enumerate(source.entries):
+        last_stream = -1
+        wanted: list[tuple[array[int], int]] = []
+        for at, (stream_id, _, end_offset, records, _, _, size, _) in enumerate(_raw(source.entries)):
             if at % SLICE_BLOCKS == SLICE_BLOCKS - 1:
                 yield
-            if entry.stream_id != last_stream:
-                last_stream = entry.stream_id
-                streams = (last_stream, *source.clones.get(last_stream, ()))
-                wanted = [(each, self._starts[each]) for each in streams if each in self._starts]
+            if stream_id != last_stream:
+                last_stream = stream_id
+                wanted = self._wanted(source, stream_id)
             is_dead = True
-            for stream_id, start in wanted:
-                if entry.end_offset > start:
+            for blocks, start in wanted:
+                if end_offset > start:
                     is_dead = False
-                    self._take(stream_id, base | at, entry)
+                    blocks.append(base | at)
+                    self.live_bytes += size
+                    self.live_blocks += 1
+                    self.live_records += records
             if is_dead:
-                self.dead_bytes += entry.size_bytes
+                self.dead_bytes += size
 
-    def _take(self, stream_id: int, packed: int, entry: IndexEntry) -> None:
-        blocks = self.blocks.get(stream_id)
-        if blocks is None:
-            blocks = self.blocks[stream_id] = array("Q")
-        blocks.append(packed)
-        self.live_bytes += entry.size_bytes
-        self.live_blocks += 1
-        self.live_records += entry.record_count
+    def _wanted(self, source: Source, stream_id: int) -> "list[tuple[array[int], int]]":
+        """Where to note blocks under a stream's id, and from which offset on they count."""
+        found = []
+        for each in (stream_id, *source.clones.get(stream_id, ())):
+            start = self._starts.get(each)
+            if start is not None:
+                blocks = self.blocks.get(each)
+                if blocks is None:
+                    blocks = self.blocks[each] = array("Q")
+                found.append((blocks, start))
+        return found
 
 
 class Run(NamedTuple):
@@ -166,24 +173,47 @@ def select(sources: Sequence[Source], settings: CompactionSettings, now_ms: int)
 
 def runs(found: Survey) -> Iterator[Run]:
     """Contiguous runs in the order of (stream, offset)."""
+    births = {source.object_id: source.born_ms for source in found.sources}
     for stream_id in sorted(found.blocks):
-        located = [_locate(found.sources, packed, stream_id) for packed in found.blocks[stream_id]]
-        located.sort(key=lambda each: each[1].entry.start_offset)
+        pieces = _pieces(found, stream_id)
         run: list[Piece] = []
-        born_ms = 0
-        for source, piece in located:
-            if run:
-                end = run[-1].entry.end_offset
-                if piece.entry.start_offset < end:
+        end = -1
+        for piece in pieces:
+            entry = piece.entry
+            start = entry.start_offset
+            if start != end and run:
+                if start < end:
                     both = f"objects {run[-1].object_id} and {piece.object_id}"
-                    raise PlanRefused(f"stream {stream_id}: {both} hold offsets [{piece.entry.start_offset}, {end})")
-                if piece.entry.start_offset > end:
-                    yield _run(run, born_ms)
-                    run = []
-            born_ms = min(born_ms, source.born_ms) if run else source.born_ms
+                    raise PlanRefused(f"stream {stream_id}: {both} hold offsets [{start}, {end})")
+                yield _run(run, births)
+                run = []
             run.append(piece)
+            end = entry.end_offset
         if run:
-            yield _run(run, born_ms)
+            yield _run(run, births)
+
+
+def _pieces(found: Survey, stream_id: int) -> list[Piece]:
+    """A stream's live blocks by offset."""
+    sources = found.sources
+    new, kind = tuple.__new__, Piece
+    pieces = [
+        new(kind, (sources[packed >> 32].object_id, sources[packed >> 32].entries[packed & 0xFFFFFFFF], stream_id))
+        for packed in found.blocks[stream_id]
+    ]
+    pieces.sort(key=_start_offset)
+    return pieces
+
+
+def _start_offset(piece: Piece) -> int:
+    return piece.entry.start_offset
+
+
+def _raw(entries: Entries) -> Iterable[tuple[int, int, int, int, int, int, int, int]]:
+    """Entries as `s3stream.object.format.INDEX_ENTRY` packs them: of an index without an object for each."""
+    if isinstance(entries, ObjectIndex):
+        return iter_raw(entries.data)
+    return ((e.stream_id, e.start_offset, e.end_offset, e.record_count, 0, 0, e.size_bytes, 0) for e in entries)
 
 
 def iterations(found: Survey, settings: CompactionSettings, memory_bytes: int, now_ms: int) -> Iterator[Iteration]:
@@ -252,9 +282,14 @@ def merge_reads(pieces: Iterable[Piece]) -> list[Read]:
 
 def _add_reads(reads: dict[int, list[list[IndexEntry]]], pieces: Iterable[Piece]) -> None:
     for object_id, entry, _ in pieces:
-        groups = reads.setdefault(object_id, [])
-        if groups and groups[-1][-1].end_position == entry.position:
-            groups[-1].append(entry)
+        groups = reads.get(object_id)
+        if groups is None:
+            reads[object_id] = [[entry]]
+            continue
+        last = groups[-1]
+        before = last[-1]
+        if before.position + before.size_bytes == entry.position:
+            last.append(entry)
         else:
             groups.append([entry])
 
@@ -283,9 +318,10 @@ def _fitting(pieces: Sequence[Piece], room_bytes: int) -> tuple[int, int]:
     """How many of the pieces fit, and their bytes."""
     count = size = 0
     for piece in pieces:
-        if size + piece.entry.size_bytes > room_bytes:
+        added = piece.entry.size_bytes
+        if size + added > room_bytes:
             break
-        size += piece.entry.size_bytes
+        size += added
         count += 1
     return count, size
 
@@ -298,10 +334,6 @@ def _is_own_object(run: Run, found: Survey, settings: CompactionSettings, now_ms
     )
 
 
-def _locate(sources: Sequence[Source], packed: int, stream_id: int) -> tuple[Source, Piece]:
-    source = sources[packed >> 32]
-    return source, Piece(source.object_id, source.entries[packed & 0xFFFFFFFF], stream_id)
-
-
-def _run(pieces: Sequence[Piece], born_ms: int) -> Run:
-    return Run(pieces, sum(piece.entry.size_bytes for piece in pieces), born_ms)
+def _run(pieces: Sequence[Piece], births: Mapping[int, int]) -> Run:
+    size = sum([piece.entry.size_bytes for piece in pieces])
+    return Run(pieces, size, min([births[piece.object_id] for piece in pieces]))
