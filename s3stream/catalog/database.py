@@ -12,7 +12,7 @@ Commands are idempotent, so one that lost its connection is run again.
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -95,7 +95,13 @@ class Database:
 
     async def open(self) -> None:
         """Connect and bring the schema to this version."""
-        await self.write(lambda connection: migrate(connection, self._dialect, self._where))
+        # Without another try: whoever starts a node waits for the answer, and nothing is under way yet.
+        await self._run(
+            self._writer,
+            self._writer_thread,
+            lambda connection: migrate(connection, self._dialect, self._where),
+            reconnect_delays_s=(),
+        )
 
     async def close(self) -> None:
         """Release connections and threads."""
@@ -114,17 +120,22 @@ class Database:
         return await self._run(self._reader, self._reader_threads, query)
 
     async def _run(
-        self, engine: Engine, threads: ThreadPoolExecutor, command: Callable[[Connection], Result]
+        self,
+        engine: Engine,
+        threads: ThreadPoolExecutor,
+        command: Callable[[Connection], Result],
+        *,
+        reconnect_delays_s: Sequence[float] = RECONNECT_DELAYS_S,
     ) -> Result:
         loop = asyncio.get_running_loop()
-        for delay_s in (*RECONNECT_DELAYS_S, None):
+        for delay_s in (*reconnect_delays_s, None):
             try:
                 return await loop.run_in_executor(threads, _transact, engine, command)
             except DBAPIError as error:
                 if delay_s is None or not self._connection_lost(error):
                     unavailable = isinstance(error, (OperationalError, InterfaceError))
                     kind = CatalogUnavailable if unavailable else CatalogError
-                    raise kind(f"catalog {self._where}: {error.orig or error}") from error
+                    raise kind(f"catalog {self._where}: {_one_line(error.orig or error)}") from error
                 await asyncio.sleep(delay_s)
             except SQLAlchemyError as error:
                 raise CatalogError(f"catalog {self._where}: {error}") from error
@@ -135,6 +146,12 @@ class Database:
         state = getattr(error.orig, "sqlstate", None)
         gone = error.connection_invalidated or error.statement is None or str(state or "").startswith(("57P", "08"))
         return self._dialect == "postgresql" and gone
+
+
+def _one_line(error: BaseException) -> str:
+    """A driver's message without its line breaks and its guesses."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return " ".join(line for line in lines if line and not line.startswith("Is the server running"))
 
 
 def _transact(engine: Engine, command: Callable[[Connection], Result]) -> Result:

@@ -1,6 +1,7 @@
 """What lies under the contract: schema, transactions, lost connections, messages."""
 
 import asyncio
+import socket
 import sqlite3
 from collections.abc import Callable
 from functools import partial
@@ -200,3 +201,14 @@ async def test_a_server_that_is_not_there_is_unavailable(postgres: PostgresServe
         await database.open()
     assert "secret" not in str(caught.value)
     await database.close()
+
+
+async def test_no_server_at_the_start_is_told_at_once_in_one_line() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        catalog = open_catalog(f"postgresql://u:secret@127.0.0.1:{nobody.getsockname()[1]}/db")
+        with pytest.raises(CatalogUnavailable, match="Connection refused") as raised:
+            await catalog.open(cluster="test")
+        await catalog.close()
+    assert "\n" not in str(raised.value)
+    assert "secret" not in str(raised.value)
