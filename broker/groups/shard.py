@@ -9,67 +9,29 @@ and it is empty, or can take its members along (`broker.groups.migration`).
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from broker.groups.classic import ClassicGroup
 from broker.groups.consumer import ConsumerGroup
 from broker.groups.consumer_shell import BeatDone, ConsumerShell
 from broker.groups.consumer_values import Beat, TopicIdPartition, TopicImage, Topics
-from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogBatch, LogWriter, WriteDone
+from broker.groups.entry import GroupEntry, is_unused, speaks_new_protocol, unused_since
+from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogWriter, WriteDone
 from broker.groups.member import NEVER_MS
 from broker.groups.migration import downgraded, upgraded
 from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
 from broker.groups.records import (
-    ConsumerRecord,
-    ForeignRecord,
-    GroupRecord,
-    OffsetRecord,
     group_record,
     offset_record,
-    parse,
-    subscribed_topics,
 )
-from broker.groups.table import GroupState
-from broker.groups.values import Effect, GroupSnapshot, Join, JoinAnswer, Leaver, Now, Reply, Sync, SyncAnswer, Write
+from broker.groups.replay import OpenTransactions, Replay, note_open
+from broker.groups.values import Effect, Join, JoinAnswer, Leaver, Now, Reply, Sync, SyncAnswer, Write
 from broker.producers import Producer
 from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 Answer = JoinAnswer | SyncAnswer
 NO_TOPICS = TopicImage(0)
-
-
-@dataclass(slots=True)
-class GroupEntry:
-    """A group with its offsets, what is durable of it, and its timer."""
-
-    machine: ClassicGroup | ConsumerShell
-    offsets: GroupOffsets = field(default_factory=GroupOffsets)
-    stored: GroupSnapshot | None = None
-    """Of a classic group; the shell of a consumer group has its own."""
-    timer: asyncio.TimerHandle | None = None
-    timer_ms: int = NEVER_MS
-
-    @property
-    def group(self) -> ClassicGroup | ConsumerGroup:
-        """The state machine. That of a consumer group is another one after a write that failed."""
-        return self.machine if isinstance(self.machine, ClassicGroup) else self.machine.group
-
-    def topics_in_use(self) -> frozenset[str] | None:
-        """Topics the group's consumers are subscribed to; None if members may be using anything."""
-        group = self.group
-        if isinstance(group, ConsumerGroup):
-            return group.subscribed_topics()
-        if group.protocol_type != "consumer" or group.protocol_name is None:
-            return None if group.members else frozenset()
-        topics: set[str] = set()
-        for member in group.members.values():
-            subscribed = subscribed_topics(member.metadata(group.protocol_name))
-            if subscribed is None:
-                return None
-            topics |= subscribed
-        return frozenset(topics)
 
 
 class GroupShard:
@@ -93,85 +55,32 @@ class GroupShard:
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, GroupEntry] = {}
         self._foreign: dict[bytes, bytes] = {}
-        self._found: dict[str, dict[bytes, bytes]] = {}
-        """While loading: the records of consumer groups, by group id."""
-        self._open: dict[int, tuple[int, set[str]]] = {}
-        """Epoch and groups of the producers that have committed offsets in an open transaction, by producer id."""
+        self._open: OpenTransactions = {}
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
         """Replay the log. Until this is done the shard answers COORDINATOR_LOAD_IN_PROGRESS (the caller checks)."""
-        snapshots: dict[str, GroupSnapshot] = {}
-        offsets: dict[str, GroupOffsets] = {}
+        found = Replay()
         async for batch in self.writer.log.replay():
-            if batch.producer is not None:
-                self._replay_transactional(batch, batch.producer, offsets)
-                continue
-            for record in batch.records:
-                self._replay(record, snapshots, offsets)
-                self.writer.written_bytes += record.size_bytes
+            found.add(batch)
+            self.writer.written_bytes += sum(record.size_bytes for record in batch.records)
         now = self._now()
-        found = {group_id for group_id, kept in offsets.items() if kept}
-        for group_id in snapshots.keys() | found | self._found.keys():
-            stored = snapshots.get(group_id)
+        for group_id in found.group_ids():
+            stored = found.snapshots.get(group_id)
             machine: ClassicGroup | ConsumerShell
-            if group_id in self._found:
-                machine = ConsumerShell(group_id, self._settings, self.writer, self._found[group_id])
+            if group_id in found.consumer:
+                machine = ConsumerShell(group_id, self._settings, self.writer, found.consumer[group_id])
                 machine.restore(now)
             elif stored is None:
                 machine = ClassicGroup(group_id, self._settings)
             else:
                 machine = ClassicGroup.restore(group_id, self._settings, stored, now)
-            entry = GroupEntry(machine, offsets.get(group_id, GroupOffsets()), stored)
+            entry = GroupEntry(machine, found.offsets.get(group_id, GroupOffsets()), stored)
             self._entries[group_id] = entry
             self._arm(entry)
-        self._found = {}
+        self._foreign, self._open = found.foreign, found.open
         self.loaded = True
-
-    def _replay_transactional(self, batch: LogBatch, producer: Producer, offsets: dict[str, GroupOffsets]) -> None:
-        if batch.committed is not None:
-            _, group_ids = self._open.pop(producer.producer_id, (0, set[str]()))
-            for group_id in group_ids:
-                offsets[group_id].end_transaction(producer.producer_id, committed=batch.committed)
-            return
-        for record in batch.records:
-            match parse(record):
-                case OffsetRecord(group_id, key, CommittedOffset() as committed):
-                    offsets.setdefault(group_id, GroupOffsets()).put_transactional(producer.producer_id, key, committed)
-                    self._note_open(producer, group_id)
-            self.writer.written_bytes += record.size_bytes
-
-    def _note_open(self, producer: Producer, group_id: str) -> None:
-        _, group_ids = self._open.get(producer.producer_id, (0, set[str]()))
-        group_ids.add(group_id)
-        self._open[producer.producer_id] = producer.epoch, group_ids
-
-    def _replay(self, record: KeyValue, snapshots: dict[str, GroupSnapshot], offsets: dict[str, GroupOffsets]) -> None:
-        match parse(record):
-            case OffsetRecord(group_id, key, None):
-                if group_id in offsets:
-                    offsets[group_id].remove(*key)
-                    offsets[group_id].supersede(key)
-            case OffsetRecord(group_id, key, CommittedOffset() as committed):
-                kept = offsets.setdefault(group_id, GroupOffsets())
-                kept.put(*key, committed)
-                kept.supersede(key)
-            case GroupRecord(group_id, None):
-                snapshots.pop(group_id, None)
-            case GroupRecord(group_id, GroupSnapshot() as snapshot):
-                snapshots[group_id] = snapshot
-            case ConsumerRecord(group_id, None):
-                kept_records = self._found.get(group_id, {})
-                kept_records.pop(record.key, None)
-                if not kept_records:
-                    self._found.pop(group_id, None)
-            case ConsumerRecord(group_id, bytes() as value):
-                self._found.setdefault(group_id, {})[record.key] = value
-            case ForeignRecord(key, None):
-                self._foreign.pop(key, None)
-            case ForeignRecord(key, bytes() as value):
-                self._foreign[key] = value
 
     def close(self) -> None:
         """Stop coordinating: cancel timers, tell those who wait to look for another coordinator."""
@@ -184,6 +93,10 @@ class GroupShard:
                 entry.timer.cancel()
         self._entries.clear()
         self._open.clear()
+
+    async def rewrite(self) -> None:
+        """Rewrite the log to what is live. Raises StorageError."""
+        await self.writer.rewrite(self.live_records, self.open_transactions)
 
     def live_records(self) -> Iterator[KeyValue]:
         """Yield what the log must hold: the durable state and nothing else."""
@@ -284,7 +197,7 @@ class GroupShard:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
         shell = ConsumerShell(group_id, self._settings, self.writer)
         now = self._now()
-        classic = None if entry is None or _is_unused(entry) else entry.machine
+        classic = None if entry is None or is_unused(entry) else entry.machine
         if isinstance(classic, ClassicGroup):
             shell.group = upgraded(classic, self._settings, self._topics(), now)
         before = [] if entry is None else [group_record(group_id, None)]
@@ -377,7 +290,7 @@ class GroupShard:
             if generation >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             entry = self._create(group_id)
-        if not speaks_epochs and producer is None and _speaks_epochs(entry, member_id):
+        if not speaks_epochs and producer is None and speaks_new_protocol(entry, member_id):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         if error := self._check_commit(entry, member_id, group_instance_id, generation, offsets, producer):
             raise KafkaError(error)
@@ -387,7 +300,7 @@ class GroupShard:
         records = [offset_record(group_id, key, committed) for key, committed in offsets]
         if producer is not None:
             if self.writer.write_transactional(records, producer, done):
-                self._note_open(producer, group_id)
+                note_open(self._open, producer, group_id)
                 for key, committed in offsets:
                     entry.offsets.put_transactional(producer.producer_id, key, committed)
             return
@@ -533,9 +446,9 @@ class GroupShard:
         entry = self._entries.get(group_id)
         if entry is None:
             return
-        since = _unused_since(entry)
+        since = unused_since(entry)
         expired = entry.offsets.expired(self._now_ms(), self._settings.offsets_retention_ms, since)
-        if _is_unused(entry) and entry.offsets.known() == set(expired):
+        if is_unused(entry) and entry.offsets.known() == set(expired):
             self._delete(entry)
         else:
             self._drop_offsets(entry, expired)
@@ -602,38 +515,7 @@ class GroupShard:
             self._run(entry, entry.group.tick(now))
 
 
-def _speaks_epochs(entry: GroupEntry, member_id: str) -> bool:
-    """Whether this is a member of a consumer group that speaks the new protocol."""
-    member = entry.group.members.get(member_id) if isinstance(entry.group, ConsumerGroup) else None
-    return member is not None and member.classic is None
-
-
-def _is_unused(entry: GroupEntry) -> bool:
-    """Whether a group has no members, and nobody is about to become one."""
-    group = entry.group
-    if isinstance(group, ConsumerGroup):
-        return not group.members
-    return group.state is GroupState.EMPTY and not group.pending
-
-
 def _hand_back(ticket: object, answer: Answer) -> None:
     assert isinstance(ticket, asyncio.Future), "tickets are futures"
     if not ticket.done():  # its connection may be gone
         ticket.set_result(answer)
-
-
-def _unused_since(entry: GroupEntry) -> Callable[[TopicPartition, CommittedOffset], int | None]:
-    """Return from when on retention counts: an unused offset's commit, or the moment its group became empty."""
-    group = entry.group
-    if isinstance(group, ConsumerGroup):
-        subscribed = group.subscribed_topics()
-        return lambda key, committed: None if key.topic in subscribed else committed.commit_timestamp_ms
-    if group.state is GroupState.EMPTY and group.protocol_type is not None and group.state_timestamp_ms != -1:
-        empty_since_ms = group.state_timestamp_ms
-        return lambda *_: empty_since_ms
-    if group.state is GroupState.EMPTY:
-        return lambda _, committed: committed.commit_timestamp_ms  # consumers that assign themselves
-    in_use = entry.topics_in_use() if group.state is GroupState.STABLE else None
-    if in_use is None:
-        return lambda *_: None
-    return lambda key, committed: None if key.topic in in_use else committed.commit_timestamp_ms

@@ -1,8 +1,8 @@
 """AddOffsetsToTxn: make a group's offsets part of a transaction, that is, its partition of `__consumer_offsets`."""
 
-from broker.groups.coordinator import partition_of
 from broker.groups.log import OFFSETS_TOPIC
 from broker.groups.offsets import TopicPartition
+from broker.groups.shards import partition_of
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.producers import Producer

@@ -5,9 +5,9 @@ A client of transaction.version 2 does not name the group by AddOffsetsToTxn fir
 
 import asyncio
 
-from broker.groups.coordinator import partition_of
 from broker.groups.log import OFFSETS_TOPIC
 from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.groups.shards import partition_of
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.producers import Producer

@@ -10,15 +10,14 @@ node leads the partition) is tried again by `run`.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 import structlog
 
-from broker.groups.coordinator import partition_of
-from broker.groups.log import InternalLog, InternalTopic, LogWriter
+from broker.groups.log import InternalTopic, LogWriter
 from broker.groups.offsets import TopicPartition
+from broker.groups.shards import Shards, check_loaded
 from broker.producers import Producer
 from broker.settings import TransactionSettings
 from broker.transactions import machine
@@ -26,16 +25,10 @@ from broker.transactions.machine import VERSION_2, ProducerIdNeeded, Transaction
 from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.shard import PREPARED, Entry, TransactionShard
 from broker.transactions.topic import TRANSACTION_TOPIC
-from protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageError
 from wal.interface import WalError
 
-LOADS_AT_ONCE_MAX = 8
-COMPACT_BYTES_MIN = 4 * 1024 * 1024
-COMPACT_RATIO = 2
-"""A log is rewritten to its live state as those of groups are."""
-CHECK_S = 10.0
-"""How often logs are looked over, and loading is tried again."""
 RETRY_S = 0.1
 """How often markers that could not be written are tried again."""
 CONCURRENT_WAIT_S = 0.5
@@ -74,40 +67,25 @@ class TransactionCoordinator:
         next_producer_id: Callable[[], Awaitable[int]],
     ) -> None:
         self.settings = settings
-        self._topic = topic
         self._markers = markers
         self._now_ms = now_ms
         self._next_producer_id = next_producer_id
-        self._shards: list[TransactionShard | None] | None = None
-        self._opening = asyncio.Lock()
-        self._unloaded = asyncio.Event()
+        self._shards = Shards(topic, "transactions", self._new_shard)
         self._stuck: dict[str, tuple[TransactionShard, Entry]] = {}
-        self._closed = False
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Take up the partitions there are; `run` loads them."""
-        await self._open(create=False)
+        await self._shards.open(create=False)
 
     async def ensure(self) -> None:
         """Create `__transaction_state` if there is none. Raises KafkaError or StorageError."""
-        if self._shards is None:
-            await self._open(create=True)
+        if not self._shards.is_open:
+            await self._shards.open(create=True)
 
-    async def _open(self, *, create: bool) -> None:
-        async with self._opening:
-            if self._shards is not None or self._closed:
-                return
-            logs = await self._topic.open(create=create)
-            if logs is not None:
-                self._shards = [None if log is None else self._new_shard(log) for log in logs]
-                self._unloaded.set()
-
-    def _new_shard(self, log: InternalLog) -> TransactionShard:
-        shard = TransactionShard(LogWriter(log), self._advance)
-        shard.loaded = log.next_offset == 0  # nothing was ever written: nothing to replay
-        return shard
+    def _new_shard(self, writer: LogWriter) -> TransactionShard:
+        return TransactionShard(writer, self._advance)
 
     async def run(self) -> None:
         """Load shards, write what is left of markers, abort what has had its time, expire ids, until cancelled."""
@@ -119,93 +97,50 @@ class TransactionCoordinator:
 
     async def _keep_loaded(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):
-                    await self._unloaded.wait()
-            self._unloaded.clear()
-            await self._load()
-            await self.compact()
+            await self._shards.tend()
 
     async def _every(self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_s())
             await work()
 
-    async def _load(self) -> None:
-        at_once = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
-
-        async def load(index: int, shard: TransactionShard) -> None:
-            async with at_once:
-                try:
-                    await shard.load()
-                except StorageError as error:
-                    _log.error("transactions not loaded, trying again", partition=index, error=str(error))
-                except (MalformedMessage, KafkaError) as error:
-                    shard.broken = True
-                    _log.error("transactions not loaded: the log is damaged", partition=index, error=str(error))
-
-        async with asyncio.TaskGroup() as group:
-            for index, shard in self._led():
-                if not shard.loaded and not shard.broken:
-                    group.create_task(load(index, shard))
-
-    def _led(self) -> Iterator[tuple[int, TransactionShard]]:
-        return ((index, shard) for index, shard in enumerate(self._shards or ()) if shard is not None)
-
     async def compact(self) -> None:
         """Rewrite logs that hold little that is live."""
-        for index, shard in self._led():
-            writer = shard.writer
-            if shard.loaded and writer.written_bytes >= max(COMPACT_BYTES_MIN, COMPACT_RATIO * writer.live_bytes):
-                try:
-                    await writer.rewrite(shard.live_records)
-                except StorageError as error:
-                    _log.warning("transaction log not compacted", partition=index, error=str(error))
+        await self._shards.compact()
 
     def close(self) -> None:
         """Stop coordinating; whoever waits for an answer is told to look for another coordinator."""
-        self._closed = True
         self._stuck.clear()
-        for _, shard in self._led():
-            shard.close()
+        self._shards.close()
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """With `__transaction_state` itself deleted there is nothing left; any other topic's markers are given up."""
         if TRANSACTION_TOPIC in topics:
-            for _, shard in self._led():
-                shard.close()
             self._stuck.clear()
-            self._shards = None  # the next client that looks for its coordinator creates it anew
+            self._shards.drop()  # the next client that looks for its coordinator creates it anew
 
     # -- Finding -----------------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
         """Whether `__transaction_state` is open, its transactions loaded or not."""
-        return self._shards is not None
+        return self._shards.is_open
 
     def coordinates(self, transactional_id: str) -> bool:
         """Whether this node coordinates the id."""
-        shards = self._shards
-        return shards is not None and shards[partition_of(transactional_id, len(shards))] is not None
+        return self._shards.leads(transactional_id)
 
     def shard(self, transactional_id: str) -> TransactionShard:
         """The loaded shard of an id.
 
         Raises KafkaError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
-        if self._closed or self._shards is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        shard = self._shards[partition_of(transactional_id, len(self._shards))]
-        if shard is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        _check_loaded(shard)
-        return shard
+        return self._shards.of(transactional_id)
 
     def transactions(self) -> Iterator[Transaction]:
         """All transactional ids. Raises KafkaError while some are still being loaded."""
-        for _, shard in self._led():
-            _check_loaded(shard)
+        for shard in self._shards.led():
+            check_loaded(shard)
             yield from (entry.state for entry in shard.entries.values())
 
     def describe(self, transactional_id: str) -> Transaction:
@@ -320,7 +255,7 @@ class TransactionCoordinator:
         return True
 
     def _check_room(self, shard: TransactionShard) -> None:
-        if len(shard.entries) >= self.settings.ids_max // max(len(self._shards or ()), 1):
+        if len(shard.entries) >= self.settings.ids_max // self._shards.count:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"too many transactional ids: {self.settings.ids_max} (transaction.ids_max)"
             )
@@ -338,7 +273,7 @@ class TransactionCoordinator:
     def _advance(self, shard: TransactionShard, entry: Entry) -> None:
         """Append the markers that are missing; when none is, append Complete."""
         state = entry.state
-        if shard.closed or self._closed or state.status not in PREPARED:
+        if shard.closed or state.status not in PREPARED:
             return
         marker = Marker(
             Producer(state.producer_id, state.epoch),
@@ -393,7 +328,7 @@ class TransactionCoordinator:
 
     async def abort_timed_out(self) -> None:
         """Abort transactions that have been open for too long, and fence their producers."""
-        for _, shard in self._led():
+        for shard in self._shards.led():
             for transactional_id in list(shard.ongoing):
                 entry = shard.entries.get(transactional_id)
                 now_ms = self._now_ms()
@@ -409,17 +344,10 @@ class TransactionCoordinator:
 
     async def expire(self) -> None:
         """Forget transactional ids that have not been used for long."""
-        for _, shard in self._led():
+        for shard in self._shards.led():
             now_ms = self._now_ms()
             for count, (transactional_id, entry) in enumerate(list(shard.entries.items())):
                 if not entry.is_busy and machine.is_expired(entry.state, now_ms, self.settings.id_expiration_ms):
                     shard.forget(transactional_id)
                 if count % EXPIRE_IDS_PER_TURN == 0:
                     await asyncio.sleep(0)
-
-
-def _check_loaded(shard: TransactionShard) -> None:
-    if shard.broken:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if not shard.loaded:
-        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

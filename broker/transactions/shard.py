@@ -96,6 +96,10 @@ class TransactionShard:
         self.entries.clear()
         self.ongoing.clear()
 
+    async def rewrite(self) -> None:
+        """Rewrite the log to what is live. Raises StorageError."""
+        await self.writer.rewrite(self.live_records)
+
     def live_records(self) -> Iterator[KeyValue]:
         """Yield what the log must hold: the durable states and nothing else."""
         for transactional_id, entry in self.entries.items():

@@ -4,11 +4,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.groups import coordinator
-from broker.groups.coordinator import GroupCoordinator, java_hash, partition_of
+from broker.groups import shards
+from broker.groups.coordinator import GroupCoordinator
 from broker.groups.log import KeyValue, LogBatch
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.records import offset_record
+from broker.groups.shards import java_hash, partition_of
 from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StoreError
@@ -112,7 +113,7 @@ class FailingLog(MemoryLog):
 
 
 async def test_a_log_that_cannot_be_read_now_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "CHECK_S", 0.001)
+    monkeypatch.setattr(shards, "CHECK_S", 0.001)
     log = FailingLog()
     async with running(MemoryTopic([log])) as groups:
         await settled(groups)
@@ -130,7 +131,7 @@ async def test_a_damaged_log_makes_its_groups_unavailable_and_no_others() -> Non
 
 
 async def test_a_log_that_grows_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "COMPACT_BYTES_MIN", 1)
+    monkeypatch.setattr(shards, "COMPACT_BYTES_MIN", 1)
     log = MemoryLog([committed(offset) for offset in range(10)])
     async with running(MemoryTopic([log])) as groups:
         await settled(groups)

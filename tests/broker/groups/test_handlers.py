@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from broker.app import RunningNode
-from broker.groups import coordinator
+from broker.groups import shards
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -412,7 +412,7 @@ async def test_clients_cannot_write_into_the_offsets_topic(node: RunningNode, cl
 
 
 async def test_a_compacted_log_is_read_back_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "COMPACT_BYTES_MIN", 1)
+    monkeypatch.setattr(shards, "COMPACT_BYTES_MIN", 1)
     async with running_node(tmp_path, group_offsets_partitions=1) as node, connect(node.bootstrap) as client:
         await prepare(client)
         member = await enter(client, "g")

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.groups.coordinator import partition_of
+from broker.groups import shards
 from broker.groups.offsets import TopicPartition
+from broker.groups.shards import partition_of
 from broker.producers import Producer
 from broker.settings import TransactionSettings
 from broker.transactions import coordinator
@@ -73,7 +74,7 @@ class Cluster:
 
     async def open(self) -> "Cluster":
         await self.coordinator.start()
-        await self.coordinator._load()
+        await self.coordinator._shards.load()
         return self
 
     async def crash(self) -> "Cluster":
@@ -340,7 +341,7 @@ async def test_timeouts_are_checked(cluster: Cluster, timeout_ms: int, *, good: 
 
 
 async def test_the_log_is_rewritten_to_the_states(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "COMPACT_BYTES_MIN", 0)
+    monkeypatch.setattr(shards, "COMPACT_BYTES_MIN", 0)
     producer = await cluster.begin()
     for _ in range(3):
         await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
@@ -375,7 +376,7 @@ async def test_ids_of_other_nodes_and_unloaded_ones_are_told() -> None:
     assert refusal(lambda: cluster.coordinator.shard(names[1])) is ErrorCode.NOT_COORDINATOR
     assert cluster.coordinator.coordinates(names[0])
     assert not cluster.coordinator.coordinates(names[1])
-    await cluster.coordinator._load()
+    await cluster.coordinator._shards.load()
     cluster.coordinator.shard(names[0])
     cluster.coordinator.close()
     assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,0 +1,81 @@
+"""What the log of a shard says: its groups, their offsets, and the transactions that are still open."""
+
+from broker.groups.log import KeyValue, LogBatch
+from broker.groups.offsets import CommittedOffset, GroupOffsets
+from broker.groups.records import ConsumerRecord, ForeignRecord, GroupRecord, OffsetRecord, parse
+from broker.groups.values import GroupSnapshot
+from broker.producers import Producer
+
+OpenTransactions = dict[int, tuple[int, set[str]]]
+"""Epoch and groups of the producers that have committed offsets in an open transaction, by producer id."""
+
+
+def note_open(transactions: OpenTransactions, producer: Producer, group_id: str) -> None:
+    """A producer has committed offsets of a group in its open transaction."""
+    _, group_ids = transactions.get(producer.producer_id, (0, set[str]()))
+    group_ids.add(group_id)
+    transactions[producer.producer_id] = producer.epoch, group_ids
+
+
+class Replay:
+    """Takes batches in the order of the log; what is left holds."""
+
+    def __init__(self) -> None:
+        self.snapshots: dict[str, GroupSnapshot] = {}
+        """Classic groups."""
+        self.consumer: dict[str, dict[bytes, bytes]] = {}
+        """Consumer groups, record by record."""
+        self.offsets: dict[str, GroupOffsets] = {}
+        self.open: OpenTransactions = {}
+        self.foreign: dict[bytes, bytes] = {}
+
+    def group_ids(self) -> set[str]:
+        """All groups of which anything is left."""
+        return self.snapshots.keys() | self.consumer.keys() | {name for name, kept in self.offsets.items() if kept}
+
+    def add(self, batch: LogBatch) -> None:
+        """Take the next batch. Raises MalformedMessage."""
+        if batch.producer is not None:
+            self._add_transactional(batch, batch.producer)
+            return
+        for record in batch.records:
+            self._add_record(record)
+
+    def _add_transactional(self, batch: LogBatch, producer: Producer) -> None:
+        if batch.committed is not None:
+            _, group_ids = self.open.pop(producer.producer_id, (0, set[str]()))
+            for group_id in group_ids:
+                self.offsets[group_id].end_transaction(producer.producer_id, committed=batch.committed)
+            return
+        for record in batch.records:
+            match parse(record):
+                case OffsetRecord(group_id, key, CommittedOffset() as committed):
+                    kept = self.offsets.setdefault(group_id, GroupOffsets())
+                    kept.put_transactional(producer.producer_id, key, committed)
+                    note_open(self.open, producer, group_id)
+
+    def _add_record(self, record: KeyValue) -> None:
+        match parse(record):
+            case OffsetRecord(group_id, key, None):
+                if group_id in self.offsets:
+                    self.offsets[group_id].remove(*key)
+                    self.offsets[group_id].supersede(key)
+            case OffsetRecord(group_id, key, CommittedOffset() as committed):
+                kept = self.offsets.setdefault(group_id, GroupOffsets())
+                kept.put(*key, committed)
+                kept.supersede(key)
+            case GroupRecord(group_id, None):
+                self.snapshots.pop(group_id, None)
+            case GroupRecord(group_id, GroupSnapshot() as snapshot):
+                self.snapshots[group_id] = snapshot
+            case ConsumerRecord(group_id, None):
+                kept_records = self.consumer.get(group_id, {})
+                kept_records.pop(record.key, None)
+                if not kept_records:
+                    self.consumer.pop(group_id, None)
+            case ConsumerRecord(group_id, bytes() as value):
+                self.consumer.setdefault(group_id, {})[record.key] = value
+            case ForeignRecord(key, None):
+                self.foreign.pop(key, None)
+            case ForeignRecord(key, bytes() as value):
+                self.foreign[key] = value
