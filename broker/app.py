@@ -18,6 +18,7 @@ import structlog
 
 from broker.admin_http import AdminServer
 from broker.cleaning import KafkaBatches, clean_policies, history_of
+from broker.clock import CautiousClock
 from broker.cluster_configs import ClusterConfigs
 from broker.datadir import DataDirError, DataDirLock
 from broker.dispatch import Dispatcher
@@ -296,7 +297,11 @@ class RunningNode:
             self._keep_lease(),
             self._watch_storage(),
             self._expire_producers(),
-            keep_enforcing(self.node.topics.led_partitions, now_ms, self.settings.topic.retention_check_interval_ms),
+            keep_enforcing(
+                self.node.topics.led_partitions,
+                CautiousClock(now_ms, lambda: time.monotonic_ns() // 1_000_000).now_ms,
+                self.settings.topic.retention_check_interval_ms,
+            ),
         ):
             self._spawn(work)
         if self.settings.compaction.enabled:
