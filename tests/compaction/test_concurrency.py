@@ -1,0 +1,214 @@
+"""Compaction beside others: readers that are slow, another epoch, restarts amid the second level, many periods."""
+
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.cleaning import KafkaBatches
+from compaction.cleaner import Cleaning, CleanPolicy
+from compaction.service import CompactionService
+from compaction.stream_run import execute_group, plan_streams
+from compaction.throttle import Throttle
+from s3stream.errors import CatalogUnavailable, NodeFenced, ObjectNotFound, StoreError
+from s3stream.model import ObjectKind, ObjectState, object_key
+from s3stream.object.reader import decode_block, read_index
+from s3stream.store.memory import MemoryStore, let_through
+from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster
+from tests.compaction.test_cleaner import kafka_batch, table
+from tests.compaction.test_run import SMALL, every_object_is_accounted_for, fill
+
+SO, SSO = ObjectKind.SO, ObjectKind.SSO
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+        yield made
+
+
+def memory(made: Cluster) -> MemoryStore:
+    assert isinstance(made.store, MemoryStore)
+    return made.store
+
+
+async def delete_due(made: Cluster) -> None:
+    """What the node's garbage collection does with objects past their deadline."""
+    due = await made.catalog.list_reapable(now_ms=made.clock.now, limit=1_000)
+    keys = {object_key(CLUSTER, info.object_id): info.object_id for info, _ in due}
+    assert not await made.store.delete(list(keys))
+    await made.catalog.forget_objects(list(keys.values()))
+
+
+async def test_a_slow_reader_finds_its_object_until_the_delay_is_over(some: Cluster) -> None:
+    await fill(some, 2, 4)
+    stream = min(some.ends)
+    (location, *_) = await some.catalog.find_ranges(stream, 0, 1, limit=1)
+    key = object_key(CLUSTER, location.object.object_id)
+    entries = (await read_index(some.store, key)).find(stream)
+    before = await some.contents()
+    await some.service(SMALL).run_once()
+    some.clock.now += SMALL.delete_delay_ms - 1
+    await delete_due(some)
+    read = []
+    for entry in entries:
+        read += decode_block(await some.store.get(key, entry.position, entry.end_position), entry, where=key)
+    assert [bytes(batch.payload) for batch in read] == [batch.payload for batch in before[stream][: len(read)]]
+    some.clock.now += 1
+    await delete_due(some)
+    with pytest.raises(ObjectNotFound):
+        await some.store.get(key, 0, 1)
+    assert await some.contents() == before
+    await every_object_is_accounted_for(some)
+
+
+async def joinable(made: Cluster) -> int:
+    (stream,) = await made.start(1)
+    for size in (2 * MIB, 6 * MIB, 6 * MIB, 1_000):
+        await made.upload((SO, [made.batch(stream, size)]))
+    return stream
+
+
+async def restart(made: Cluster) -> CompactionService:
+    """The process is gone, and another one has its id."""
+    node = await made.catalog.register_node(NODE, "localhost", 1, now_ms=made.clock.now, lease_ms=HOUR_MS)
+    made.node_epoch = node.epoch
+    return made.service(SMALL)
+
+
+@pytest.mark.parametrize("call", ["part", "part_copy", "multipart"])
+async def test_a_restart_when_half_is_copied_undoes_it(some: Cluster, call: str) -> None:
+    """Nothing can be discarded, as nothing works any more; the deadline takes the upload that is left."""
+    stream = await joinable(some)
+    before = await some.contents()
+    seen = 0
+
+    async def die(what: str, _: str) -> None:
+        nonlocal seen
+        seen += what == call
+        if seen:
+            raise StoreError("gone")
+
+    memory(some).hook = die
+    with pytest.raises(StoreError):
+        await some.service(SMALL).run_once()
+    memory(some).hook = let_through
+    assert await some.contents() == before
+    assert len(await some.catalog.list_stream_objects(stream)) == 4
+    some.clock.now += SMALL.prepare_ttl_ms
+    for info, upload_id in await some.catalog.list_reapable(now_ms=some.clock.now, limit=10):
+        if upload_id:
+            await some.store.abort_multipart(object_key(CLUSTER, info.object_id), upload_id)
+    await delete_due(some)
+    assert not memory(some).uploads
+    assert len(memory(some).objects) == 4
+    assert (await (await restart(some)).run_once()).so_after == 1
+    assert await some.contents() == before
+
+
+async def test_a_restart_when_all_is_copied_but_not_committed_starts_again(some: Cluster) -> None:
+    await joinable(some)
+    before = await some.contents()
+    node = some.node(SMALL)
+    (group,) = await plan_streams(node, full=True)
+
+    async def unreachable(_seconds: float) -> None:
+        return
+
+    class Catalog:
+        def __getattr__(self, name: str) -> object:
+            if name == "commit_compaction":
+                raise CatalogUnavailable("away")
+            return getattr(some.catalog, name)
+
+    failing = replace(node, catalog=Catalog(), sleep=unreachable)  # type: ignore[arg-type]
+    with pytest.raises(CatalogUnavailable):
+        await execute_group(failing, group, throttle=Throttle(0), under_pressure=lambda: False)
+    # It may have been committed: nothing is discarded, the object is whole, and its deadline takes it.
+    assert len(memory(some).objects) == 5
+    assert await some.contents() == before
+    service = await restart(some)
+    assert (await service.run_once()).so_after == 1
+    some.clock.now += SMALL.prepare_ttl_ms
+    await delete_due(some)
+    assert len(memory(some).objects) == 1
+    assert await some.contents() == before
+
+
+async def test_a_restart_when_the_inputs_are_not_deleted_yet_is_finished(some: Cluster) -> None:
+    await joinable(some)
+    before = await some.contents()
+    await some.service(SMALL).run_once()
+    assert len(memory(some).objects) == 5
+    service = await restart(some)
+    assert (await service.run_once()).commits == 0
+    some.clock.now += SMALL.delete_delay_ms
+    await delete_due(some)
+    assert len(memory(some).objects) == 1
+    assert await some.contents() == before
+
+
+async def test_another_epoch_between_plan_and_commit_of_each_level(some: Cluster) -> None:
+    """The streams go to another writer: data that is committed stays what it is. The node's own id does: fenced."""
+    stream = await joinable(some)
+    node = some.node(SMALL)
+    (group,) = await plan_streams(node, full=True)
+    opened = await some.catalog.open_stream(stream, node_id=NODE, node_epoch=some.node_epoch)
+    some.epochs[stream] = opened.info.epoch
+    await some.upload((SO, [some.batch(stream, 500)]))
+    before = await some.contents()
+    assert await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False) is not None
+    assert await some.contents() == before
+    (group,) = await plan_streams(node, full=True)
+    await restart(some)
+    stored = set(memory(some).objects)
+    with pytest.raises(NodeFenced):
+        await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False)
+    assert set(memory(some).objects) == stored
+    assert await some.contents() == before
+
+
+async def test_a_trim_and_a_deletion_between_plan_and_commit_of_the_second_level(some: Cluster) -> None:
+    stream = await joinable(some)
+    node = some.node(SMALL)
+    (group,) = await plan_streams(node, full=True)
+    await some.trim(stream, 25)
+    before = await some.contents()
+    assert await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False) is not None
+    assert await some.contents() == before
+    await some.upload((SO, [some.batch(stream, 500)]))
+    (group,) = await plan_streams(node, full=True)
+    await some.catalog.delete_topic("t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False)
+    assert not any(name.endswith(ObjectState.COMMITTED.name.lower()) for name in await some.catalog.count_objects())
+    await every_object_is_accounted_for(some)
+
+
+async def test_a_compacted_topic_that_is_overwritten_for_ever_stays_bounded(some: Cluster) -> None:
+    """Three days of periods: little data of a compacted topic, beside another's, in objects that many streams share."""
+    rng = random.Random(1)
+    stream, other = await some.start(2)
+    policy = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=1 << 60, delete_retention_ms=HOUR_MS)
+    cleaning = Cleaning(KafkaBatches(), lambda: {stream: policy})
+    service = CompactionService(replace(some.node(), cleaning=cleaning))
+    model: dict[bytes | None, bytes] = {}
+    sizes, counts = [], []
+    for _ in range(3 * 24 * 3):
+        records = [(b"key-%d" % rng.randrange(20), rng.randbytes(20)) for _ in range(10)]
+        model |= dict(records)
+        await some.upload((SSO, [kafka_batch(some, stream, list(records)), some.batch(other, 100)]))
+        some.clock.now += 20 * 60_000
+        await service.run_timed()
+        ranges = await some.catalog.find_ranges(stream, 0, 1 << 40, limit=1_000)
+        sizes.append(sum(each.range.size_bytes for each in ranges))
+        counts.append(len(ranges))
+    third = len(sizes) // 3
+    assert max(sizes[2 * third :]) <= 1.1 * max(sizes[third : 2 * third])
+    assert max(counts[third:]) <= 8
+    # Less than three hours' worth: two until it is split off, and as much again dirty as clean.
+    assert max(sizes[third:]) < 9 * 10 * (20 + 40) + 4_000
+    assert {key: value for _, key, value in await table(some, stream)} == model
+    assert service.stats.streams_cleaned > 5
