@@ -6,7 +6,10 @@ each. One request at a time per connection; nothing is kept when it stops.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -38,6 +41,12 @@ class Fault:
     """Cut the answer's body after so many bytes and close the connection."""
     hang: bool = False
     """Never answer."""
+    delay_ms: int = 0
+    """Wait so long before the request is passed on."""
+    body_bytes_max: int | None = None
+    """Pass on so many bytes of the request's body, then reset both connections."""
+    reset: bool = False
+    """Where the connection is closed, close it by a reset."""
 
 
 PASS = Fault()
@@ -99,7 +108,11 @@ class _Proxy:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = await reader.readexactly(_content_length(lines))
             if fault.reset_before:
-                return
+                return self._close(writer, fault)
+            await asyncio.sleep(fault.delay_ms / 1000)
+            if fault.body_bytes_max is not None:
+                await self._cut_off("\r\n".join(kept).encode("latin-1") + body[: fault.body_bytes_max])
+                return _reset(writer)
             if fault.hang:
                 await self.stopped.wait()
             if fault.status:
@@ -109,13 +122,25 @@ class _Proxy:
                 continue
             answer_head, answer_body = await self._forward("\r\n".join(kept).encode("latin-1") + body, method)
             if fault.lose_answer:
-                return
+                return self._close(writer, fault)
             if fault.answer_bytes_max is not None:
                 writer.write(answer_head + answer_body[: fault.answer_bytes_max])
                 await writer.drain()
-                return
+                return self._close(writer, fault)
             writer.write(answer_head + answer_body)
             await writer.drain()
+
+    @staticmethod
+    def _close(writer: asyncio.StreamWriter, fault: Fault) -> None:
+        if fault.reset:
+            _reset(writer)
+
+    async def _cut_off(self, request: bytes) -> None:
+        """Send the server the begin of a request, and then a reset."""
+        _, writer = await asyncio.open_connection(*self._upstream)
+        writer.write(request)
+        await writer.drain()
+        _reset(writer)
 
     async def _forward(self, request: bytes, method: str) -> tuple[bytes, bytes]:
         reader, writer = await asyncio.open_connection(*self._upstream, limit=HEAD_BYTES_MAX)
@@ -129,6 +154,39 @@ class _Proxy:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close a connection with a reset instead of an end."""
+    bare: socket.socket = writer.get_extra_info("socket")
+    bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@contextlib.contextmanager
+def fault_proxy_thread(host: str, port: int, decide: Callable[[Request], Fault]) -> Iterator[str]:
+    """The proxy on a thread of its own, for tests that block; `decide` is called there."""
+    ready = threading.Event()
+    urls: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with fault_proxy(host, port, decide) as url:
+            urls.append(url)
+            loops.append(asyncio.get_running_loop())
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(30), "the proxy did not start"
+        yield urls[0]
+    finally:
+        for loop in loops:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
 
 
 def _content_length(lines: list[str]) -> int:

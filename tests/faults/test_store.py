@@ -1,0 +1,126 @@
+"""A node whose object store is slow, rude, overloaded or away: clients see no error, nothing is lost, nothing is left.
+
+The node is a process of its own, the store a real S3 server, and what is between them breaks as each test says.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.rig import Decide, Load, Rig, faulty_node, read_back, until
+from tests.support.fault_proxy import PASS, Fault, Request
+
+FAULTS_MIN = 4
+"""Faults each kind of weather must have brought before it clears."""
+DOWN = Fault(reset_before=True, reset=True)
+
+
+@pytest.fixture(scope="module")
+def credentials() -> Iterator[None]:
+    from tests.support.s3 import ACCESS_KEY, SECRET_KEY
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        yield
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory, credentials: None) -> Iterator[Rig]:
+    """A node that uploads all the time, in small and in multipart objects, and keeps next to nothing in memory."""
+    with faulty_node(
+        tmp_path_factory.mktemp("faults"),
+        storage_upload_age_ms=50,
+        storage_upload_bytes="1MiB",
+        storage_log_cache_bytes="4MiB",
+        storage_block_cache_bytes="1MiB",
+        storage_delete_delay_ms=0,
+        storage_gc_period_ms=200,
+        storage_prepare_ttl_ms=4000,
+        compaction_enabled="false",
+        wal_capacity_bytes="16MiB",
+    ) as running:
+        yield running
+        assert running.node.terminate() == 0
+
+
+def one_in(count: int, fault: Fault, *methods: str) -> Decide:
+    """The fault for about every so manyth request of those methods."""
+    rng = random.Random(count)
+    return lambda request: fault if request.method in methods and rng.randrange(count) == 0 else PASS
+
+
+def bursts(*faults: Fault) -> Decide:
+    """Requests pass in fives, and then five in a row do not."""
+    turns, kinds = itertools.count(), itertools.cycle(faults)
+    return lambda _: next(kinds) if next(turns) // 5 % 2 else PASS
+
+
+def cut_bodies(request: Request) -> Fault:
+    """Cut what goes up, and what comes down, in the middle."""
+    if request.number % 3:
+        return PASS
+    if request.method == "PUT":
+        return Fault(body_bytes_max=5000)
+    return Fault(answer_bytes_max=5000, reset=True) if request.method == "GET" else PASS
+
+
+WEATHERS = {
+    "late": one_in(4, Fault(delay_ms=1500), "PUT", "GET", "POST"),
+    "cut": cut_bodies,
+    "overloaded": bursts(Fault(status=503, code="SlowDown"), Fault(status=500, code="InternalError")),
+    "answers lost": one_in(3, Fault(lose_answer=True, reset=True), "PUT", "GET", "POST"),
+}
+
+
+@pytest.mark.parametrize("kind", WEATHERS)
+async def test_clients_see_nothing_of_a_store_in_trouble(rig: Rig, kind: str) -> None:
+    load = Load(rig.node.bootstrap, kind.replace(" ", "-"), value_bytes=2_000, pause_s=0.02)
+    load.send_while(lambda: not load.acked)
+    before = rig.weather.faults
+    rig.weather.decide = WEATHERS[kind]
+    load.send_while(lambda: rig.weather.faults < before + FAULTS_MIN)
+    load.finish()
+    rig.weather.clear()
+    until(rig.drained, "all is in objects")
+    await rig.expect_accounts_to_agree()
+    assert rig.node.terminate() == 0
+    rig.node.start()  # with empty caches
+    before = rig.weather.faults
+    rig.weather.decide = WEATHERS[kind]
+    read_back(rig.node.bootstrap, load)
+    assert rig.weather.faults > before, "what was read came through the weather"
+    rig.weather.clear()
+
+
+async def test_an_outage_slows_clients_down_and_heals_by_itself(tmp_path: Path, credentials: None) -> None:
+    with faulty_node(
+        tmp_path,
+        storage_upload_age_ms=200,
+        storage_gc_period_ms=200,
+        storage_delete_delay_ms=0,
+        storage_prepare_ttl_ms=4000,
+        compaction_enabled="false",
+        wal_capacity_bytes="8MiB",
+    ) as rig:
+        load = Load(rig.node.bootstrap, "events", value_bytes=10_000)
+        load.send_while(lambda: rig.status()["storage"]["uploads"] == 0)
+        rig.weather.decide = lambda _: DOWN
+        load.send_while(rig.writable)
+        assert load.acked, "produce went on without the store"
+        until(lambda: rig.stands_still("events"), "the log is full")
+        load.send_while(lambda: rig.weather.faults < 30)
+        assert not load.errors, "a full log is no error to a client"
+        rig.weather.clear()
+        load.finish()
+        until(rig.drained, "all is in objects")
+        assert not rig.node.events("storage stopped")
+        await rig.expect_accounts_to_agree()
+        assert rig.status()["wal"]["used_bytes"] == 0
+        assert rig.node.terminate() == 0
+        rig.node.start()
+        read_back(rig.node.bootstrap, load)
+        rig.node.terminate()
