@@ -81,6 +81,7 @@ class Source(Section):
     bootstrap_servers: str = "127.0.0.1:9092"
     """Nodes to ask first, `HOST:PORT,...`."""
     topics: tuple[str, ...] = ()
+    """Names of topics."""
     topic_pattern: str | None = None
     """Regular expression of topic names (Java's), instead of `topics`."""
     starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
@@ -133,10 +134,11 @@ class Table(Section):
     """delta, parquet: folder or URL, relative to the pipeline's file."""
     partition_by: Period = Period.DAY
     event_time: str | None = None
-    """SQL expression of the event's time, such as `to_timestamp(data.time_hour)`; default: the record's timestamp."""
+    """SQL expression of the event's time, as `to_timestamp(data.at)`; default: the record's timestamp."""
     keep_value: bool = False
     """Keep the raw `value` beside `data`."""
     target_file_bytes: int = Field(default=128 * MIB, ge=1 * MIB)
+    """iceberg, delta: what compaction makes of small files. Parquet gets one file per micro-batch and partition."""
     options: Options = {}
     """Properties of a new Iceberg table, or options of the writer."""
 
@@ -149,7 +151,9 @@ class Catalog(Section):
     warehouse: str | None = None
     """Folder or URL; a folder is relative to the pipeline's file. Default: `lake` beside that file."""
     uri: str | None = None
+    """Of a catalog that is a service or a database."""
     options: Options = {}
+    """More of them, as `credential`."""
 
 
 class DeadLetters(Section):
@@ -167,6 +171,7 @@ class Watermark(Section):
     delay: Duration
     """A record is late when it is older than the newest event time of earlier micro-batches less this."""
     late: Late = Late.DEAD_LETTER
+    """What becomes of a late record: it stays, goes, or goes to the dead-letter table."""
 
 
 class Trigger(Section):
@@ -193,6 +198,7 @@ class Operations(Section):
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Prometheus metrics over HTTP; none by default, 0 any free port."""
     metrics_host: str = "127.0.0.1"
+    """Address that they are served on."""
     consumer_group: str | None = None
     """Consumed offsets are written back under this group, so that Kafka's lag tools see the pipeline."""
 
@@ -201,7 +207,9 @@ class SparkSession(Section):
     """The session; `--master` and `--conf` of the command line go before these."""
 
     master: str | None = None
+    """Where Spark runs: `local[*]`, `spark://HOST:PORT`, `yarn`, `k8s://...`; default: all cores of this machine."""
     conf: Options = {}
+    """Settings of Spark, as `"spark.executor.memory" = "4g"`."""
 
 
 class Pipeline(Section):
