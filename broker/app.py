@@ -37,6 +37,7 @@ from broker.retention import keep_enforcing
 from broker.settings import Settings
 from broker.stores import check_stores_known, make_stores
 from broker.telemetry.clients import ClientMetrics
+from broker.topic_moves import TopicMoves
 from broker.topics import TopicManager
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
@@ -102,6 +103,7 @@ class RunningNode:
         self.stores: Mapping[str, ObjectStore]
         """By name; the first is the default one."""
         self.compaction: CompactionService
+        self.moves: TopicMoves
         self.compaction_node: CompactionNode
         self.admin: AdminServer | None = None
         self._stopping = False
@@ -232,12 +234,14 @@ class RunningNode:
         settings = self.settings
         generator = random.Random()  # noqa: S311 - session ids need no secrecy
         server = Server(settings.network)
+        group_configs = GroupConfigs(configs, settings.group)
         groups = GroupCoordinator(
             OffsetsTopic(topics, settings.group, now_ms),
             settings.group,
             now_ms=now_ms,
             new_id=lambda: str(uuid.uuid4()),
             topics=TopicImages(topics),
+            session_timeout_ms=group_configs.session_timeout_ms,
         )
         markers = MarkerWriter(topics, groups)
         producer_ids = ProducerIds(catalog)
@@ -262,7 +266,7 @@ class RunningNode:
             producer_ids=producer_ids,
             server=server,
             cluster_configs=configs,
-            group_configs=GroupConfigs(configs, settings.group),
+            group_configs=group_configs,
             features=Features(configs, info.node_id),
             telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: uuid.uuid4().bytes),
             log_levels=log_levels,
@@ -274,6 +278,16 @@ class RunningNode:
                 if settings.admin.enabled or key not in TELEMETRY_APIS
             ],
             advertised=advertised,
+        )
+        self.moves = TopicMoves(
+            catalog=catalog,
+            storage=storage,
+            topics=topics,
+            settings=settings,
+            node_epoch=info.epoch,
+            now_ms=now_ms,
+            new_topic_id=lambda: uuid.uuid4().bytes,
+            on_gone=self.node.transactions.forget_topics,
         )
         self.dispatcher = Dispatcher(self.node, spawn=self._spawn)
         server.dispatch = self.dispatcher.dispatch
@@ -340,6 +354,9 @@ class RunningNode:
                 await self.node.catalog.renew_lease(
                     self.node.node_id, self.node.node_epoch, now_ms=now_ms(), lease_ms=lease_ms
                 )
+                if gone := await self.node.topics.settle():
+                    self.node.groups.forget_topics(gone)
+                    self.node.transactions.forget_topics(gone)
             except NodeFenced as error:
                 self._fail(f"fenced: {error}")
                 return

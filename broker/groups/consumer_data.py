@@ -7,8 +7,8 @@ goes on. What requests do to it is in `broker.groups.consumer` and `broker.group
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self, TypeAlias
 
 from broker.groups import consumer_records as records
 from broker.groups.consumer_assignors import ASSIGNORS, UNIFORM, MemberSpec
@@ -23,6 +23,8 @@ from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 NOTHING: Partitions = frozenset()
+SessionTimeout: TypeAlias = Callable[[str], int]
+"""Of a group, as it is now: after how many ms a silent member is removed."""
 
 
 class ConsumerGroupData:
@@ -31,8 +33,11 @@ class ConsumerGroupData:
     group_type = "consumer"
     protocol_type = "consumer"
 
-    def __init__(self, group_id: str, settings: GroupSettings) -> None:
+    def __init__(
+        self, group_id: str, settings: GroupSettings, session_timeout_ms: SessionTimeout | None = None
+    ) -> None:
         self.group_id = group_id
+        self._session_timeout_ms = session_timeout_ms or (lambda _: settings.consumer_session_timeout_ms)
         self.epoch = 1
         """Before anything has happened, as in Kafka: the first to join finds itself in epoch 2."""
         self.assignment_epoch = 0
@@ -59,12 +64,19 @@ class ConsumerGroupData:
         self._touched: dict[ConsumerKey, None] = {}
 
     @classmethod
-    def restore(cls, group_id: str, settings: GroupSettings, stored: Mapping[bytes, bytes], now: Now) -> Self:
+    def restore(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        stored: Mapping[bytes, bytes],
+        now: Now,
+        session_timeout_ms: SessionTimeout | None = None,
+    ) -> Self:
         """Rebuild a group from its records: members go on in their epochs, each with a fresh session.
 
         Raises MalformedMessage, or ValueError for a member state that is not known.
         """
-        group = cls(group_id, settings)
+        group = cls(group_id, settings, session_timeout_ms)
         group._written = dict(stored)
         found = {key: value for raw, value in stored.items() if (key := records.parse_key(raw)) is not None}
         for key, value in found.items():
@@ -96,9 +108,10 @@ class ConsumerGroupData:
         members: Sequence[ConsumerMember],
         topics: TopicImage,
         now: Now,
+        session_timeout_ms: SessionTimeout | None = None,
     ) -> Self:
         """Go on with the members of a classic group, each with what it has; what is left is for a new epoch."""
-        group = cls(group_id, settings)
+        group = cls(group_id, settings, session_timeout_ms)
         group.epoch = group.assignment_epoch = generation
         group._assignment_timestamp_ms = now.wall_ms
         for member in members:
@@ -304,7 +317,7 @@ class ConsumerGroupData:
 
     def _extend_session(self, member_id: str, now: Now) -> None:
         classic = self.members[member_id].classic
-        timeout_ms = self._settings.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        timeout_ms = self._session_timeout_ms(self.group_id) if classic is None else classic.session_timeout_ms
         deadline_ms = now.loop_ms + timeout_ms
         self._sessions[member_id] = deadline_ms
         self.wake_ms = min(self.wake_ms, deadline_ms)

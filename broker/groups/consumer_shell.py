@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_data import SessionTimeout
 from broker.groups.consumer_values import Beat, BeatAnswer, TopicImage
 from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogWriter
 from broker.groups.values import Join, JoinAnswer, Now, Sync, SyncAnswer
@@ -35,9 +36,15 @@ class ConsumerShell:
     """A consumer group and what is durable of it (`stored`, record by record)."""
 
     def __init__(
-        self, group_id: str, settings: GroupSettings, writer: LogWriter, stored: Mapping[bytes, bytes] | None = None
+        self,
+        group_id: str,
+        settings: GroupSettings,
+        writer: LogWriter,
+        stored: Mapping[bytes, bytes] | None = None,
+        session_timeout_ms: SessionTimeout | None = None,
     ) -> None:
-        self.group = ConsumerGroup(group_id, settings)
+        self.group = ConsumerGroup(group_id, settings, session_timeout_ms)
+        self._session_timeout_ms = session_timeout_ms
         self.stored = dict(stored or {})
         self.unborn: Callable[[], None] = lambda: None
         """Called when a write has failed and nothing of the group is durable."""
@@ -49,8 +56,11 @@ class ConsumerShell:
 
     def restore(self, now: Now) -> ConsumerGroup:
         """Rebuild the group from what is durable. Raises MalformedMessage."""
-        self.group = ConsumerGroup.restore(self._group_id, self._settings, self.stored, now)
+        self.group = self._restored(self.stored, now)
         return self.group
+
+    def _restored(self, stored: Mapping[bytes, bytes], now: Now) -> ConsumerGroup:
+        return ConsumerGroup.restore(self._group_id, self._settings, stored, now, self._session_timeout_ms)
 
     def heartbeat(
         self, beat: Beat, topics: TopicImage, now: Now, done: BeatDone, *, before: Sequence[KeyValue] = ()
@@ -84,7 +94,7 @@ class ConsumerShell:
         """Write what has changed. Raises UNKNOWN_SERVER_ERROR, as Kafka, if the group is too big to store."""
         changed = self.group.pending_records()
         if any(record.size_bytes > BATCH_BYTES_MAX for record in changed):
-            self.group = ConsumerGroup.restore(self._group_id, self._settings, self.group.written, self._now)
+            self.group = self._restored(self.group.written, self._now)
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of group {self._group_id} is too large")
         if not changed:
             return

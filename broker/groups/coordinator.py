@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from broker.groups.classic import ClassicGroup
 from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_data import SessionTimeout
 from broker.groups.consumer_values import Topics
 from broker.groups.log import OFFSETS_TOPIC, InternalTopic, LogWriter
 from broker.groups.shard import NO_TOPICS, GroupShard
@@ -30,12 +31,15 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         new_id: Callable[[], str],
         topics: Topics = lambda: NO_TOPICS,
+        session_timeout_ms: SessionTimeout | None = None,
     ) -> None:
         self.settings = settings
         self.now_ms = now_ms
         self.new_id = new_id
         """Makes the unique part of member ids."""
         self._topics = topics
+        self._session_timeout_ms = session_timeout_ms
+        """Of a consumer group, where groups have configs of their own."""
         self._shards = Shards(topic, "groups", self._new_shard)
 
     # -- Life --------------------------------------------------------------------------------------------------------
@@ -50,7 +54,13 @@ class GroupCoordinator:
             await self._shards.open(create=True)
 
     def _new_shard(self, writer: LogWriter) -> GroupShard:
-        return GroupShard(writer, self.settings, now_ms=self.now_ms, topics=self._topics)
+        return GroupShard(
+            writer,
+            self.settings,
+            now_ms=self.now_ms,
+            topics=self._topics,
+            session_timeout_ms=self._session_timeout_ms,
+        )
 
     async def run(self) -> None:
         """Load shards as they appear, expire offsets and keep the logs short, until cancelled."""

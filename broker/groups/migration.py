@@ -7,6 +7,7 @@ and their partitions; the rebalance that follows goes on from there. Pure functi
 
 from broker.groups.classic import ClassicGroup
 from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_data import SessionTimeout
 from broker.groups.consumer_member import ClassicSide, ConsumerMember
 from broker.groups.consumer_values import Partitions, TopicIdPartition, TopicImage
 from broker.groups.embedded import Subscription, assignment_bytes, parse_assignment, parse_subscription
@@ -18,7 +19,13 @@ from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 NOTHING: Partitions = frozenset()
 
 
-def upgraded(classic: ClassicGroup, settings: GroupSettings, topics: TopicImage, now: Now) -> ConsumerGroup:
+def upgraded(
+    classic: ClassicGroup,
+    settings: GroupSettings,
+    topics: TopicImage,
+    now: Now,
+    session_timeout_ms: SessionTimeout | None = None,
+) -> ConsumerGroup:
     """Return a classic group as a consumer group. Raises KafkaError, in Kafka's words, where that cannot be."""
     if settings.consumer_migration_policy not in {"bidirectional", "upgrade"}:
         raise _refused(classic, "online upgrade is disabled")
@@ -34,7 +41,9 @@ def upgraded(classic: ClassicGroup, settings: GroupSettings, topics: TopicImage,
         assigned -= taken
         taken |= assigned
         members.append(_consumer_member(member, subscription, assigned, classic))
-    return ConsumerGroup.continuing(classic.group_id, settings, classic.generation, members, topics, now)
+    return ConsumerGroup.continuing(
+        classic.group_id, settings, classic.generation, members, topics, now, session_timeout_ms
+    )
 
 
 def _read(classic: ClassicGroup, member: Member, topics: TopicImage) -> tuple[Subscription, Partitions]:

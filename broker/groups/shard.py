@@ -8,11 +8,12 @@ and it is empty, or can take its members along (`broker.groups.migration`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from broker.groups.classic import ClassicGroup
 from broker.groups.consumer import ConsumerGroup
+from broker.groups.consumer_data import SessionTimeout
 from broker.groups.consumer_shell import BeatDone, ConsumerShell
 from broker.groups.consumer_values import Beat, TopicIdPartition, TopicImage, Topics
 from broker.groups.entry import GroupEntry, is_unused, speaks_new_protocol, unused_since
@@ -44,6 +45,7 @@ class GroupShard:
         *,
         now_ms: Callable[[], int],
         topics: Topics = lambda: NO_TOPICS,
+        session_timeout_ms: SessionTimeout | None = None,
     ) -> None:
         self.writer = writer
         self.loaded = False
@@ -52,6 +54,7 @@ class GroupShard:
         self._settings = settings
         self._now_ms = now_ms
         self._topics = topics
+        self._session_timeout_ms = session_timeout_ms
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, GroupEntry] = {}
         self._foreign: dict[bytes, bytes] = {}
@@ -70,7 +73,7 @@ class GroupShard:
             stored = found.snapshots.get(group_id)
             machine: ClassicGroup | ConsumerShell
             if group_id in found.consumer:
-                machine = ConsumerShell(group_id, self._settings, self.writer, found.consumer[group_id])
+                machine = self._new_shell(group_id, found.consumer[group_id])
                 machine.restore(now)
             elif stored is None:
                 machine = ClassicGroup(group_id, self._settings)
@@ -195,11 +198,11 @@ class GroupShard:
             if entry is not None:
                 problem = f"Group {group_id} is not a consumer group."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
-        shell = ConsumerShell(group_id, self._settings, self.writer)
+        shell = self._new_shell(group_id)
         now = self._now()
         classic = None if entry is None or is_unused(entry) else entry.machine
         if isinstance(classic, ClassicGroup):
-            shell.group = upgraded(classic, self._settings, self._topics(), now)
+            shell.group = upgraded(classic, self._settings, self._topics(), now, self._session_timeout_ms)
         before = [] if entry is None else [group_record(group_id, None)]
         shell.heartbeat(beat, self._topics(), now, done, before=before)
         # It was not refused: from here on this is a consumer group.
@@ -209,6 +212,9 @@ class GroupShard:
         if isinstance(classic, ClassicGroup) and entry is not None:
             shell.unborn = partial(self._put_back, created, entry)
         return created
+
+    def _new_shell(self, group_id: str, stored: Mapping[bytes, bytes] | None = None) -> ConsumerShell:
+        return ConsumerShell(group_id, self._settings, self.writer, stored, self._session_timeout_ms)
 
     def _settle(self, entry: GroupEntry, *, rebalance: bool) -> None:
         """Write what has changed in a consumer group; when only classic members are left, make it a classic one."""

@@ -272,3 +272,22 @@ async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_d
     _ = client.log.append([KeyValue(records.key_bytes(key), value) for key, value in written.items()])
     client = await client.crash()
     assert await client.beat("m", 3) == BeatAnswer("m", 4, parts(0, 1, 2, 3))
+
+
+async def test_a_groups_own_session_timeout_is_kept_from_the_next_heartbeat_on() -> None:
+    timeouts = {"g": 3_600_000}
+    log = MemoryLog()
+    shard = GroupShard(
+        LogWriter(log), SETTINGS, now_ms=lambda: 0, topics=lambda: TOPICS, session_timeout_ms=timeouts.__getitem__
+    )
+    await shard.load()
+    beat = Beat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], owned=frozenset())
+    shard.consumer_heartbeat("g", beat, lambda _: None)
+    group = shard.group("g")
+    assert isinstance(group, ConsumerGroup)
+    now_ms = asyncio.get_running_loop().time() * 1000
+    assert group.wake_ms > now_ms + 3_000_000
+    timeouts["g"] = 10
+    shard.consumer_heartbeat("g", Beat("m", 2), lambda _: None)
+    await until(lambda: group.state is ConsumerState.EMPTY)
+    shard.close()
