@@ -1,8 +1,9 @@
 """The write-ahead log against its device: fio with the same pattern on the same file or device, in the same run.
 
-`python benchmarks/wal.py [--quick] [--json FILE] [--path FILE_OR_DEVICE]`. What --path names is overwritten; without it
-a temporary file is used. The throttled part needs root (a loop device in a cgroup with limits). Rounds of fio and of
-the log alternate, and medians are compared: only ratios within one run count.
+    python -m benchmarks.wal [--quick] [--json FILE] [--only PART ...] [--path FILE_OR_DEVICE]
+
+What --path names is overwritten; without it a temporary file is used. The throttled part needs root (a loop device in a
+cgroup with limits). Rounds of fio and of the log alternate, and medians are compared: only ratios within one run count.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ class Sizes:
 
 
 QUICK = Sizes(512 * MIB, 512 * MIB, 3, 1.0, 2.0)
-FULL = Sizes(2048 * MIB, 2048 * MIB, 9, 3.0, 10.0)
+FULL = Sizes(2048 * MIB, 2048 * MIB, 7, 2.0, 8.0)
 
 
 @dataclass
@@ -425,10 +426,34 @@ def seed_figures(report: Report, device: Path, sizes: Sizes) -> None:
         report.add(f"throttled: {name} at 120 MiB/s: IOPS", run.writes / run.seconds, "1/s", "<= 3000")
 
 
+PARTS = ("fio", "appends", "recovery", "throttled")
+
+
+def measure(part: str, report: Report, path: Path, folder: Path, sizes: Sizes, *, with_fio: bool) -> None:
+    """Run one part on the file or device."""
+    if part == "fio" and with_fio:
+        against_fio(report, path, sizes)
+    elif part == "fio":
+        CONSOLE.print("[yellow]fio is not installed: no comparison with the device's own speed")
+    elif part == "appends":
+        small_appends(report, path, sizes)
+    elif part == "recovery":
+        recoveries(report, path, sizes, with_fio=with_fio)
+    else:
+        try:
+            with throttled_device(folder, sizes.ring_bytes) as device:
+                seed_figures(report, device, sizes)
+        except RuntimeError as error:
+            CONSOLE.print(f"[yellow]the throttled part was left out: {error}")
+
+
 def main() -> None:
     options_parser = parser("The write-ahead log against its device, beside fio.")
     options_parser.add_argument("--path", type=Path, help="file or device to use; it is overwritten")
     options_parser.add_argument("--folder", type=Path, help="where temporary files go (default: the system's)")
+    options_parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS)
+    )
     options = options_parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     sizes = QUICK if options.quick else FULL
@@ -440,19 +465,8 @@ def main() -> None:
         device = open_device(path, replace(WalSettings(), capacity_bytes=sizes.ring_bytes))
         CONSOLE.print(f"{device.name}: {device.description}", soft_wrap=True)
         asyncio.run(device.close())
-        if with_fio:
-            against_fio(report, path, sizes)
-        else:
-            CONSOLE.print("[yellow]fio is not installed: no comparison with the device's own speed")
-        small_appends(report, path, sizes)
-        recoveries(report, path, sizes, with_fio=with_fio)
-        if options.path is None:
-            path.unlink()
-        try:
-            with throttled_device(Path(folder), sizes.ring_bytes) as device_path:
-                seed_figures(report, device_path, sizes)
-        except RuntimeError as error:
-            CONSOLE.print(f"[yellow]the throttled part was left out: {error}")
+        for part in options.only:
+            measure(part, report, path, Path(folder), sizes, with_fio=with_fio)
     report.finish(options)
 
 
