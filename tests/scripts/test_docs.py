@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILE = re.compile(r"`((?:broker|protocol|s3stream|wal|compaction|spark|benchmarks|scripts|tests|docs)/[\w/.]*)`")
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -17,3 +18,27 @@ def test_files_and_links_exist(page: Path) -> None:
     missing = [name for name in FILE.findall(text) if not (ROOT / name).exists()]
     missing += [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_exist(page: Path) -> None:
+    named = set(TEST.findall(page.read_text()))
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (ROOT / file).is_file()
+        or not re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
+    ]
+    assert not sorted(missing)
+
+
+def test_the_page_of_seeds_shows_each_idea() -> None:
+    """Every row of its tables names a file here, and a test or a benchmark or a contract."""
+    rows = [
+        line.split(" | ") for line in (ROOT / "docs" / "seeds.md").read_text().splitlines() if line.startswith("| ")
+    ]
+    rows = [row for row in rows if row[0] != "| idea"]
+    assert len(rows) > 90
+    for idea, where, shown in rows:
+        assert FILE.search(where), idea
+        assert TEST.search(shown) or "`benchmarks/" in shown or "over plain" in shown or "performance.md" in shown, idea

@@ -24,6 +24,8 @@ class Request:
     """Path and query."""
     number: int
     """From 1, over all connections."""
+    connection: int
+    """Which connection it came on, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,18 @@ class _Proxy:
         self._decide = decide
         self._count = 0
         self._connections = 0
+        self._accepted = 0
         self.stopped = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
+        self._accepted += 1
         self.idle.clear()
         try:
             stopped = asyncio.ensure_future(self.stopped.wait())
-            work = asyncio.ensure_future(self._work(reader, writer))
+            work = asyncio.ensure_future(self._work(reader, writer, self._accepted))
             await asyncio.wait({stopped, work}, return_when=asyncio.FIRST_COMPLETED)
             for task in (stopped, work):
                 task.cancel()
@@ -96,14 +100,14 @@ class _Proxy:
             if not self._connections:
                 self.idle.set()
 
-    async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> None:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             lines = head.decode("latin-1").split("\r\n")
             method, target, _ = lines[0].split(" ")
             kept = [line for line in lines if not line.lower().startswith("expect:")]
             self._count += 1
-            fault = self._decide(Request(method, target, self._count))
+            fault = self._decide(Request(method, target, self._count, connection))
             if len(kept) != len(lines):
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = await reader.readexactly(_content_length(lines))
