@@ -46,7 +46,7 @@ def source_options(source: Source) -> dict[str, str]:
 
 def read_stream(spark: SparkSession, source: Source) -> DataFrame:
     """The records, undecoded."""
-    name = source.kind
+    name: str = source.kind
     if source.kind == "direct":
         from spark.direct import NAME, register
 

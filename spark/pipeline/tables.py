@@ -78,6 +78,10 @@ class IcebergTable:
         if not self._exists():
             return 0
         batch_id = self.committed(query_id)
+        sessions = self._jvm().org.apache.spark.sql.classic.SparkSession
+        if not sessions.getActiveSession().isDefined():
+            # Iceberg's threads take the settings of the session that this thread of the JVM has, or else none at all.
+            sessions.setActiveSession(self._session())
         actions = self._jvm().org.apache.iceberg.spark.actions.SparkActions.get(self._session())
         action = actions.rewriteDataFiles(self._load())
         options = {
