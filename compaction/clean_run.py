@@ -64,7 +64,7 @@ async def execute_cleaning(
             break
     end_offset = newest.end_offset if newest.end_offset >= 0 else plan.objects[-1].range.end_offset
     cleaner = Cleaner(plan, newest, codec, end_offset=end_offset, now_ms=node.now_ms())
-    outputs = _Outputs(node, node.store_for(plan.stream_id, node.store_of(plan.objects[0].object)))
+    outputs = _Outputs(node, node.store_for(plan.stream_id, node.store_of(plan.objects[0].object)), throttle)
 
     def clean(batch: StreamBatch) -> StreamBatch | None:
         return cleaner.clean(batch, codec.describe(batch.payload))
@@ -129,8 +129,9 @@ async def _batches(
 class _Outputs:
     """The objects being written: another begins at the size limit, and where the cleaned part ends."""
 
-    def __init__(self, node: CompactionNode, store: ObjectStore) -> None:
+    def __init__(self, node: CompactionNode, store: ObjectStore, throttle: Throttle) -> None:
         self._node = node
+        self._throttle = throttle
         self._store = store
         self.drafts = Drafts(node, self._store)
         self._writer_id = node.new_writer_id()
@@ -148,10 +149,11 @@ class _Outputs:
         if self._writer is None:
             writer_id = self._writer_id + CLEANED if cleaned else self._writer_id
             (output,) = await self.drafts.prepare(1, writer_id)
-            self._writer = self._node.workshop(self._store).writer(output, ObjectKind.SO)
+            self._writer = self._node.workshop(self._store, self._throttle).writer(output, ObjectKind.SO)
         await self._writer.write(batch)
         self._unsettled_bytes += batch.size_bytes
         if self._unsettled_bytes >= self._node.settings.read_bytes_max:
+            await self._throttle.spend(self._unsettled_bytes)
             self._unsettled_bytes = 0
             await self._writer.settle()
 

@@ -23,7 +23,8 @@ from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes,
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.interface import ObjectStore
 
-PARTS_IN_FLIGHT = 4
+BACKGROUND_IN_FLIGHT = 2
+"""Calls to the store at the same time in a run that is held to a rate."""
 WRITER_RESERVE_PARTS = 3
 """Parts that the writer of the stream set object may hold from one iteration to the next."""
 
@@ -51,15 +52,17 @@ class Turn:
     """How much is done before others have their turn on the event loop: a fraction of a millisecond's work."""
 
     def __init__(self) -> None:
-        self._cost = 0
+        self._cost = self._bytes = 0
 
-    def is_over(self, size_bytes: int) -> bool:
-        """Whether to let others go first, before a block of that size is checked or written."""
+    def add(self, size_bytes: int) -> int:
+        """Before a block of that size is checked or written: 0, or the turn's bytes when it is over."""
+        self._bytes += size_bytes
         self._cost += size_bytes + BLOCK_COST_BYTES
         if self._cost <= TURN_BYTES:
-            return False
-        self._cost = 0
-        return True
+            return 0
+        done = self._bytes
+        self._cost = self._bytes = 0
+        return done
 
 
 class OutputId(NamedTuple):
@@ -111,6 +114,11 @@ class Workshop:
     target: ObjectStore | None = None
     """Where outputs go; None: to the store of the inputs."""
 
+    @property
+    def in_flight(self) -> int:
+        """Calls to the store at the same time: few when the work takes its time."""
+        return BACKGROUND_IN_FLIGHT if self.throttle.is_limited else self.settings.reads_in_flight
+
     def key(self, object_id: int) -> str:
         """Key of an object in its store."""
         return object_key(self.cluster, object_id)
@@ -125,14 +133,14 @@ class Workshop:
             writer_id=output.writer_id,
             block_bytes=self.settings.block_bytes,
             part_bytes=self.settings.part_bytes,
-            parts_in_flight=PARTS_IN_FLIGHT,
+            parts_in_flight=max(1, self.in_flight // 2),
             on_multipart=lambda upload_id: self.on_multipart(output.object_id, upload_id),
         )
 
     async def read_blocks(self, reads: Sequence[Read]) -> dict[tuple[int, int], memoryview]:
         """The blocks of the reads, checked. Raises BadInput and StoreError."""
         blocks: dict[tuple[int, int], memoryview] = {}
-        slots = asyncio.Semaphore(self.settings.reads_in_flight)
+        slots = asyncio.Semaphore(self.in_flight)
 
         async def fetch(read: Read) -> None:
             key = self.key(read.object_id)
@@ -168,7 +176,7 @@ class Workshop:
         where = f"{self.store.name}:{self.key(read.object_id)}"
         turn = Turn()
         for entry in read.entries:
-            if turn.is_over(entry.size_bytes):
+            if turn.add(entry.size_bytes):
                 await asyncio.sleep(0)
             block = data[entry.position - read.start : entry.end_position - read.start]
             check_block(block, entry, where=where)
@@ -198,7 +206,7 @@ class Execution:
             if write.kind is ObjectKind.SSO:
                 if self._set_writer is None:
                     self._set_writer = self._workshop.writer(ids[write.kind, write.number], write.kind)
-                await _write_pieces(self._set_writer, write, blocks)
+                await _write_pieces(self._set_writer, write, blocks, self._workshop.throttle)
                 await self._set_writer.settle()
 
     async def finish(self) -> Sequence[Made]:
@@ -214,11 +222,11 @@ class Execution:
             await self._set_writer.abort()
 
     async def _write_stream_objects(self, writes: Sequence[Write], blocks: Blocks, ids: Ids) -> None:
-        slots = asyncio.Semaphore(self._workshop.settings.reads_in_flight)
+        slots = asyncio.Semaphore(self._workshop.in_flight)
 
         async def write_one(write: Write) -> Made:
             async with slots, self._workshop.writer(ids[write.kind, write.number], write.kind) as writer:
-                await _write_pieces(writer, write, blocks)
+                await _write_pieces(writer, write, blocks, self._workshop.throttle)
                 output = await writer.close()
                 return Made(output, totals_of(writer.entries))
 
@@ -268,11 +276,11 @@ def renumber_block(entry: IndexEntry, data: memoryview, stream_id: int) -> tuple
     return entry._replace(stream_id=stream_id, crc=crc32c(block)), block
 
 
-async def _write_pieces(writer: ObjectWriter, write: Write, blocks: Blocks) -> None:
+async def _write_pieces(writer: ObjectWriter, write: Write, blocks: Blocks, throttle: Throttle) -> None:
     turn = Turn()
     for piece in write.pieces:
-        if turn.is_over(piece.entry.size_bytes):
-            await asyncio.sleep(0)
+        if done := turn.add(piece.entry.size_bytes):
+            await throttle.spend(done)
         data = blocks[piece.object_id, piece.entry.position]
         if piece.stream_id == piece.entry.stream_id:
             await writer.write_block(piece.entry, data)

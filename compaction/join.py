@@ -4,7 +4,6 @@ As in `compaction.execute`, all that goes in and comes out pickles: a group may 
 and its commit.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -65,8 +64,10 @@ async def execute_join(join: Join, output: OutputId, workshop: Workshop) -> Join
     async with workshop.writer(output, ObjectKind.SO) as writer:
         for segment in _segments(join, workshop):
             if isinstance(segment, Copy):
+                size = segment.entries[-1].end_position - segment.entries[0].position
+                await workshop.throttle.spend(size)
                 await writer.copy_blocks(segment.entries, workshop.key(segment.object_id))
-                copied += segment.entries[-1].end_position - segment.entries[0].position
+                copied += size
             else:
                 await _rewrite(segment, writer, workshop)
                 rewritten += sum(entry.size_bytes for _, entry in segment.blocks)
@@ -89,8 +90,8 @@ async def _rewrite(segment: Rewrite, writer: ObjectWriter, workshop: Workshop) -
         blocks = await workshop.read_blocks(merge_reads(Piece(each, entry, entry.stream_id) for each, entry in batch))
         turn = Turn()
         for object_id, entry in batch:
-            if turn.is_over(entry.size_bytes):
-                await asyncio.sleep(0)
+            if done := turn.add(entry.size_bytes):
+                await workshop.throttle.spend(done)
             await writer.write_block(entry, blocks[object_id, entry.position])
         await writer.settle()
 

@@ -59,4 +59,4 @@ class CompactionSettings:
     pressure_pause_ms_max: int = 60_000
     """... up to this, and then goes on: later, but never starved."""
     bytes_per_second_min: int = 16 * MIB
-    """Least read rate of a timed run; a backlog that would not fit the period raises it."""
+    """Least rate of a timed run, read and written together; a backlog that would not fit the period raises it."""

@@ -1,6 +1,8 @@
 """Holds a background run to a rate and lets uploads go first, without ever starving the run.
 
-The rate follows from the work: what there is to read, spread over most of the period, at least the configured rate.
+The rate follows from the work: what there is to read and to write, spread over most of the period, at least the
+configured rate. Reads and writes draw on it alike: an iteration that was read slowly and written at once would hold up
+the log's writes to the same disk.
 """
 
 import asyncio
@@ -10,17 +12,17 @@ from compaction.settings import CompactionSettings
 
 PERIOD_SHARE = 0.8
 """Of the period that a run may take: it ends before the next begins."""
-BURST_SECONDS = 1.0
+BURST_SECONDS = 0.1
 
 
 def run_rate(backlog_bytes: int, settings: CompactionSettings) -> int:
-    """Bytes a second that finish the backlog within the period."""
+    """Bytes a second, read or written, that finish the backlog within the period."""
     seconds = max(1.0, settings.period_ms / 1000 * PERIOD_SHARE)
-    return max(settings.bytes_per_second_min, int(backlog_bytes / seconds))
+    return max(settings.bytes_per_second_min, int(2 * backlog_bytes / seconds))
 
 
 class Throttle:
-    """A token bucket over bytes read. A rate of 0 holds nothing back."""
+    """A token bucket over bytes read and written. A rate of 0 holds nothing back."""
 
     def __init__(self, bytes_per_second: int, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._rate = bytes_per_second
@@ -28,9 +30,15 @@ class Throttle:
         self._free_at = 0.0
         """Loop time at which all that was spent is paid for."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the work goes on behind others' and takes its time."""
+        return self._rate > 0
+
     async def spend(self, size_bytes: int) -> None:
-        """Wait until `size_bytes` more fit the rate, with a burst of a second's worth."""
+        """Wait until `size_bytes` more fit the rate, with a short burst; let others go first."""
         if not self._rate:
+            await asyncio.sleep(0)
             return
         now = asyncio.get_running_loop().time()
         self._free_at = max(self._free_at, now - BURST_SECONDS) + size_bytes / self._rate

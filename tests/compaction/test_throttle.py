@@ -12,8 +12,8 @@ SETTINGS = CompactionSettings(
 
 def test_the_rate_follows_from_the_backlog() -> None:
     assert run_rate(0, SETTINGS) == 1_000
-    assert run_rate(800_000, SETTINGS) == 1_000
-    assert run_rate(8_000_000, SETTINGS) == 10_000
+    assert run_rate(400_000, SETTINGS) == 1_000
+    assert run_rate(8_000_000, SETTINGS) == 20_000
 
 
 async def test_spending_waits_for_the_rate() -> None:
@@ -23,13 +23,14 @@ async def test_spending_waits_for_the_rate() -> None:
         waits.append(seconds)
 
     throttle = Throttle(1_000, sleep)
-    await throttle.spend(500)
-    await throttle.spend(400)
+    await throttle.spend(50)
+    await throttle.spend(40)
     assert waits == []
-    await throttle.spend(2_100)
+    await throttle.spend(2_010)
     assert len(waits) == 1
     assert 1.9 < waits[0] <= 2.0
     unlimited = Throttle(0, sleep)
+    assert (throttle.is_limited, unlimited.is_limited) == (True, False)
     await unlimited.spend(1 << 40)
     assert len(waits) == 1
 
