@@ -13,7 +13,18 @@ from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
 from wal.interface import Buffer
 from wal.memory import MemoryWal
 
-CATALOG_COMMANDS = frozenset({"open_streams", "prepare_objects", "note_multipart", "commit_upload", "trim_stream"})
+CATALOG_COMMANDS = frozenset(
+    {
+        "open_streams",
+        "prepare_objects",
+        "note_multipart",
+        "commit_upload",
+        "trim_stream",
+        "delete_topic",
+        "condemn_objects",
+        "forget_objects",
+    }
+)
 
 
 class Steps:
@@ -98,6 +109,12 @@ class _SteppedStore:
             "start_multipart", lambda: self._store.start_multipart(key, writer_id=writer_id)
         )
         return cast("MultipartUpload", _SteppedUpload(upload, self._steps))
+
+    async def delete(self, keys: Sequence[str]) -> Any:
+        return await self._steps.around("delete", lambda: self._store.delete(keys))
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        await self._steps.around("abort_multipart", lambda: self._store.abort_multipart(key, upload_id))
 
 
 class _SteppedWal:
