@@ -59,7 +59,11 @@ class Decoders:
             schema = self._schema()
             if self._last is None or self._last.version != schema:
                 self._last = make_decoding(settings, schema, self._registry)
-        except (SchemaError, RegistryError, UnknownSchemaError) as error:
+        except RegistryError as error:
+            if self._last is None:
+                raise PipelineError(str(error)) from error
+            # It may be away for a while: what is known goes on, and a task asks for what it does not know.
+        except (SchemaError, UnknownSchemaError) as error:
             place = settings.schema_file or f"subject {self._pipeline.subject}"
             raise PipelineError(f"{place}: {error}") from error
         return self._last

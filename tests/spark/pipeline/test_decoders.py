@@ -5,6 +5,7 @@ import json
 import pickle
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -15,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from spark.pipeline.arrow_values import decode_column, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
-from spark.pipeline.decode import make_decoding, open_registry
+from spark.pipeline.decode import Decoders, make_decoding, open_registry
 from spark.pipeline.json_schema import parse_json_schema
 from spark.pipeline.protobuf import (
     ProtobufDecoder,
@@ -36,6 +37,7 @@ from spark.pipeline.registry import (
 from spark.pipeline.settings import Decode
 from spark.pipeline.toml_file import PipelineError
 from tests.spark.pipeline.registry_server import running_registry
+from tests.spark.pipeline.support import make_pipeline
 
 PLAIN = {"type": "record", "name": "Flight", "fields": [
     {"name": "carrier", "type": "string"},
@@ -287,3 +289,26 @@ def test_a_registered_schema_of_another_kind_is_refused() -> None:
 def test_everything_becomes_nullable() -> None:
     kind = avro_type(parse_avro(json.dumps(PLAIN)))
     assert all(field.nullable for field in nullable(kind).fields)  # type: ignore[attr-defined] # a struct stays one
+
+
+def test_a_registry_that_goes_away_leaves_what_was_known(tmp_path: Path) -> None:
+    with running_registry() as server:
+        decode = {"format": "avro", "schema_file": None, "registry": server.url}
+        pipeline = make_pipeline("", tmp_path, "t", decode=decode)
+        with pytest.raises(PipelineError, match=r"subject t-value: the schema registry .* has no /subjects/t-value"):
+            Decoders(pipeline).current()
+        server.add("t-value", PLAIN)
+        decoders = Decoders(pipeline)
+        first = decoders.current()
+        assert first is not None
+        assert decoders.current() is first
+        server.add("t-value", NEWER)
+        second = decoders.current()
+        assert second is not None
+        assert second.schema.fieldNames() == ["carrier", "delay", "gate"]
+        server.add("t-value", '"string"')
+        with pytest.raises(PipelineError, match="subject t-value: the schema must be a record"):
+            decoders.current()
+    assert decoders.current() is second
+    with pytest.raises(PipelineError, match="can't be asked"):
+        Decoders(pipeline).current()
