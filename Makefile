@@ -6,10 +6,11 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 BIN := .venv/bin
 CHECKED := broker protocol s3stream wal compaction spark tests scripts benchmarks
 PYTEST_ARGS ?=
+SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test bench soak soak-wal clean
+.PHONY: help setup tools demo test suites bench soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -32,6 +33,9 @@ test: tools ## format, lint, types, import contracts and all tests
 	$(BIN)/mypy -p scripts -p benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+suites: tools ## client libraries' own integration tests against a node (SUITES_ARGS="--against kafka" to compare)
+	@$(BIN)/python -m tests.suites.run $(SUITES_ARGS)
 
 bench: tools ## every benchmark, about a minute each (BENCH_ARGS= for the long runs)
 	@$(BIN)/python -m scripts.tools fio

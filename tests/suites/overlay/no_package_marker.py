@@ -1,0 +1,1 @@
+"""Makes a folder a package."""

@@ -1,0 +1,168 @@
+"""Run the integration tests of client libraries against a node, or against Apache Kafka for comparison.
+
+    python -m tests.suites.run [--against node|kafka] [SUITE ...]
+
+Each suite has a folder and a virtual environment in the cache (ANABRANCH_CACHE). What fails is compared with
+`expected/<suite>.txt`: the run fails when another test does, and says so when one does not fail any more. Sources that
+are in no package registry are cloned, or taken from `ANABRANCH_SUITE_SOURCES/<suite>` where that is set.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.lab.processes import ApacheKafka
+from spark.java import cache_folder
+from tests.suites.clients import SUITES, Suite
+from tests.support.node import NodeProcess
+
+HERE = Path(__file__).parent
+BUILD_TOOLS = ("setuptools>=80", "wheel", "Cython", "packaging", "pytest<9")
+TEST_TIMEOUT_S = 120
+QUICK_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+KAFKA_PROPERTIES = {"group.initial.rebalance.delay.ms": "0"}
+OUTCOME = re.compile(r"^(FAILED|ERROR) (\S+)")
+
+
+def home_of(suite: Suite) -> Path:
+    """Folder of a suite in the cache, for this version of the client."""
+    return cache_folder() / "suites" / re.sub(r"[^\w.-]", "-", f"{suite.name}-{suite.requirement.split('==')[1]}")
+
+
+def prepare(suite: Suite) -> Path:
+    """Make the suite's environment and lay out its tests; returns the Python of the environment."""
+    home = home_of(suite)
+    python = home / "venv" / "bin" / "python"
+    if not (home / "ready").is_file():
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        venv.create(home / "venv", with_pip=True)
+        pip(python, "install", *BUILD_TOOLS, suite.requirement, *suite.needs)
+        fetch(suite, python, home / "source")
+        (home / "ready").touch()
+    lay_out(suite, home)
+    return python
+
+
+def pip(python: Path, *arguments: str | Path) -> None:
+    """Run pip quietly."""
+    command = [python, "-m", "pip", "--disable-pip-version-check", arguments[0], "-q", *arguments[1:]]
+    subprocess.run(command, check=True)
+
+
+def fetch(suite: Suite, python: Path, source: Path) -> None:
+    """Bring the source with the tests."""
+    given = os.environ.get("ANABRANCH_SUITE_SOURCES")
+    if given and (Path(given) / suite.name).is_dir():
+        shutil.copytree(Path(given) / suite.name, source)
+    elif suite.repository is not None:
+        clone = ["git", "clone", "-q", "--depth", "1", "--branch", str(suite.tag), suite.repository, str(source)]
+        subprocess.run(clone, check=True)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            alone = ("--no-binary", ":all:", "--no-deps", "--no-build-isolation")
+            pip(python, "download", *alone, "-d", folder, suite.requirement)
+            (archive,) = Path(folder).glob("*.tar.gz")
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder, filter="data")
+            (unpacked,) = (path for path in Path(folder).iterdir() if path.is_dir())
+            shutil.move(unpacked, source)
+
+
+def lay_out(suite: Suite, home: Path) -> None:
+    """Put the tests into a folder of their own, with what is laid over them."""
+    work = home / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    for folder in suite.folders:
+        shutil.copytree(home / "source" / folder, work / folder)
+    for target, name in suite.overlay.items():
+        (work / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(HERE / "overlay" / name, work / target)
+
+
+@contextmanager
+def broker(suite: Suite, kind: str) -> Iterator[str]:
+    """Run what is tested; yields `host:port`."""
+    with tempfile.TemporaryDirectory(prefix="anabranch-suite-") as folder:
+        if kind == "node":
+            with NodeProcess(Path(folder), wal_capacity_bytes=64 << 20, **suite.node_settings) as node:
+                yield node.bootstrap
+        else:
+            properties = {**KAFKA_PROPERTIES, **suite.kafka_properties}
+            with ApacheKafka(Path(folder) / "home", properties=properties, jvm=QUICK_JVM) as kafka:
+                yield f"127.0.0.1:{kafka.port}"
+
+
+def run(suite: Suite, python: Path, kind: str) -> tuple[set[str], str]:
+    """Run a suite; returns the tests that failed, and pytest's last line."""
+    work = home_of(suite) / "work"
+    log = home_of(suite) / f"{kind}.log"
+    with broker(suite, kind) as bootstrap:
+        told = {name: value.format(bootstrap=bootstrap, home=work) for name, value in suite.environ.items()}
+        left_out = [argument for path in suite.deselected for argument in ("--ignore", path)]
+        options = [
+            "-q",
+            "-rfE",
+            "--tb=short",
+            "-o",
+            "addopts=",
+            "-p",
+            "no:cacheprovider",
+            "--timeout",
+            str(TEST_TIMEOUT_S),
+        ]
+        done = subprocess.run(
+            [python, "-m", "pytest", *options, *left_out, *suite.paths],
+            cwd=work,
+            env={**os.environ, **told, "PYTHONPATH": str(work)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+    log.write_text(done.stdout)
+    failed = {found[2] for line in done.stdout.splitlines() if (found := OUTCOME.match(line)) and "::" in found[2]}
+    return failed, done.stdout.rstrip().splitlines()[-1]
+
+
+def expected(suite: Suite) -> set[str]:
+    """The tests that are known to fail: one a line, with the reasons in comments."""
+    lines = (HERE / "expected" / f"{suite.name}.txt").read_text().splitlines()
+    return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the suites; 1 when a test fails against a node that is not in the list."""
+    parser = argparse.ArgumentParser(prog="python -m tests.suites.run", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--against", choices=("node", "kafka"), default="node")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(suite.name for suite in SUITES)}")
+    wanted = parser.parse_args(arguments)
+    unknown = set(wanted.suites) - {suite.name for suite in SUITES}
+    if unknown:
+        parser.error(f"unknown suite {min(unknown)}")
+    wrong = False
+    for suite in SUITES:
+        if wanted.suites and suite.name not in wanted.suites:
+            continue
+        failed, summary = run(suite, prepare(suite), wanted.against)
+        known = expected(suite)
+        sys.stdout.write(f"{suite.name}: {summary}\n")
+        for test in sorted(failed):
+            sys.stdout.write(f"  failed{'' if test in known else ', NOT EXPECTED'}: {test}\n")
+        for test in sorted(known - failed):
+            sys.stdout.write(f"  does not fail any more: {test}\n")
+        wrong |= not failed <= known
+    return 1 if wrong and wanted.against == "node" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
