@@ -30,6 +30,7 @@ from protocol.batch import (
     check_crc,
     parse_batch,
     patch,
+    records_fit,
     stamp_append_time,
 )
 from protocol.compression import Compression
@@ -350,6 +351,7 @@ class Partition:
                 and crc32c(view[CHECKED_POSITION:]) == crc
                 and max_timestamp <= now_ms + config.timestamp_after_max_ms
                 and config.timestamp_before_max_ms > now_ms
+                and records_fit(view, attributes, count)
             ):
                 return view, header
         view, header = self._parse(records, api_version)
@@ -396,6 +398,11 @@ class Partition:
             )
         check_crc(view, header)
         check_client_batch(header)
+        if not records_fit(view, header.attributes, header.record_count):
+            raise InvalidRecord(
+                f"{len(view) - HEADER_BYTES} bytes that are not {header.record_count} records "
+                f"({header.compression.name.lower()})"
+            )
         if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id"

@@ -2,7 +2,7 @@
 
 On the way from the socket to the disk a batch is only this: a header that is read, a checksum that is verified, and
 two fields that are overwritten. Base offset and partition leader epoch lie before the checksummed part for exactly
-that reason. Nothing here looks at single records; that is `protocol.records`.
+that reason. Nothing here looks at more of the records than the length of the first; that is `protocol.records`.
 
     0  base offset            int64      21  attributes         int16     43  producer id     int64
     8  length after it        int32      23  last offset delta  int32     51  producer epoch  int16
@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from protocol.compression import Compression, compression_of
-from protocol.errors import CorruptBatch, InvalidRecord, UnsupportedMagic
+from protocol.errors import CorruptBatch, InvalidRecord, MalformedMessage, UnsupportedMagic
+from protocol.varint import read_uvarint
 from protocol.wire import Buffer
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -41,6 +42,14 @@ TRANSACTIONAL_MASK: Final = 0x10
 CONTROL_MASK: Final = 0x20
 DELETE_HORIZON_MASK: Final = 0x40
 
+RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, two deltas, the lengths of key and value, the count of headers: a byte each at least."""
+_CODEC_MASK: Final = 7
+_FRAME_MAGIC: Final = {
+    Compression.GZIP.value: b"\x1f\x8b",
+    Compression.LZ4.value: b"\x04\x22\x4d\x18",
+    Compression.ZSTD.value: b"\x28\xb5\x2f\xfd",
+}
 _SEQUENCE_MODULUS: Final = 1 << 31
 _BASE_OFFSET: Final = Struct(">q")
 _LEADER_EPOCH: Final = Struct(">i")
@@ -170,6 +179,35 @@ def check_client_batch(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise InvalidRecord("Clients are not allowed to write control records")
+
+
+def records_fit(view: Buffer, attributes: int, count: int) -> bool:
+    """Whether `count` records can be there: what can be told in a moment, without work per record.
+
+    Uncompressed, the first record ends inside the batch (a lone one at its end) and leaves room for the others.
+    Compressed, the bytes begin as the codec's do; raw snappy begins like anything.
+    """
+    if attributes & _CODEC_MASK:
+        magic = _FRAME_MAGIC.get(attributes & _CODEC_MASK)
+        return magic is None or view[HEADER_BYTES : HEADER_BYTES + len(magic)] == magic
+    size = len(view) - HEADER_BYTES
+    if size < count * RECORD_BYTES_MIN:
+        return False
+    zigzag, end = view[HEADER_BYTES], 1
+    if zigzag > 127:
+        second = view[HEADER_BYTES + 1]
+        if second < 128:
+            zigzag, end = zigzag & 127 | second << 7, 2
+        else:
+            try:
+                zigzag, position = read_uvarint(view, HEADER_BYTES)
+            except (IndexError, MalformedMessage):
+                return False
+            end = position - HEADER_BYTES
+    end += zigzag >> 1
+    if zigzag & 1:
+        return False
+    return end == size if count == 1 else size - end >= (count - 1) * RECORD_BYTES_MIN
 
 
 def patch(view: bytearray | memoryview, base_offset: int, leader_epoch: int, offset: int = 0) -> None:

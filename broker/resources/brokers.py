@@ -34,15 +34,15 @@ class BrokerResource:
 
     async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
         """Refuse."""
-        del node, name, changes, validate_only
-        _refuse()
+        del changes, validate_only
+        _refuse(node, name)
 
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Refuse."""
-        del node, name, configs, validate_only
-        _refuse()
+        del configs, validate_only
+        _refuse(node, name)
 
 
 def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:
@@ -54,7 +54,14 @@ def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} received {name}")
 
 
-def _refuse() -> NoReturn:
+def _refuse(node: Node, name: str) -> NoReturn:
+    """First for what no node is, as Kafka does, and then because configs of nodes cannot be changed."""
+    if name and not name.lstrip("-").isdigit():
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if name and name != str(node.node_id):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id}, but received {name}"
+        )
     raise KafkaError(
         ErrorCode.INVALID_REQUEST, "Broker configs are read only here: they are settings of the node's start."
     )

@@ -12,7 +12,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.batch import HEADER_BYTES, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK
+from protocol.batch import HEADER_BYTES, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, records_fit
 from protocol.compression import compress, decompress
 from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError, UnsupportedMagic
 from protocol.records import (
@@ -360,3 +360,37 @@ def test_markers_end_transactions() -> None:
     for key in (None, b"", b"\xff\xff\0\0"):
         with pytest.raises(InvalidRecord):
             control_type(Record(key, None))
+
+
+FITS: dict[str, tuple[bytes, int, int, bool]] = {
+    "one record": (b"\x0c" + b"\0" * 6, 0, 1, True),
+    "one record, shorter than the batch": (b"\x0c" + b"\0" * 7, 0, 1, False),
+    "one record, longer than the batch": (b"\x0e" + b"\0" * 6, 0, 1, False),
+    "two records": (b"\x0c" + b"\0" * 13, 0, 2, True),
+    "no room for the second": (b"\x0c" + b"\0" * 12, 0, 2, False),
+    "no records": (b"", 0, 1, False),
+    "a negative length": (b"\x0b" + b"\0" * 6, 0, 1, False),
+    "a length of two bytes": (b"\x80\x01" + b"\0" * 64, 0, 1, True),
+    "a length of three bytes": (b"\x80\x80\x01" + b"\0" * 8192, 0, 1, True),
+    "a length without end": (b"\xff" * 20, 0, 1, False),
+    "gzip": (b"\x1f\x8b\x08", 1, 1, True),
+    "not gzip": (b"\x1f\x8c\x08", 1, 1, False),
+    "snappy is anything": (b"\xff", 2, 100, True),
+    "lz4": (b"\x04\x22\x4d\x18", 3, 1, True),
+    "lz4 cut short": (b"\x04\x22", 3, 1, False),
+    "zstd, transactional": (b"\x28\xb5\x2f\xfd\0", 4 | 16, 1, True),
+    "not zstd": (b"\0\0\0\0", 4, 1, False),
+}
+
+
+@pytest.mark.parametrize(("payload", "attributes", "count", "fits"), FITS.values(), ids=FITS)
+def test_what_can_be_told_of_records_in_a_moment(payload: bytes, attributes: int, count: int, fits: bool) -> None:
+    view = memoryview(b"\0" * HEADER_BYTES + payload)
+    assert records_fit(view, attributes, count) is fits
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.sampled_from(Compression))
+def test_records_that_are_there_fit(values: list[bytes], compression: Compression) -> None:
+    records = [Record(None, value, at) for at, value in enumerate(values)]
+    batch = build_batch(records, compression=compression)
+    assert records_fit(memoryview(batch), int(compression), len(records))

@@ -1,7 +1,7 @@
 """Batches whose header and checksum are right and whose records are none: taken, as bytes, and nothing here falls over.
 
-Records are not looked into when they come (that would be work per record). So everything that does look into them later
-has to live with what it finds: search by time, cleaning, a restart, readers of committed data.
+Only the first record is looked at when they come, or the codec's first bytes (more would be work per record). So
+everything that does look into them later has to live with what it finds: search by time, cleaning, a restart.
 """
 
 import asyncio
@@ -30,20 +30,22 @@ def keyed(*values: bytes) -> bytearray:
     return build_batch([Record(key=b"k", value=value, timestamp_ms=NOW_MS) for value in values])
 
 
-def garbled(batch: bytearray, *, attributes: int = 0) -> bytearray:
-    """The batch with other bytes for its records."""
-    batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
+def garbled(batch: bytearray, kept: int, *, attributes: int = 0) -> bytearray:
+    """The batch with other bytes for its records, but for the first few."""
+    begin = HEADER_BYTES + kept
+    batch[begin:] = b"\xff" * (len(batch) - begin)
     batch[22] = attributes
     seal(batch)
     return batch
 
 
+FIRST_RECORD_BYTES = 10
 GARBAGE = {
-    "uncompressed": lambda: garbled(batch_of(b"abc", b"def")),
-    "gzip that is none": lambda: garbled(batch_of(b"abc", b"def"), attributes=Compression.GZIP),
-    "snappy that is none": lambda: garbled(batch_of(b"abc", b"def"), attributes=Compression.SNAPPY),
-    "lz4 that is none": lambda: garbled(batch_of(b"abc", b"def"), attributes=Compression.LZ4),
-    "zstd that is none": lambda: garbled(batch_of(b"abc", b"def"), attributes=Compression.ZSTD),
+    "uncompressed": lambda: garbled(batch_of(b"abc", b"def"), FIRST_RECORD_BYTES),
+    "gzip": lambda: garbled(batch_of(b"abc", b"def", compression=Compression.GZIP), 4, attributes=Compression.GZIP),
+    "snappy": lambda: garbled(batch_of(b"abc", b"def"), 0, attributes=Compression.SNAPPY),
+    "lz4": lambda: garbled(batch_of(b"abc", b"def", compression=Compression.LZ4), 4, attributes=Compression.LZ4),
+    "zstd": lambda: garbled(batch_of(b"abc", b"def", compression=Compression.ZSTD), 4, attributes=Compression.ZSTD),
 }
 
 

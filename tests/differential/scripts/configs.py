@@ -99,6 +99,13 @@ def alter_configs(script: Script) -> None:
     change("invalid topic", ("retention.ms", SET, "1"), topic="ac/x")
     change("topic without name", ("retention.ms", SET, "1"), topic="")
     change("unknown type", ("retention.ms", SET, "1"), kind=77)
+    for name, broker in (("a broker", "1"), ("all brokers", "")):
+        size = ("message.max.bytes", SET, "2000000")
+        change(f"the config of {name}", size, topic=broker, kind=BROKER, validate_only=True)
+    for name, broker in (("another broker", "99"), ("no number", "x")):
+        size = ("message.max.bytes", SET, "2000000")
+        change(f"the config of {name}", size, topic=broker, kind=BROKER, validate_only=True)
+    change("an unknown config of a broker", ("no.such.config", SET, "1"), topic="1", kind=BROKER, validate_only=True)
     change("lags that contradict", ("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8"))
     twice = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="ac-topic", configs=())
     script.call("a topic twice", incremental.IncrementalAlterConfigsRequest(resources=[twice, twice]), 1)

@@ -188,7 +188,7 @@ def list_offsets(script: Script) -> None:
         -7: "unknown special",
     }
     for special, name in names.items():
-        ask(name, special, 1 if special >= -2 else 7, 4, 7, 8, 9, 10, 11)
+        ask(name, special, *((1, 3) if special >= -2 else ()), 4, 6, 7, 8, 9, 10, 11)
         ask(f"{name} of an empty topic", special, 7, 11, topic="lo-empty")
     for timestamp in (0, TIME_MS - 1, TIME_MS, TIME_MS + 5, TIME_MS + 10, TIME_MS + 21, TIME_MS + 45, TIME_MS + 50):
         ask(f"at {timestamp - TIME_MS if timestamp else 0}", timestamp, 1, 5, 9)

@@ -98,7 +98,7 @@ def group_life(script: Script) -> None:
     script.call("sync with another protocol", _sync(group, joined.generation_id, member, protocol_name="other"), 5)
     script.call("sync with another type", _sync(group, joined.generation_id, member, protocol_type="connect"), 5)
     script.call("sync", _sync(group, joined.generation_id, member, member), 3)
-    script.call("sync again", _sync(group, joined.generation_id, member), 0, 3, 5)
+    script.call("sync again", _sync(group, joined.generation_id, member), 0, 3, 4, 5)
     for version in range(5):
         script.call("heartbeat", _beat(group, joined.generation_id, member), version)
     script.call("heartbeat of an old generation", _beat(group, joined.generation_id - 1, member), 0, 3)

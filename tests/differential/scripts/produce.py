@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
+from protocol.batch import seal
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -46,6 +47,13 @@ def _patched(batch: bytearray, position: int, layout: str, value: int, *, reseal
     struct.pack_into(layout, changed, position, value)
     if reseal:
         struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
+    return changed
+
+
+def _garbled(batch: bytearray, position: int) -> bytearray:
+    changed = bytearray(batch)
+    changed[position:] = b"\xff" * (len(batch) - position)
+    seal(changed)
     return changed
 
 
@@ -153,6 +161,8 @@ def produce_bad(script: Script) -> None:
         "count and delta too small": _patched(_patched(good, 57, ">i", 1), 23, ">i", 0),
         "gzip without gzip": _patched(good, 21, ">h", 1),
         "zstd without zstd": _patched(good, 21, ">h", 4),
+        "garbage behind the first record": _garbled(batch_of(b"first", b"second"), 61 + 12),
+        "garbage behind gzip's head": _garbled(batch_of(b"first", compression=Compression.GZIP), 61 + 10),
         "log append time bit": _patched(good, 21, ">h", 0x8),
     }
     for what, data in inside.items():

@@ -127,7 +127,7 @@ def transaction_life(script: Script) -> None:
     script.call("producers", producers, 0)
     script.call("commit", _end("tl", producer, committed=True), 3)
     _ended(script, "tl")
-    script.call("commit again", _end("tl", producer, committed=True), 3)
+    script.call("commit again", _end("tl", producer, committed=True), 1, 2, 3)
     script.call("abort what is committed", _end("tl", producer, committed=False), 3)
     _read(script, "committed", "tl-a")
     script.call("add for the next", _add("tl", producer, ("tl-a", [0])), 3)
@@ -294,7 +294,7 @@ def transaction_offsets(script: Script) -> None:
     add("add", "to-group", 0, 1, 2, 3, 4)
     add("add for a group without name", "", 3)
     add("add of an unknown producer", "to-group", 3, who=(1 << 40, 0))
-    for version in range(4):
+    for version in range(5):
         commit("commit", 10 + version, version)
     commit("to an unknown topic", 1, 3, topic="to-x")
     commit("to an unknown partition", 1, 3, index=9)
