@@ -20,6 +20,7 @@ from broker.groups.entry import GroupEntry, is_unused, speaks_new_protocol, unus
 from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogWriter, WriteDone
 from broker.groups.member import NEVER_MS
 from broker.groups.migration import downgraded, upgraded
+from broker.groups.offset_writer import OffsetWriter
 from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
 from broker.groups.records import (
     group_record,
@@ -48,6 +49,7 @@ class GroupShard:
         session_timeout_ms: SessionTimeout | None = None,
     ) -> None:
         self.writer = writer
+        self._offsets = OffsetWriter(writer)
         self.loaded = False
         self.broken = False
         """The log cannot be read; its groups stay unavailable, and nothing is written over it."""
@@ -303,15 +305,10 @@ class GroupShard:
         if not offsets:
             done(ErrorCode.NONE)
             return
-        records = [offset_record(group_id, key, committed) for key, committed in offsets]
-        if producer is not None:
-            if self.writer.write_transactional(records, producer, done):
-                note_open(self._open, producer, group_id)
-                for key, committed in offsets:
-                    entry.offsets.put_transactional(producer.producer_id, key, committed)
-            return
-        order = entry.offsets.begin(key for key, _ in offsets)
-        self.writer.write(records, partial(self._committed, entry, offsets, order, done))
+        if producer is None:
+            self._offsets.commit(group_id, entry.offsets, offsets, done)
+        elif self._offsets.commit_in(producer, group_id, entry.offsets, offsets, done):
+            note_open(self._open, producer, group_id)
 
     def _check_commit(
         self,
@@ -335,21 +332,6 @@ class GroupShard:
         )
         self._arm(entry)
         return error
-
-    def _committed(
-        self,
-        entry: GroupEntry,
-        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
-        order: int,
-        done: WriteDone,
-        error: ErrorCode,
-    ) -> None:
-        entry.offsets.end(key for key, _ in offsets)
-        if not error:
-            for key, committed in offsets:
-                entry.offsets.put(*key, committed)
-                entry.offsets.supersede(key, order)
-        done(error)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """A transaction's marker is durable in the log: its offsets hold now, or never."""
@@ -380,39 +362,15 @@ class GroupShard:
         ]
         known = entry.offsets.known()
         gone = [key for key, error in zip(keys, errors, strict=True) if not error and key in known]
-        self._drop_offsets(entry, gone, done)
+        self._offsets.drop(group_id, entry.offsets, gone, done)
         return errors
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Drop the offsets of deleted topics: one created later under the same name starts afresh."""
         deleted = frozenset(topics)
-        for entry in self._entries.values():
-            self._drop_offsets(entry, [key for key in entry.offsets.known() if key.topic in deleted])
-
-    def _drop_offsets(self, entry: GroupEntry, keys: Sequence[TopicPartition], done: WriteDone | None = None) -> None:
-        if not keys:
-            if done is not None:
-                done(ErrorCode.NONE)
-            return
-        order = entry.offsets.begin(keys)
-        records = [offset_record(entry.group.group_id, key, None) for key in keys]
-        self.writer.write(records, partial(self._dropped, entry, keys, order, done))
-
-    def _dropped(
-        self,
-        entry: GroupEntry,
-        keys: Sequence[TopicPartition],
-        order: int,
-        done: WriteDone | None,
-        error: ErrorCode,
-    ) -> None:
-        entry.offsets.end(keys)
-        if not error:
-            for key in keys:
-                entry.offsets.remove(*key)
-                entry.offsets.supersede(key, order)
-        if done is not None:
-            done(error)
+        for group_id, entry in self._entries.items():
+            gone = [key for key in entry.offsets.known() if key.topic in deleted]
+            self._offsets.drop(group_id, entry.offsets, gone)
 
     # -- Groups ------------------------------------------------------------------------------------------------------
 
@@ -457,7 +415,7 @@ class GroupShard:
         if is_unused(entry) and entry.offsets.known() == set(expired):
             self._delete(entry)
         else:
-            self._drop_offsets(entry, expired)
+            self._offsets.drop(group_id, entry.offsets, expired)
 
     def group_ids(self) -> list[str]:
         """Return the ids of all groups."""
