@@ -4,6 +4,7 @@
     GET  /status         the node's state as JSON
     POST /compact        compact everything there is; answers, when it is done, with a summary as JSON
     GET  /compact/plan   what that would do, as JSON
+    /topics/...          whole topics: see `broker.admin_topics`
 
 One request per connection, no authentication: it listens on loopback unless told otherwise.
 """
@@ -12,7 +13,9 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
 
+from broker.admin_topics import Answer, Query, TopicRoutes
 from broker.metrics import prometheus_text, status
 from s3stream.errors import StorageError
 
@@ -21,10 +24,14 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 10
 REQUEST_BYTES_MAX = 8 << 10
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
-
-Answer = tuple[int, str, str]
-"""Status, content type, body."""
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    409: "Conflict",
+    500: "Internal Server Error",
+}
 
 
 class AdminServer:
@@ -36,11 +43,12 @@ class AdminServer:
         self._requests: set[asyncio.Task[object]] = set()
         self.address = ""
         """`host:port` once started."""
-        self._routes: Mapping[str, tuple[str, Callable[[], Awaitable[Answer]]]] = {
+        self._routes: Mapping[str, tuple[str, Callable[[Query], Awaitable[Answer]]]] = {
             "/metrics": ("GET", self._metrics),
             "/status": ("GET", self._status),
             "/compact": ("POST", self._compact),
             "/compact/plan": ("GET", self._compaction_plan),
+            **TopicRoutes(running.moves).routes,
         }
 
     async def start(self) -> None:
@@ -89,28 +97,29 @@ class AdminServer:
         request = head.split("\r\n", 1)[0].split(" ")
         if len(request) != 3:
             return 400, "text/plain", "not a request\n"
-        method, path = request[0], request[1].split("?", 1)[0]
+        method, target = request[0], urlsplit(request[1])
+        path = target.path
         route = self._routes.get(path)
         if route is None:
             return 404, "text/plain", f"known paths: {', '.join(self._routes)}\n"
         if method != route[0]:
             return 405, "text/plain", f"{path} takes {route[0]}\n"
-        return await route[1]()
+        return await route[1](dict(parse_qsl(target.query)))
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self, _: Query) -> Answer:
         return 200, "text/plain; version=0.0.4", prometheus_text(self._running)
 
-    async def _status(self) -> Answer:
+    async def _status(self, _: Query) -> Answer:
         return 200, "application/json", json.dumps(await status(self._running), indent=2) + "\n"
 
-    async def _compact(self) -> Answer:
+    async def _compact(self, _: Query) -> Answer:
         try:
             summary = await self._running.compaction.run_once()
         except StorageError as error:
             return 500, "text/plain", f"{error}\n"
         return 200, "application/json", json.dumps(summary.as_json(), indent=2) + "\n"
 
-    async def _compaction_plan(self) -> Answer:
+    async def _compaction_plan(self, _: Query) -> Answer:
         try:
             plan = await self._running.compaction.plan()
         except StorageError as error:

@@ -341,8 +341,8 @@ _TOPIC_DEFS = (
         "retention.bytes",
         _L,
         "-1",
-        "How many bytes of a partition are kept; -1: no limit. Whole blocks of batches (about 512 KiB) go, from the start "
-        "on, as long as what stays is not below the limit; what is not in objects yet counts, and stays.",
+        "How many bytes of a partition are kept; -1: no limit. Whole blocks of batches (about 512 KiB) go, from the "
+        "start on, as long as what stays is not below the limit; what is not in objects yet counts, and stays.",
         broker="log.retention.bytes",
         setting=("topic", "retention_bytes"),
     ),
@@ -372,8 +372,8 @@ _TOPIC_DEFS = (
         "storage.policy",
         _S,
         "local",
-        "Name of the object store that this topic's data goes to: `local` or `s3`, as the node's settings `objects` say, "
-        "or one of its `stores`. What is in objects already stays where it is until compaction rewrites it.",
+        "Name of the object store that this topic's data goes to: `local` or `s3`, as the node's settings `objects` "
+        "say, or one of its `stores`. What is in objects already stays where it is until compaction rewrites it.",
         broker="log.storage.policy",
         setting=("objects", "store"),
     ),
@@ -504,6 +504,7 @@ _BROKER_SETTINGS = (
     ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
     ("group.consumer.max.heartbeat.interval.ms", _I, "15000", ("group", "consumer_heartbeat_interval_max_ms")),
     ("group.consumer.max.session.timeout.ms", _I, "60000", ("group", "consumer_session_timeout_max_ms")),
+    ("group.consumer.migration.policy", _S, "bidirectional", ("group", "consumer_migration_policy")),
     ("group.consumer.min.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_min_ms")),
     ("group.consumer.min.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_min_ms")),
     ("group.consumer.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_ms")),

@@ -1,11 +1,15 @@
-"""Drops records that are older than their topic's `retention.ms`: moves the start of the log forward.
+"""Drops records that their topic keeps no longer, by age or by size: moves the start of the log forward.
 
-Batches go in the order of offsets, up to the first one that has a record young enough, so that what stays is without
-gaps; an old batch behind a young one waits for it. Kafka drops whole segment files and so a little later.
+By age (`retention.ms`), batches go in the order of offsets, up to the first one that has a record young enough, so that
+what stays is without gaps; an old batch behind a young one waits for it. By size (`retention.bytes`), blocks of batches
+go as long as what stays is not below the limit. Kafka does both with whole segment files, and so drops a little later;
+like there, the limit is one of each partition, and what was written last stays whatever the limit says: in Kafka the
+active segment, here what is not in objects yet.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import structlog
 
@@ -14,6 +18,9 @@ from s3stream.errors import StorageError
 
 log = structlog.get_logger("retention")
 
+PARTITIONS_IN_FLIGHT: Final = 8
+"""Looked over at the same time: a look may wait for the catalog and for an object's index."""
+
 
 async def keep_enforcing(
     partitions: Callable[[], Iterable[Partition]], now_ms: Callable[[], int], interval_ms: int
@@ -21,24 +28,37 @@ async def keep_enforcing(
     """Look every partition over, again and again, until cancelled."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
-        for partition in list(partitions()):
+        await enforce_all(partitions(), now_ms)
+
+
+async def enforce_all(partitions: Iterable[Partition], now_ms: Callable[[], int]) -> None:
+    """Look every partition over once, a few at a time. What cannot be dropped stays for the next time."""
+    left = iter(list(partitions))
+
+    async def work() -> None:
+        for partition in left:
             try:
                 await enforce(partition, now_ms())
             except StorageError as error:
                 log.warning("old records stay for now", partition=str(partition), reason=str(error))
 
+    async with asyncio.TaskGroup() as group:
+        for _ in range(PARTITIONS_IN_FLIGHT):
+            group.create_task(work())
+
 
 async def enforce(partition: Partition, now_ms: int) -> int:
-    """Drop what is too old; returns how many offsets. Raises StorageError."""
-    config = partition.config
-    if config.retention_ms < 0 or not config.deletable:
-        return 0
-    stream = partition.stream
+    """Drop what is too old or too much; returns how many offsets. Raises StorageError."""
+    config, stream = partition.config, partition.stream
     start, end = stream.start_offset, stream.confirmed_offset
-    if start == end:
+    if start == end or not config.deletable:
         return 0
-    kept = await stream.offset_for_time(now_ms - config.retention_ms)
-    new_start = end if kept is None else min(kept.base_offset, end)
+    new_start = start
+    if config.retention_ms >= 0:
+        kept = await stream.offset_for_time(now_ms - config.retention_ms)
+        new_start = end if kept is None else min(kept.base_offset, end)
+    if config.retention_bytes >= 0:
+        new_start = max(new_start, await stream.offset_for_size(config.retention_bytes))
     if new_start <= start:
         return 0
     await stream.trim(new_start)

@@ -1,12 +1,14 @@
 """The topics this node knows and the partitions it leads: loaded at start, changed by admin requests.
 
 A topic appears here only when its streams are open, so that whoever finds it can use it, and Metadata never names a
-leader that cannot serve. Changes run one at a time; the catalog decides, this map follows.
+leader that cannot serve. Changes run one at a time; the catalog decides, this map follows. A topic whose deletion was
+asked for and not answered is neither here nor gone: `settle` asks the catalog again.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from broker.configs import TopicConfig, parse_topic_config
@@ -16,7 +18,7 @@ from broker.stores import store_names
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.interface import Catalog, TopicInfo
 from s3stream.engine import S3Stream
-from s3stream.errors import AlreadyExists, CatalogError, NotFound, StorageError
+from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError, StorageStopped
 from s3stream.stream import Stream
 
 NAME_LENGTH_MAX = 249
@@ -43,6 +45,15 @@ class Topic:
     def topic_id(self) -> bytes:
         """Its uuid, 16 bytes."""
         return self.info.topic_id
+
+    @property
+    def streams(self) -> Sequence[Stream]:
+        """Streams of the partitions this node leads."""
+        return [partition.stream for partition in self.partitions if partition is not None]
+
+
+class TopicLeaving(StorageStopped):
+    """The topic is on its way out of the cluster and takes no appends."""
 
 
 def check_topic_name(name: str) -> None:
@@ -81,6 +92,8 @@ class TopicManager:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._collisions: dict[str, str] = {}
+        self._leaving: dict[bytes, Topic] = {}
+        """By id: the catalog was asked to let go of them, and its answer was lost."""
         self._changes = asyncio.Lock()
         self.version = 0
         """Goes up whenever a topic appears, goes, or gets more partitions."""
@@ -152,6 +165,13 @@ class TopicManager:
 
     # changes
 
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """One change at a time, and none before it is known what became of those before. Raises CatalogError."""
+        async with self._changes:
+            await self._settle()
+            yield
+
     async def load(self) -> None:
         """Open everything this node leads. Once, at the start."""
         topics = await self._catalog.list_topics()
@@ -164,7 +184,7 @@ class TopicManager:
         ]
         streams = await self._storage.open_streams([stream_id for _, _, stream_id in mine])
         for info in topics:
-            self._add(self._new_topic(info))
+            self.add(self._new_topic(info))
         for (info, index, _), stream in zip(mine, streams, strict=True):
             topic = self._by_name[info.name]
             topic.partitions[index] = self._new_partition(topic, index, stream)
@@ -182,7 +202,7 @@ class TopicManager:
 
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
         """Create a topic and open it. Raises KafkaError."""
-        async with self._changes:
+        async with self.changing():
             self.check_new_name(name)
             self.check_room(partitions)
             try:
@@ -195,12 +215,9 @@ class TopicManager:
                     internal=internal,
                 )
             except AlreadyExists:
-                await self._adopt(name)
+                await self.adopt(name)
                 raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from None
-            topic = self._new_topic(info)
-            await self._open(topic, range(partitions))
-            self._add(topic)
-            return topic
+            return await self.open_new(info)
 
     async def ensure(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
         """The topic, created if it is not there yet."""
@@ -217,7 +234,7 @@ class TopicManager:
 
     async def grow(self, name: str, total: int) -> Topic:
         """Add partitions until there are `total`. Raises KafkaError."""
-        async with self._changes:
+        async with self.changing():
             topic = self._by_name.get(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -238,7 +255,7 @@ class TopicManager:
 
     async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
         """Change a topic's own configs; they hold from the next request on."""
-        async with self._changes:
+        async with self.changing():
             topic = self._by_name.get(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -251,38 +268,102 @@ class TopicManager:
             return topic
 
     async def delete(self, name: str) -> None:
-        """Delete a topic; readers that wait on it learn at once. Raises KafkaError."""
-        async with self._changes:
+        """Delete a topic; readers that wait on it learn at once. Raises KafkaError.
+
+        CatalogUnavailable leaves open whether it is deleted: asking again is right, and `settle` finds out.
+        """
+        async with self.changing():
             topic = self._by_name.get(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             now_ms = self._now_ms()
-            self._remove(topic)
-            try:
-                await self._catalog.delete_topic(
-                    name, now_ms=now_ms, delete_after_ms=now_ms + self._settings.storage.delete_delay_ms
-                )
-            except NotFound:
-                pass  # deleted behind our back: the outcome is what was asked for
-            except CatalogError:
-                self._add(topic)
-                raise
-            for partition in topic.partitions:
-                if partition is not None:
-                    partition.wake_all()
-                    await self._storage.close_stream(partition.stream, discard=True)
+            delete_after_ms = now_ms + self._settings.storage.delete_delay_ms
+            async with self.leaving(topic):
+                with suppress(NotFound):  # deleted behind our back: the outcome is what was asked for
+                    await self._catalog.delete_topic(name, now_ms=now_ms, delete_after_ms=delete_after_ms)
+
+    async def settle(self) -> Sequence[str]:
+        """Ask what became of the topics that were leaving; returns the names of those gone. Raises CatalogError."""
+        async with self._changes:
+            return await self._settle()
+
+    async def _settle(self) -> Sequence[str]:
+        if not self._leaving:
+            return ()
+        known = {info.topic_id for info in await self._catalog.list_topics()}
+        gone = []
+        for topic_id, topic in list(self._leaving.items()):
+            if topic_id in known:
+                self.add(topic)
+            else:
+                gone.append(topic.name)
+                await self.forget(topic)
+            del self._leaving[topic_id]
+        return gone
+
+    # steps of changes
+
+    def remove(self, topic: Topic) -> None:
+        """Serve it no more."""
+        del self._by_name[topic.name]
+        del self._by_id[topic.topic_id]
+        self.version += 1
+        self._collisions.pop(topic.name.replace(".", "_"), None)
+
+    def add(self, topic: Topic) -> None:
+        """Serve it, its streams being open; one that was leaving takes appends again."""
+        for stream in topic.streams:
+            if isinstance(stream.error, TopicLeaving):
+                stream.error = None
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self.version += 1
+        self._collisions[topic.name.replace(".", "_")] = topic.name
+
+    @asynccontextmanager
+    async def leaving(self, topic: Topic) -> AsyncIterator[None]:
+        """Serve the topic no more while the body has the catalog let it go; forget it then.
+
+        When the catalog refuses it is served again. When its answer is lost, or nobody waits for it any longer, the
+        topic is left to `settle`.
+        """
+        self.remove(topic)
+        self._leaving[topic.topic_id] = topic
+        try:
+            yield
+        except CatalogUnavailable:
+            raise
+        except (CatalogError, KafkaError):
+            del self._leaving[topic.topic_id]
+            self.add(topic)
+            raise
+        await self.forget(topic)
+        del self._leaving[topic.topic_id]
+
+    async def forget(self, topic: Topic) -> None:
+        """Let go of a removed topic's streams; readers that wait on it learn at once."""
+        for partition in topic.partitions:
+            if partition is not None:
+                partition.wake_all()
+                await self._storage.close_stream(partition.stream, discard=True)
+
+    async def open_new(self, info: TopicInfo) -> Topic:
+        """Open and serve a topic that the catalog has."""
+        topic = self._new_topic(info)
+        await self._open(topic, [each.index for each in info.partitions if each.leader in {self._node_id, -1}])
+        self.add(topic)
+        return topic
+
+    async def adopt(self, name: str) -> Topic | None:
+        """Open a topic that only the catalog knows: an attempt to create it got no further. None if there is none."""
+        for info in await self._catalog.list_topics():
+            if info.name == name:
+                return await self.open_new(info)
+        return None
 
     def _new_topic(self, info: TopicInfo) -> Topic:
         config = parse_topic_config(info.configs, self._settings)
         return Topic(info, config, [None] * len(info.partitions))
-
-    async def _adopt(self, name: str) -> None:
-        """Open a topic that only the catalog knows: an attempt to create it got no further."""
-        for info in await self._catalog.list_topics():
-            if info.name == name:
-                topic = self._new_topic(info)
-                await self._open(topic, [each.index for each in info.partitions if each.leader in {self._node_id, -1}])
-                self._add(topic)
 
     async def _open(self, topic: Topic, indexes: Sequence[int]) -> None:
         infos = [topic.info.partitions[index] for index in indexes]
@@ -293,15 +374,3 @@ class TopicManager:
     def _new_partition(self, topic: Topic, index: int, stream: Stream) -> Partition:
         stream.store = topic.config.store
         return Partition(topic.name, topic.topic_id, index, stream, topic.config, self._now_ms)
-
-    def _add(self, topic: Topic) -> None:
-        self._by_name[topic.name] = topic
-        self._by_id[topic.topic_id] = topic
-        self.version += 1
-        self._collisions[topic.name.replace(".", "_")] = topic.name
-
-    def _remove(self, topic: Topic) -> None:
-        del self._by_name[topic.name]
-        del self._by_id[topic.topic_id]
-        self.version += 1
-        self._collisions.pop(topic.name.replace(".", "_"), None)

@@ -7,7 +7,7 @@ import click
 
 COMMANDS = {
     "serve": "Run a node.",
-    "topic": "Create, list, describe and delete topics of a running node.",
+    "topic": "Create, list, describe, delete, detach, attach and clone topics of a running node.",
     "compact": "Compact a running node's objects now.",
     "storage": "Look at and check catalog and objects.",
     "wal": "Look at and maintain a write-ahead log.",

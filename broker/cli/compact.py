@@ -9,7 +9,7 @@ import http.client
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,6 +203,9 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
                 settings.node.node_id, settings.listener.host, settings.listener.port, now_ms=now_ms(), lease_ms=0
             )
             epoch = info.epoch
+        Console(stderr=True).print(
+            f"node {settings.node.node_id} is stopped: its storage is worked on", highlight=False
+        )
         node = CompactionNode(
             catalog=catalog,
             stores=stores,
@@ -264,7 +267,10 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         ("read", decimal(summary["bytes_read"])),
         ("written", decimal(summary["bytes_written"])),
         ("copied by the store", decimal(summary["bytes_copied"])),
-        ("cleaned by key", f"{summary['streams_cleaned']:,} streams, {summary['records_removed']:,} records removed"),
+        (
+            "cleaned by key",
+            f"{counted(summary['streams_cleaned'], 'stream')}, {counted(summary['records_removed'], 'record')} removed",
+        ),
         ("write amplification", f"{summary['write_amplification']:.2f}"),
         ("store calls", calls or "none"),
         ("iterations, commits", f"{summary['iterations']:,}, {summary['commits']:,}"),
@@ -278,29 +284,43 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
 
 def print_plan(plan: Mapping[str, Any], console: Console) -> None:
     """What a run would do."""
-    if not plan["stream_sets"] and not plan["stream_objects"]:
+    if not any(plan.values()):
         console.print("nothing to do")
         return
     for sets in plan["stream_sets"]:
         console.print(
-            f"store {sets['store']}: {len(sets['inputs'])} stream set objects with {sets['streams']:,} streams in "
-            f"{sets['blocks']:,} live blocks ({decimal(sets['live_bytes'])}; {decimal(sets['dead_bytes'])} expired) "
-            f"become {sets['stream_set_objects']} stream set object and {sets['stream_objects']:,} stream objects",
+            f"store {sets['store']}: {counted(len(sets['inputs']), 'stream set object')} with "
+            f"{counted(sets['streams'], 'stream')} in {counted(sets['blocks'], 'live block')} "
+            f"({decimal(sets['live_bytes'])}; {decimal(sets['dead_bytes'])} expired) become "
+            f"{counted(sets['stream_set_objects'], 'stream set object')} and "
+            f"{counted(sets['stream_objects'], 'stream object')}",
             highlight=False,
         )
         table = Table("iteration", "bytes", "reads", "outputs", box=None, header_style="bold")
         for number, each in enumerate(sets["iterations"], 1):
             table.add_row(str(number), decimal(each["size_bytes"]), str(each["reads"]), str(each["outputs"]))
         console.print(table)
-    if plan["stream_objects"]:
-        table = Table("stream", "first", "end", "objects", "bytes", box=None, header_style="bold")
-        table.title, table.title_justify = "Stream objects to join", "left"
-        for group in plan["stream_objects"]:
-            table.add_row(
-                str(group["stream_id"]),
-                f"{group['start_offset']:,}",
-                f"{group['end_offset']:,}",
-                str(len(group["objects"])),
-                decimal(group["size_bytes"]),
-            )
-        console.print(table)
+    print_streams("Stream objects to join", plan["stream_objects"], console)
+    print_streams("Streams to clean by key", plan["cleanings"], console)
+
+
+def print_streams(title: str, rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Streams of which objects are rewritten."""
+    if not rows:
+        return
+    table = Table("stream", "first", "end", "objects", "bytes", box=None, header_style="bold")
+    table.title, table.title_justify = title, "left"
+    for row in rows:
+        table.add_row(
+            str(row["stream_id"]),
+            f"{row['start_offset']:,}",
+            f"{row['end_offset']:,}",
+            f"{len(row['objects']):,}",
+            decimal(row["size_bytes"]),
+        )
+    console.print(table)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

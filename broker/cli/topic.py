@@ -1,4 +1,7 @@
-"""`anabranch topic ...`: create, list, describe and delete topics of a running node, as any Kafka client could."""
+"""`anabranch topic ...`: topics of a running node.
+
+Create, list, describe and delete are done as any Kafka client could; for what Kafka has no requests, see `topic_moves`.
+"""
 
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
@@ -9,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from broker.cli.client import Connection, connect, describe_topics, error_text
+from broker.cli.topic_moves import attach, clone, detach, detached
 from protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -49,7 +53,11 @@ bootstrap_option = click.option(
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics of a running node."""
+    """Create, list, describe, delete, detach, attach and clone topics of a running node."""
+
+
+for command in (detach, attach, clone, detached):
+    topic.add_command(command)
 
 
 @topic.command()
