@@ -69,6 +69,8 @@ class CompactionPlan:
 
     sets: Sequence[SetPlan]
     groups: Sequence[StreamGroup]
+    cleanings: Sequence[CleanPlan] = ()
+    """By key, of what is in stream objects now."""
 
     def as_json(self, node: CompactionNode) -> dict[str, Any]:
         """For HTTP and `--plan`."""
@@ -83,6 +85,17 @@ class CompactionPlan:
                     "size_bytes": sum(each.object.size_bytes for each in group.objects),
                 }
                 for group in self.groups
+            ],
+            "cleanings": [
+                {
+                    "stream_id": plan.stream_id,
+                    "objects": [each.object.object_id for each in plan.objects],
+                    "start_offset": plan.objects[0].range.start_offset,
+                    "dirty_offset": plan.dirty_start,
+                    "end_offset": plan.objects[-1].range.end_offset,
+                    "size_bytes": sum(each.object.size_bytes for each in plan.objects),
+                }
+                for plan in self.cleanings
             ],
         }
 
@@ -166,7 +179,10 @@ class CompactionService:
             except BadInput as error:
                 self._leave_alone(error)
             else:
-                return CompactionPlan(sets, await plan_streams(self._node, full=True))
+                groups = await plan_streams(self._node, full=True)
+                cleaning = self._node.cleaning
+                cleanings = await plan_cleanings(self._node, cleaning, full=True) if cleaning is not None else []
+                return CompactionPlan(sets, groups, cleanings)
 
     async def _wait(self) -> None:
         settings = self._node.settings

@@ -4,6 +4,7 @@ import asyncio
 import os
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,8 @@ from s3stream.model import ObjectKind
 from tests.compaction.cluster import HOUR_MS, Cluster, cluster
 from tests.compaction.test_run import every_object_is_accounted_for
 
-EXAMPLES = int(os.environ.get("ANABRANCH_PROPERTY_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("ANABRANCH_PROPERTY_EXAMPLES", "100"))
+FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 KIB = 1024
 STREAMS = 4
 
@@ -67,7 +69,7 @@ async def compact(made: Cluster, service: CompactionService, *, full: bool) -> N
 
 
 async def history(chosen: list[tuple[str, object]], config: CompactionSettings) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=FAST_FOLDER) as folder:
         async with cluster(f"sqlite:///{folder}/catalog.db") as made:
             ids = list(await made.start(STREAMS))
             node = replace(made.node(config), sleep=lambda _: asyncio.sleep(0))

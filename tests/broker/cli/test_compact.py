@@ -65,6 +65,7 @@ def test_a_running_node_then_a_stopped_one(tmp_path: Path) -> None:
         planned = run("--admin", node.admin, "--plan")
         assert planned.exit_code == 0, planned.output
         assert "become 1 stream set object and 0 stream objects" in planned.output
+        assert "is stopped" not in planned.output
         done = run("--admin", node.admin, "--json")
         assert done.exit_code == 0, done.output
         summary = json.loads(done.output)
@@ -80,6 +81,7 @@ def test_a_running_node_then_a_stopped_one(tmp_path: Path) -> None:
     planned = run("--data-dir", str(data_dir), "--plan")
     assert planned.exit_code == 0, planned.output
     assert "stream set objects with 3 streams" in planned.output
+    assert "node 1 is stopped: its storage is worked on" in planned.output
     assert asyncio.run(objects(data_dir)) == before
     done = run("--data-dir", str(data_dir))
     assert done.exit_code == 0, done.output
