@@ -30,7 +30,7 @@ def log_dir(node: Node) -> str:
 async def handle(node: Node, request: DescribeLogDirsRequest, context: Exchange) -> DescribeLogDirsResponse:
     """Describe the partitions asked for that this node leads; null asks for all."""
     del context
-    partitions = [partition for partition in node.topics.led_partitions() if _is_wanted(request, partition)]
+    partitions = _wanted(node, request)
     try:
         committed = await node.catalog.stream_sizes([partition.stream.stream_id for partition in partitions])
     except StorageError:
@@ -53,10 +53,19 @@ async def handle(node: Node, request: DescribeLogDirsRequest, context: Exchange)
     return DescribeLogDirsResponse(results=(result,))
 
 
-def _is_wanted(request: DescribeLogDirsRequest, partition: Partition) -> bool:
-    return request.topics is None or any(
-        topic.topic == partition.topic and partition.index in topic.partitions for topic in request.topics
-    )
+def _wanted(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
+    if request.topics is None:
+        return list(node.topics.led_partitions())
+    indexes: dict[str, set[int]] = {}
+    for wanted in request.topics:
+        indexes.setdefault(wanted.topic, set()).update(wanted.partitions)
+    found = [topic for name in indexes if (topic := node.topics.get(name)) is not None]
+    return [
+        partition
+        for topic in found
+        for partition in topic.partitions
+        if partition is not None and partition.index in indexes[topic.name]
+    ]
 
 
 def _room(node: Node) -> tuple[int, int]:

@@ -1,5 +1,10 @@
 """ListTransactions: the transactional ids coordinated here, by state, producer id, age and pattern if asked."""
 
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
 from broker.groups.consumer_regex import TextPattern
 from broker.net.connection import Exchange
 from broker.node import Node
@@ -11,14 +16,20 @@ from protocol.messages.list_transactions import ListTransactionsRequest, ListTra
 KEY = list_transactions.KEY
 
 
-def handle(node: Node, request: ListTransactionsRequest, context: Exchange) -> ListTransactionsResponse:  # noqa: ARG001 - every handler's signature
-    """Answer at once. States nobody knows are named in the answer; if there are no others, nothing matches."""
+MATCHED_AT_ONCE = 500
+"""Ids that a pattern is held against before others get their turn: a few ms."""
+
+
+def handle(
+    node: Node, request: ListTransactionsRequest, context: Exchange
+) -> ListTransactionsResponse | Coroutine[Any, Any, ListTransactionsResponse]:
+    """Answer at once, but for a pattern. States nobody knows are named; if there are no others, nothing matches."""
+    del context
     unknown = [label for label in request.state_filters if label not in BY_LABEL]
     states = {BY_LABEL[label] for label in request.state_filters if label in BY_LABEL}
     producer_ids = set(request.producer_id_filters)
     now_ms = node.now_ms()
     try:
-        # Patterns are strangers' and matched here, on the loop: in linear time, by the engine that topics' have.
         pattern = TextPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         found = [
             TransactionState(
@@ -29,9 +40,20 @@ def handle(node: Node, request: ListTransactionsRequest, context: Exchange) -> L
             for state in node.transactions.transactions()
             if (not request.state_filters or state.status in states)
             and (not producer_ids or state.producer_id in producer_ids)
-            and (pattern is None or pattern.matches(state.transactional_id))
             and (request.duration_filter < 0 or now_ms - state.start_ms > request.duration_filter)
         ]
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
-    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
+    answer = ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
+    return answer if pattern is None else _matching(answer, pattern)
+
+
+async def _matching(answer: ListTransactionsResponse, pattern: TextPattern) -> ListTransactionsResponse:
+    """What of an answer matches. The pattern is a stranger's: its engine is linear, and others are served meanwhile."""
+    found = []
+    for at, state in enumerate(answer.transaction_states, 1):
+        if pattern.matches(state.transactional_id):
+            found.append(state)
+        if at % MATCHED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return replace(answer, transaction_states=found)

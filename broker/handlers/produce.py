@@ -284,7 +284,7 @@ class _Call:
 
 
 def _last_of_each(work: list[_Item]) -> list[_Item]:
-    """As in Kafka: of a partition that a request has more than once, the last batch counts, at the first one's place."""
+    """As in Kafka: of a partition that a request has twice, the last batch counts, at the place of the first."""
     if len(work) == 1:
         return work
     found = {(topic.name, topic.topic_id, data.index): (topic, data) for topic, data in work}

@@ -2,7 +2,7 @@
 
 Numbers only: gauges and sums, with their attributes. Histograms and summaries, which no Kafka client sends, are passed
 over, as are unknown fields. The input comes from strangers: nesting is what the format has and no deeper, and reading
-stops after `points_max` points.
+stops at limits of points and of fields.
 
 Source: opentelemetry/proto/metrics/v1/metrics.proto and the encoding of protocol buffers.
 """
@@ -18,6 +18,8 @@ _DOUBLE: Final = Struct("<d")
 _SIGNED: Final = Struct("<q")
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10
+FIELDS_MAX: Final = 50_000
+"""Some 40 ms of work."""
 DELTA: Final = 1
 """AGGREGATION_TEMPORALITY_DELTA: a sum since the last push, not since the client's start."""
 
@@ -43,113 +45,127 @@ class Points:
 
     points: list[Point]
     dropped: int
-    """Metrics of kinds that are not read, and points beyond the limit."""
+    """Metrics of kinds that are not read, and one if a limit has ended the reading."""
 
 
-def parse_metrics(data: Buffer, *, points_max: int) -> Points:
-    """The points of a `MetricsData`. Raises OtlpError."""
-    points: list[Point] = []
-    dropped = 0
-    for resource in _messages(memoryview(data), 1):
-        for scope in _messages(resource, 2):
-            for metric in _messages(scope, 2):
-                for point in _metric(metric):
-                    if point is None or len(points) >= points_max:
-                        dropped += 1
-                    else:
-                        points.append(point)
-    return Points(points, dropped)
+def parse_metrics(data: Buffer, *, points_max: int, fields_max: int = FIELDS_MAX) -> Points:
+    """The points of a `MetricsData`, as many as the limits allow. Raises OtlpError."""
+    reader = _Reader(points_max, fields_max)
+    try:
+        reader.read(memoryview(data))
+    except _EnoughError:
+        reader.dropped += 1
+    return Points(reader.points, reader.dropped)
 
 
-def _metric(metric: memoryview) -> Iterator[Point | None]:
-    name, kind, body = "", 0, memoryview(b"")
-    for number, wire_type, value in _fields(metric):
-        if number == 1:
-            name = _text(wire_type, value)
-        elif number in {5, 7, 9, 10, 11}:
-            kind, body = number, _bytes(wire_type, value)
-    if kind not in {5, 7}:
-        if kind:
-            yield None
-        return
-    is_sum = kind == 7
-    is_monotonic, temporality = False, 0
-    for number, wire_type, value in _fields(body):
-        if is_sum and wire_type == _VARINT:
-            if number == 2:
-                temporality = _number(value)
-            elif number == 3:
-                is_monotonic = bool(value)
-    for point in _messages(body, 1):
-        read, attributes = _point(point)
-        # A sum that may fall is a gauge to whoever reads it.
-        yield Point(name, read, is_sum and is_monotonic, is_sum and temporality == DELTA, attributes)
+class _EnoughError(Exception):
+    """No more is read."""
 
 
-def _point(point: memoryview) -> tuple[float, dict[str, str]]:
-    read = 0.0
-    attributes: dict[str, str] = {}
-    for number, wire_type, value in _fields(point):
-        if number == 4 and wire_type == _FIXED64:
-            (read,) = _DOUBLE.unpack(_bytes(_BYTES, value))
-        elif number == 6 and wire_type == _FIXED64:
-            read = float(_SIGNED.unpack(_bytes(_BYTES, value))[0])
-        elif number == 7:
-            key, text = _attribute(_bytes(wire_type, value))
-            attributes[key] = text
-    return read, attributes
+class _Reader:
+    """One message being read, with what is left of the limits."""
 
+    def __init__(self, points_max: int, fields_left: int) -> None:
+        self.points: list[Point] = []
+        self.dropped = 0
+        self._points_max = points_max
+        self._fields_left = fields_left
 
-def _attribute(data: memoryview) -> tuple[str, str]:
-    key, text = "", ""
-    for number, wire_type, value in _fields(data):
-        if number == 1:
-            key = _text(wire_type, value)
-        elif number == 2:
-            for kind, inner_type, inner in _fields(_bytes(wire_type, value)):
-                if kind == 1:
-                    text = _text(inner_type, inner)
-                elif kind == 2:
-                    text = "true" if inner else "false"
-                elif kind == 3:
-                    number_value = _number(inner)
-                    text = str(number_value - (1 << 64) if number_value >= 1 << 63 else number_value)
-                elif kind == 4:
-                    text = str(_DOUBLE.unpack(_bytes(_BYTES, inner))[0])
-    return key, text
+    def read(self, data: memoryview) -> None:
+        for resource in self._messages(data, 1):
+            for scope in self._messages(resource, 2):
+                for metric in self._messages(scope, 2):
+                    self._metric(metric)
 
+    def _metric(self, metric: memoryview) -> None:
+        name, kind, body = "", 0, memoryview(b"")
+        for number, wire_type, value in self._fields(metric):
+            if number == 1:
+                name = _text(wire_type, value)
+            elif number in {5, 7, 9, 10, 11}:
+                kind, body = number, _bytes(wire_type, value)
+        if kind not in {5, 7}:
+            self.dropped += bool(kind)
+            return
+        is_sum = kind == 7
+        is_monotonic, temporality = False, 0
+        if is_sum:
+            for number, wire_type, value in self._fields(body):
+                if wire_type == _VARINT and number == 2:
+                    temporality = _number(value)
+                elif wire_type == _VARINT and number == 3:
+                    is_monotonic = bool(value)
+        for point in self._messages(body, 1):
+            if len(self.points) >= self._points_max:
+                raise _EnoughError
+            read, attributes = self._point(point)
+            # A sum that may fall is a gauge to whoever reads it.
+            self.points.append(Point(name, read, is_sum and is_monotonic, is_sum and temporality == DELTA, attributes))
 
-def _messages(data: memoryview, number: int) -> Iterator[memoryview]:
-    """The fields of that number, which must be messages."""
-    for found, wire_type, value in _fields(data):
-        if found == number:
-            yield _bytes(wire_type, value)
+    def _point(self, point: memoryview) -> tuple[float, dict[str, str]]:
+        read = 0.0
+        attributes: dict[str, str] = {}
+        for number, wire_type, value in self._fields(point):
+            if number == 4 and wire_type == _FIXED64:
+                (read,) = _DOUBLE.unpack(_bytes(_BYTES, value))
+            elif number == 6 and wire_type == _FIXED64:
+                read = float(_SIGNED.unpack(_bytes(_BYTES, value))[0])
+            elif number == 7:
+                key, text = self._attribute(_bytes(wire_type, value))
+                attributes[key] = text
+        return read, attributes
 
+    def _attribute(self, data: memoryview) -> tuple[str, str]:
+        key, text = "", ""
+        for number, wire_type, value in self._fields(data):
+            if number == 1:
+                key = _text(wire_type, value)
+            elif number == 2:
+                for kind, inner_type, inner in self._fields(_bytes(wire_type, value)):
+                    if kind == 1:
+                        text = _text(inner_type, inner)
+                    elif kind == 2:
+                        text = "true" if inner else "false"
+                    elif kind == 3:
+                        number_value = _number(inner)
+                        text = str(number_value - (1 << 64) if number_value >= 1 << 63 else number_value)
+                    elif kind == 4:
+                        text = str(_DOUBLE.unpack(_bytes(_BYTES, inner))[0])
+        return key, text
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
-    """(number, wire type, value) of each field: an int for a varint, else the bytes."""
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = _varint(data, at)
-        number, wire_type = tag >> 3, tag & 7
-        if number == 0:
-            raise OtlpError(f"field number 0 at byte {at}")
-        if wire_type == _VARINT:
-            value, at = _varint(data, at)
-            yield number, wire_type, value
-            continue
-        if wire_type == _BYTES:
-            size, at = _varint(data, at)
-        elif wire_type == _FIXED64:
-            size = 8
-        elif wire_type == _FIXED32:
-            size = 4
-        else:
-            raise OtlpError(f"wire type {wire_type} at byte {at}")
-        if size > end - at:
-            raise OtlpError(f"field {number} of {size} bytes at byte {at}, {end - at} are left")
-        yield number, wire_type, data[at : at + size]
-        at += size
+    def _messages(self, data: memoryview, number: int) -> Iterator[memoryview]:
+        """The fields of that number, which must be messages."""
+        for found, wire_type, value in self._fields(data):
+            if found == number:
+                yield _bytes(wire_type, value)
+
+    def _fields(self, data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
+        """(number, wire type, value) of each field: an int for a varint, else the bytes."""
+        at, end = 0, len(data)
+        while at < end:
+            self._fields_left -= 1
+            if self._fields_left < 0:
+                raise _EnoughError
+            tag, at = _varint(data, at)
+            number, wire_type = tag >> 3, tag & 7
+            if number == 0:
+                raise OtlpError(f"field number 0 at byte {at}")
+            if wire_type == _VARINT:
+                value, at = _varint(data, at)
+                yield number, wire_type, value
+                continue
+            if wire_type == _BYTES:
+                size, at = _varint(data, at)
+            elif wire_type == _FIXED64:
+                size = 8
+            elif wire_type == _FIXED32:
+                size = 4
+            else:
+                raise OtlpError(f"wire type {wire_type} at byte {at}")
+            if size > end - at:
+                raise OtlpError(f"field {number} of {size} bytes at byte {at}, {end - at} are left")
+            yield number, wire_type, data[at : at + size]
+            at += size
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:

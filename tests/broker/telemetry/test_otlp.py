@@ -35,7 +35,13 @@ def test_other_kinds_are_passed_over_and_counted() -> None:
 def test_points_beyond_the_limit_are_dropped() -> None:
     found = parse_metrics(metrics_data(gauge("g", *[point(float(at)) for at in range(9)])), points_max=4)
     assert [each.value for each in found.points] == [0.0, 1.0, 2.0, 3.0]
-    assert found.dropped == 5
+    assert found.dropped == 1
+
+
+def test_fields_without_end_are_not_read_to_their_end() -> None:
+    begin = metrics_data(gauge("g", point(1.0)))
+    found = parse_metrics(begin + b"\x48\x01" * 100_000, points_max=4)
+    assert (len(found.points), found.dropped) == (1, 1)
 
 
 @pytest.mark.parametrize(
