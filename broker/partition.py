@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import structlog
 from crc32c import crc32c
 
 from broker.configs import TopicConfig
@@ -36,10 +37,12 @@ from protocol.batch import (
 from protocol.compression import Compression
 from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
 from protocol.records import ControlType, build_marker, control_record, decode_records, recompress
-from s3stream.errors import CorruptObject, StorageFull
+from s3stream.errors import CorruptObject, StorageError, StorageFull
 from s3stream.model import StreamBatch
 from s3stream.stream import Stream
 from wal.interface import Buffer, Durable, WalError
+
+log = structlog.get_logger("storage")
 
 SNAPSHOT_VERSION = 2
 VACATED_KEPT_MS = 60 * 60_000
@@ -79,6 +82,7 @@ class Partition:
 
     __slots__ = (
         "_last_durable",
+        "_read_failure",
         "_waiters",
         "appended_bytes",
         "config",
@@ -106,6 +110,7 @@ class Partition:
         self.now_ms = now_ms
         self.appended_bytes = 0
         self._last_durable: Durable | None = None
+        self._read_failure = ""
         self._waiters: dict[Waiter, None] = {}
         self.max_timestamp, self.epochs, self.transactions, self.producers = decode_snapshot(
             stream.stream_id, stream.snapshot
@@ -462,6 +467,13 @@ class Partition:
         """Forget producers not used since `before_ms`, save those with an open transaction."""
         self.producers.expire(before_ms)
         self.transactions.keep_producers(self.producers.entries)
+
+    def note_read(self, failure: StorageError | None) -> None:
+        """Tell of a failure to read, once however often clients ask again; None when a read went well."""
+        reason = "" if failure is None else str(failure)
+        if reason and reason != self._read_failure:
+            log.error("records cannot be read", partition=str(self), reason=reason)
+        self._read_failure = reason
 
     # waiting readers
 

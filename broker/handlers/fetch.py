@@ -234,9 +234,11 @@ class _Call:
             )
         except OffsetOutOfRange:
             read.error = ErrorCode.OFFSET_OUT_OF_RANGE
-        except StorageError:
+        except StorageError as error:
+            read.partition.note_read(error)
             read.error = ErrorCode.KAFKA_STORAGE_ERROR
         else:
+            read.partition.note_read(None)
             loaded[id(read)] = result.batches
 
     # waiting
