@@ -7,7 +7,9 @@ registered anew, so that a process that still believes to be it is fenced.
 import asyncio
 import http.client
 import json
+import logging
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import structlog
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -159,9 +162,26 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
     from s3stream.errors import StorageError
 
     try:
-        return asyncio.run(_compact_stopped(settings, console, plan_only=plan_only))
-    except (DataDirError, StorageError) as error:
+        with warnings_only():
+            return asyncio.run(_compact_stopped(settings, console, plan_only=plan_only))
+    except DataDirError as error:
+        raise click.ClickException(f"{error}; if that is the node, ask it with --admin HOST:PORT") from None
+    except StorageError as error:
         raise click.ClickException(str(error)) from None
+
+
+@contextmanager
+def warnings_only() -> Iterator[None]:
+    """What compaction has to say goes to standard error, and only if it is a warning: the summary tells the rest."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
