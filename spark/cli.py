@@ -23,6 +23,7 @@ from spark.pipeline.tables import catalog_settings
 from spark.pipeline.toml_file import PipelineError, read_pipeline
 from spark.preflight import BrokerError, check_brokers
 from spark.session import build_session
+from spark.storage_commands import compact, verify
 
 POLL_S = 0.2
 LISTENER_TIMEOUT_S = 20
@@ -47,6 +48,10 @@ PAIR = PairType()
 @click.group(name="spark", context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Spark jobs over topics."""
+
+
+main.add_command(verify)
+main.add_command(compact)
 
 
 @main.command()

@@ -142,7 +142,7 @@ async def _first_in_range(storage: Storage, location: RangeLocation, start: int,
     store = storage.stores[info.store]
     key = object_key(storage.cluster, info.object_id)
     index = await read_index(store, key, index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes)
-    for entry in index.find(location.range.stream_id, start, location.range.end_offset):
+    for entry in index.find(location.stored_stream_id, start, location.range.end_offset):
         if entry.max_timestamp_ms < timestamp_ms:
             continue
         data = await store.get(key, entry.position, entry.end_position)
@@ -231,9 +231,13 @@ def cut_pieces(
 ) -> list[Piece]:
     """The part of each range that lies in [start, end)."""
     pieces: list[Piece] = []
-    for span, info in ((location.range, location.object) for location in locations):
+    for location in locations:
+        span, info = location.range, location.object
         low, high = max(start, span.start_offset), min(end, span.end_offset)
         if low < high and span.max_timestamp_ms >= timestamp_ms_min:
             size = max(1, span.size_bytes * (high - low) // (span.end_offset - span.start_offset))
-            pieces.append(Piece(info.object_id, info.size_bytes, info.store, span.stream_id, wanted, low, high, size))
+            stored = location.stored_stream_id
+            pieces.append(
+                Piece(info.object_id, info.size_bytes, info.store, span.stream_id, stored, wanted, low, high, size)
+            )
     return pieces

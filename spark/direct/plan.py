@@ -24,6 +24,8 @@ class Piece(NamedTuple):
     object_bytes: int
     store: str
     stream_id: int
+    stored_stream_id: int
+    """The stream that the object's index names: the clone of a topic refers to blocks of another one."""
     wanted: int
     """Which partition: an index the caller knows."""
     start_offset: int

@@ -125,7 +125,8 @@ class _TaskReader:
         indexes = await _all(*(self._read_index(group[0]) for group in by_object.values()))
         gets: list[_Get] = []
         for group, index in zip(by_object.values(), indexes, strict=True):
-            gets += self._plan_object(group, index, timestamp_ms_min)
+            for layer in _layers(group):
+                gets += self._plan_object(layer, index, timestamp_ms_min)
         return gets
 
     async def _read_index(self, piece: Piece) -> ObjectIndex:
@@ -146,7 +147,7 @@ class _TaskReader:
         for piece in pieces:
             wanted = self._task.wanted[piece.wanted]
             wanted = wanted._replace(start_offset=piece.start_offset, end_offset=piece.end_offset)
-            entries = index.find(piece.stream_id, piece.start_offset, piece.end_offset)
+            entries = index.find(piece.stored_stream_id, piece.start_offset, piece.end_offset)
             if (
                 not entries
                 or entries[0].start_offset > piece.start_offset
@@ -202,6 +203,21 @@ class _TaskReader:
         except CatalogError as error:
             raise ObjectGoneError(f"{cause}: {advice} (and from here its new place is not known: {error})") from cause
         return join_neighbours(found)
+
+
+def _layers(pieces: Sequence[Piece]) -> Sequence[Sequence[Piece]]:
+    """Pieces in which no block is wanted twice, as it is by a topic and its clone."""
+    layers: list[list[Piece]] = []
+    seen: dict[int, list[int]] = {}
+    for piece in pieces:
+        streams = seen.setdefault(piece.stored_stream_id, [])
+        if piece.stream_id not in streams:
+            streams.append(piece.stream_id)
+        number = streams.index(piece.stream_id)
+        if number == len(layers):
+            layers.append([])
+        layers[number].append(piece)
+    return layers
 
 
 def _take(queue: deque[Piece]) -> list[Piece]:

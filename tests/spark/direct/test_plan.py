@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def piece(object_id: int, start: int, end: int, size: int, stream_id: int = 1) -> Piece:
-    return Piece(object_id, size, "store", stream_id, 0, start, end, size)
+    return Piece(object_id, size, "store", stream_id, stream_id, 0, start, end, size)
 
 
 def shape(tasks: Sequence[Sequence[Piece]]) -> list[list[tuple[int, int, int]]]:

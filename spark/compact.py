@@ -1,0 +1,307 @@
+"""Compaction on Spark: the plans of `compaction`, carried out by tasks, committed by the driver.
+
+A node's backlog that is too large for its own memory and bandwidth goes here. The job acts for a node under the epoch
+that the catalog has for it, so a node that starts anew fences it, and the catalog refuses inputs that the node's own
+compaction replaced meanwhile: of two that work on the same objects, one commits. Planner, proof and commit are the
+node's own.
+
+A task that is tried again writes under ids of its own, so that a lost executor's late writes touch nothing. What dead
+tasks, a failed job or a killed driver leave behind are prepared objects, which their deadline reaps; inputs stay as
+they were, and the next run does the work. Topics that are compacted by key stay with the node: it alone knows how.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import structlog
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from compaction.execute import BadInput, Ids, Made, OutputId, Share, Workshop, execute_share
+from compaction.join import Joined, StreamGroup, execute_join, survey_join
+from compaction.node import CompactionNode, Drafts
+from compaction.run import SetPlan, commit_sets, plan_sets, prepare_shares
+from compaction.settings import CompactionSettings
+from compaction.stream_run import commit_join, plan_streams
+from s3stream.catalog.interface import Catalog, NodeInfo
+from s3stream.errors import CatalogError, StorageError
+from s3stream.model import NewObject
+from spark.storage import StorageLocation, opened_catalog, opened_stores
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS_DEFAULT: Final = 4
+"""Spark's own default of `spark.task.maxFailures`."""
+BAD_INPUTS_MAX: Final = 100
+MIB: Final = 1 << 20
+
+
+class CompactionFailed(StorageError):
+    """Spark gave up; nothing was committed by what failed."""
+
+
+@dataclass(slots=True)
+class CompactSummary:
+    """What a run did."""
+
+    objects_in: int = 0
+    objects_out: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    tasks: int = 0
+    commits: int = 0
+    refused: list[str] = field(default_factory=list)
+    """What the catalog or the proof refused, and what failed: the inputs stay as they were."""
+    left_alone: list[int] = field(default_factory=list)
+    """Objects that could not be read."""
+
+    def add(self, inputs: int, outputs: Sequence[NewObject]) -> None:
+        """Note a commit."""
+        self.commits += 1
+        self.objects_in += inputs
+        self.objects_out += len(outputs)
+        self.bytes_written += sum(output.size_bytes for output in outputs)
+
+
+class _ShareTask(NamedTuple):
+    """A share of a plan; ids for each attempt at it."""
+
+    share: Share
+    ids: Sequence[Ids]
+    store: str
+
+
+class _JoinTask(NamedTuple):
+    """A group to join; an id for each attempt at it."""
+
+    group: StreamGroup
+    ids: Sequence[OutputId]
+    store: str
+
+
+class _Done(NamedTuple):
+    """A task's answer."""
+
+    attempt: int
+    result: Sequence[Made] | Joined | None = None
+    bad: BadInput | None = None
+
+
+# in tasks
+
+
+def run_task(location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask) -> _Done:
+    """Carry out a task. Damage in an input is an answer; what may go better next time is raised, for Spark to retry."""
+    context = TaskContext.get()
+    attempt = context.attemptNumber() if context is not None else 0
+    if attempt >= len(task.ids):
+        raise CompactionFailed(f"attempt {attempt} at a task that has names for {len(task.ids)}")
+    try:
+        return _Done(attempt, asyncio.run(_run_task(location, settings, task, attempt)))
+    except BadInput as error:
+        return _Done(attempt, bad=error)
+
+
+async def _run_task(
+    location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask, attempt: int
+) -> Sequence[Made] | Joined | None:
+    async with opened_stores(location) as stores:
+
+        async def note(object_id: int, upload_id: str) -> None:
+            async with opened_catalog(location) as catalog:
+                await catalog.note_multipart(object_id, upload_id)
+
+        workshop = Workshop(stores[task.store], location.cluster, settings, on_multipart=note)
+        if isinstance(task, _ShareTask):
+            return await execute_share(task.share._replace(ids=task.ids[attempt]), workshop)
+        join = await survey_join(task.group, workshop)
+        return None if join is None else await execute_join(join, task.ids[attempt], workshop)
+
+
+# on the driver
+
+
+class SparkCompaction:
+    """One run over the nodes of a cluster."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        location: StorageLocation,
+        settings: CompactionSettings,
+        *,
+        now_ms: Callable[[], int],
+        new_writer_id: Callable[[], str],
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._spark = spark
+        self._location = location
+        self._settings = settings
+        self._now_ms = now_ms
+        self._new_writer_id = new_writer_id
+        self._tell = tell
+        conf = spark.sparkContext.getConf()
+        self._attempts = int(conf.get("spark.task.maxFailures", None) or ATTEMPTS_DEFAULT)
+        self.summary = CompactSummary()
+
+    async def run(self, *, node_ids: Sequence[int] = (), full: bool = True) -> CompactSummary:
+        """Both levels, node by node. Raises CatalogError and StoreError for what cannot be reached."""
+        async with AsyncExitStack() as stack:
+            catalog = await stack.enter_async_context(opened_catalog(self._location))
+            stores = await stack.enter_async_context(opened_stores(self._location))
+            for info in await catalog.list_nodes():
+                if not node_ids or info.node_id in node_ids:
+                    node = self._node(catalog, stores, info)
+                    await self._join_sets(node, full=full)
+                    await self._join_streams(node, full=full)
+                    self.summary.left_alone += sorted(node.left_alone)
+        return self.summary
+
+    def _node(self, catalog: Catalog, stores: Mapping[str, Any], info: NodeInfo) -> CompactionNode:
+        return CompactionNode(
+            catalog=catalog,
+            stores=stores,
+            settings=self._settings,
+            cluster=self._location.cluster,
+            node_id=info.node_id,
+            node_epoch=info.epoch,
+            now_ms=self._now_ms,
+            new_writer_id=self._new_writer_id,
+        )
+
+    async def _join_sets(self, node: CompactionNode, *, full: bool) -> None:
+        for _ in range(BAD_INPUTS_MAX):
+            try:
+                plans = await plan_sets(node, full=full)
+            except BadInput as error:
+                node.left_alone.add(error.object_id)
+                continue
+            if not [bad for plan in plans if (bad := await self._carry_out(node, plan))]:
+                return
+
+    async def _carry_out(self, node: CompactionNode, plan: SetPlan) -> bool:
+        """Carry out and commit a plan; True when an input turned out to be bad, and planning anew may do without it."""
+        drafts = Drafts(node, node.stores[plan.store])
+        shares = await prepare_shares(node, plan, drafts)
+        tasks = [_ShareTask(share, await self._share_ids(drafts, share), plan.store) for share in shares]
+        self._tell(f"node {node.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
+        try:
+            done = await self._run_tasks(tasks)
+        except CompactionFailed as error:
+            self.summary.refused.append(str(error))
+            return False
+        bad = [each.bad for each in done if each.bad is not None]
+        if bad:
+            node.left_alone.update(error.object_id for error in bad)
+            await drafts.discard()
+            return True
+        self.summary.bytes_read += sum(task.share.size_bytes for task in tasks)
+        made = [made for each in done if isinstance(each.result, Sequence) for made in each.result]
+        try:
+            self.summary.add(len(plan.inputs), await commit_sets(node, plan, drafts, made))
+        except StorageError as error:
+            self.summary.refused.append(str(error))
+            return False
+        unused = [
+            output.object_id
+            for task, each in zip(tasks, done, strict=True)
+            for ids in task.ids[each.attempt + 1 :]
+            for output in ids.values()
+        ]
+        await self._forget(node, unused)
+        return False
+
+    async def _share_ids(self, drafts: Drafts, share: Share) -> list[Ids]:
+        """Names for each attempt: those of the share, and as many new ones again and again."""
+        ids: list[Ids] = [share.ids]
+        own = {key for iteration in share.iterations for key in ((each.kind, each.number) for each in iteration.writes)}
+        for _ in range(self._attempts - 1):
+            again: dict[Any, OutputId] = {}
+            for key in sorted(own):
+                (again[key],) = await drafts.prepare(1, share.ids[key].writer_id)
+            ids.append(again)
+        return ids
+
+    async def _join_streams(self, node: CompactionNode, *, full: bool) -> None:
+        by_key = await self._compacted_by_key(node.catalog)
+        groups = [group for group in await plan_streams(node, full=full) if group.stream_id not in by_key]
+        if not groups:
+            return
+        tasks: list[_JoinTask] = []
+        drafts: list[Drafts] = []
+        for group in groups:
+            store = node.store_of(group.objects[0].object)
+            own = Drafts(node, store)
+            tasks.append(_JoinTask(group, await own.prepare(self._attempts, self._new_writer_id()), store.name))
+            drafts.append(own)
+        self._tell(f"node {node.node_id}: {len(tasks)} groups of stream objects")
+        try:
+            done = await self._run_tasks(tasks)
+        except CompactionFailed as error:
+            self.summary.refused.append(str(error))
+            return
+        for task, own, each in zip(tasks, drafts, done, strict=True):
+            if each.bad is not None:
+                node.left_alone.add(each.bad.object_id)
+            if not isinstance(each.result, Joined):
+                await own.discard()
+                continue
+            self.summary.bytes_read += each.result.rewritten_bytes
+            try:
+                output = await commit_join(node, task.group, own, each.result)
+            except StorageError as error:
+                self.summary.refused.append(str(error))
+                continue
+            self.summary.add(len(task.group.objects), [output])
+            await self._forget(node, [unused.object_id for unused in task.ids[each.attempt + 1 :]])
+
+    async def _compacted_by_key(self, catalog: Catalog) -> set[int]:
+        return {
+            partition.stream_id
+            for topic in await catalog.list_topics()
+            if topic.internal or "compact" in topic.configs.get("cleanup.policy", "")
+            for partition in topic.partitions
+        }
+
+    async def _run_tasks(self, tasks: Sequence[_ShareTask] | Sequence[_JoinTask]) -> list[_Done]:
+        """Have Spark do it; answers in the order of the tasks. Raises CompactionFailed.
+
+        After a failure tasks may still be writing: what they made is left to its deadline.
+        """
+        location, settings = self._location.without_password(), self._settings
+        self.summary.tasks += len(tasks)
+        if not tasks:
+            return []
+        # A task a group: a lost executor costs what it was at, and no more.
+        job = self._spark.sparkContext.parallelize(list(tasks), len(tasks)).map(
+            lambda task: run_task(location, settings, task)
+        )
+        try:
+            return await asyncio.to_thread(job.collect)
+        except PySparkException as error:
+            raise CompactionFailed(f"Spark gave up: {_reason(error)}") from error
+        except Exception as error:
+            # py4j's errors of a job are no PySparkException.
+            if type(error).__module__.split(".")[0] != "py4j":
+                raise
+            raise CompactionFailed(f"Spark gave up: {_reason(error)}") from error
+
+    async def _forget(self, node: CompactionNode, object_ids: Sequence[int]) -> None:
+        """Drop names that no attempt has used; with speculation a late one still may: they are left to the deadline."""
+        if self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+            return
+        try:
+            await node.catalog.forget_objects(object_ids)
+        except CatalogError as error:
+            log.warning("unused names stay until their deadline", error=str(error))
+
+
+def _reason(error: Exception) -> str:
+    """The line that says why, out of a JVM's stack trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error:" in line or line.startswith(("s3stream.", "compaction."))]
+    return (telling or lines or [type(error).__name__])[0]

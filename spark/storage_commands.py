@@ -1,0 +1,154 @@
+"""`anabranch spark verify` and `anabranch spark compact`: jobs over a cluster's storage."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import update_wrapper
+from typing import Any
+
+import click
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from compaction.settings import CompactionSettings
+from s3stream.errors import StorageError
+from spark.compact import CompactSummary, SparkCompaction
+from spark.jars import SparkVersionError
+from spark.java import JavaNotFoundError, SparkNotFoundError
+from spark.session import build_session
+from spark.storage import StorageLocation, find_storage
+from spark.verify import Summary
+from spark.verify import verify as verify_storage
+
+MIB = 1 << 20
+FINDINGS_SHOWN = 20
+LOCATION_OPTIONS = {
+    "config": ("--config", "FILE", "The node's settings file (TOML)."),
+    "dataDir": ("--data-dir", "FOLDER", "The node's data directory, on this machine."),
+    "cluster": ("--cluster", "NAME", "The cluster's name."),
+    "catalog": ("--catalog", "URL", "The catalog: sqlite:///PATH or postgresql://USER@HOST/DB."),
+    "objects": ("--objects", "PLACE", "The objects: a folder, or s3://BUCKET."),
+    "endpoint": ("--endpoint", "URL", "The S3 service; credentials come from the environment, as for boto."),
+    "region": ("--region", "NAME", "Region of the bucket."),
+}
+
+
+def on_storage(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that find the storage and start Spark, and run it with both."""
+
+    def run(*, master: str | None, settings: tuple[str, ...], **rest: Any) -> None:
+        given = {name: value for name in LOCATION_OPTIONS if (value := rest.pop(name.lower())) is not None}
+        try:
+            location = find_storage(given)
+            with started(f"anabranch {command.__name__}", master, split_settings(settings)) as spark:
+                command(spark, location, **rest)
+        except (StorageError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
+            raise click.ClickException(str(error)) from error
+        except PySparkException as error:
+            raise click.ClickException(f"the job failed: {str(error).strip().splitlines()[0]}") from error
+
+    made = update_wrapper(run, command)
+    for name, (flag, metavar, text) in reversed(LOCATION_OPTIONS.items()):
+        made = click.option(flag, name.lower(), metavar=metavar, help=text)(made)
+    made = click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="Settings of Spark.")(made)
+    return click.option("--master", help="Where Spark runs. Default: all cores of this machine.")(made)
+
+
+def split_settings(settings: tuple[str, ...]) -> Mapping[str, str]:
+    """`name=value` texts as a mapping."""
+    pairs = [text.partition("=") for text in settings]
+    if bad := next((name for name, sign, _ in pairs if not (name and sign)), None):
+        raise click.BadParameter(f"expected name=value, found {bad!r}", param_hint="--conf")
+    return {name: value for name, _, value in pairs}
+
+
+@contextmanager
+def started(name: str, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session for the length of a command."""
+    spark = build_session(name, master=master, settings=settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@click.command()
+@click.option("--report", metavar="PLACE", help="Write a table with a row for each object and finding there.")
+@click.option("--format", "report_format", default="parquet", show_default=True, help="Of the report.")
+@on_storage
+def verify(spark: SparkSession, location: StorageLocation, *, report: str | None, report_format: str) -> None:
+    """Read every object, and prove that all is there, sound and without a gap. Exit code 1: it is not."""
+    summary = verify_storage(spark, location, report=report, report_format=report_format)
+    print_verified(summary, Console())
+    if report is not None:
+        click.echo(f"report: {report} ({report_format})")
+    if not summary.ok:
+        raise click.exceptions.Exit(1)
+
+
+def print_verified(summary: Summary, console: Console) -> None:
+    """What was read, and the first findings."""
+    table = Table(box=None, show_header=False)
+    for name, value in (
+        ("objects", f"{summary.objects:,} ({decimal(summary.size_bytes)})"),
+        ("blocks", f"{summary.blocks:,}"),
+        ("record batches", f"{summary.batches:,}"),
+        ("records", f"{summary.records:,}"),
+        ("partitions", f"{summary.streams:,}"),
+        ("findings", f"{summary.findings:,}"),
+    ):
+        table.add_row(f"[bold]{name}[/bold]", value)
+    console.print(table)
+    for finding in summary.shown[:FINDINGS_SHOWN]:
+        console.print(f"[red]{finding.trouble.value}[/red]: {finding.where}: {finding.detail}", highlight=False)
+    if summary.findings > FINDINGS_SHOWN:
+        console.print(f"(the first {FINDINGS_SHOWN} of {summary.findings:,}; --report writes all)")
+
+
+@click.command()
+@click.option("--node", "nodes", type=int, multiple=True, help="Only this node's objects; may be repeated.")
+@click.option(
+    "--task-mib", type=click.IntRange(32), default=200, show_default=True, help="Memory for data of one task, MiB."
+)
+@click.option("--timed", is_flag=True, help="Only what a node's own timer would do, not all that can be done.")
+@on_storage
+def compact(
+    spark: SparkSession, location: StorageLocation, *, nodes: tuple[int, ...], task_mib: int, timed: bool
+) -> None:
+    """Compact with Spark's tasks what is too much for a node; nodes may run. Exit code 1: something is left undone."""
+    rng = random.Random()  # noqa: S311 - tells writers apart, hides nothing
+    run = SparkCompaction(
+        spark,
+        location,
+        replace(CompactionSettings(), memory_bytes=task_mib * MIB),
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
+        tell=click.echo,
+    )
+    summary = asyncio.run(run.run(node_ids=nodes, full=not timed))
+    print_compacted(summary, Console())
+    if summary.refused or summary.left_alone:
+        raise click.exceptions.Exit(1)
+
+
+def print_compacted(summary: CompactSummary, console: Console) -> None:
+    """What a run did."""
+    table = Table(box=None, show_header=False)
+    for name, value in (
+        ("objects", f"{summary.objects_in:,} -> {summary.objects_out:,}"),
+        ("read", decimal(summary.bytes_read)),
+        ("written", decimal(summary.bytes_written)),
+        ("tasks, commits", f"{summary.tasks:,}, {summary.commits:,}"),
+    ):
+        table.add_row(f"[bold]{name}[/bold]", value)
+    console.print(table)
+    for text in summary.refused:
+        console.print(f"[red]left undone[/red]: {text}", highlight=False)
+    if summary.left_alone:
+        console.print(f"[red]unreadable objects[/red]: {', '.join(map(str, summary.left_alone))}", highlight=False)

@@ -1,0 +1,76 @@
+"""`anabranch spark verify` with the real Spark: what is sound, and each kind of damage."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from s3stream.model import object_key
+from s3stream.verify import Trouble
+from spark import storage_commands
+from spark.cli import main
+from spark.verify import verify
+from tests.compaction.cluster import CLUSTER
+from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[KafkaCluster]:
+    with kafka_cluster(tmp_path / "storage") as made:
+        made.upload(list(asyncio.run(made.made.start(3))), objects=6)
+        yield made
+
+
+def path_of(filled: KafkaCluster, number: int) -> Path:
+    """File of an object, by its turn."""
+    infos = asyncio.run(filled.made.catalog.list_objects(after=0, limit=100))
+    return filled.objects / object_key(CLUSTER, infos[number].object_id)
+
+
+def test_a_sound_cluster(spark: SparkSession, filled: KafkaCluster, tmp_path: Path) -> None:
+    summary = verify(spark, filled.location, report=str(tmp_path / "report"))
+    assert summary.ok
+    assert (summary.objects, summary.batches, summary.records, summary.streams) == (6, 36, 360, 3)
+    rows = spark.read.parquet(str(tmp_path / "report")).collect()
+    assert Counter((row["subject"], row["kind"], row["trouble"]) for row in rows) == {("object", "SSO", None): 6}
+    assert sum(row["records"] for row in rows) == 360
+
+
+def test_each_damage_is_found_and_named(
+    spark: SparkSession, filled: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flipped = bytearray(path_of(filled, 1).read_bytes())
+    flipped[3000] ^= 1
+    path_of(filled, 1).write_bytes(flipped)
+    path_of(filled, 3).unlink()
+    path_of(filled, 4).write_bytes(path_of(filled, 5).read_bytes()[:-300])
+    asyncio.run(filled.made.store.put(object_key(CLUSTER, 999), [b"stray"], writer_id="nobody"))
+
+    @contextmanager
+    def shared(_name: str, _master: str | None, _settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(storage_commands, "started", shared)
+    report = tmp_path / "report"
+    done = CliRunner().invoke(
+        main,
+        ["verify", "--catalog", filled.location.catalog_url, "--objects", str(filled.objects), "--cluster", CLUSTER,
+         "--report", str(report)],
+    )  # fmt: skip
+    assert done.exit_code == 1, done.output
+    assert "CRC32C" in done.output
+    rows = spark.read.parquet(str(report)).where("trouble IS NOT NULL").collect()
+    found = {(row["trouble"], row["where"].rsplit("/", 1)[-1]) for row in rows}
+    names = [path_of(filled, number).name for number in (1, 3, 4)]
+    assert found == {
+        (Trouble.CORRUPT.name, names[0]), (Trouble.MISSING.name, names[1]), (Trouble.CORRUPT.name, names[2]),
+        (Trouble.UNACCOUNTED.name, "999"),
+    }  # fmt: skip
+    assert spark.read.parquet(str(report)).where("trouble IS NULL").count() == 6
