@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, TypeVar, cast
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from aiohttp import ClientError as ClientConnectionError
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
 from s3stream.store.body import Body
@@ -138,6 +138,9 @@ class S3Store:
         where = f"bucket {settings.bucket} at {settings.endpoint or settings.region}"
         try:
             await self.call(where, "head", lambda: self.client.head_bucket(Bucket=settings.bucket))
+        except StoreError as error:
+            await self.close()
+            raise StoreError(f"{error}. {_advice(error)}") from error
         except BaseException:
             await self.close()
             raise
@@ -358,6 +361,16 @@ class S3Store:
         if cursor != size:
             raise EOFError(f"{cursor} bytes of a body of {size}")
         return memoryview(data)
+
+
+def _advice(error: StoreError) -> str:
+    """What to look at when a bucket cannot be used."""
+    match error.__cause__:
+        case ClientError():  # the service answers; what it answers to this call has no text
+            return "The bucket must exist, and the credentials must be right and allow its use"
+        case NoCredentialsError():
+            return "Expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS's shared files, or an instance's role"
+    return "Nobody who speaks S3 answers there"
 
 
 class _Upload:
