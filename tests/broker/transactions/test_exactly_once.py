@@ -1,0 +1,196 @@
+"""Consume, transform, produce: exactly once, whenever the node is killed and whenever the client is.
+
+The coordinator, the group's shard and the partitions are over logs whose writes become durable each in its own time, on
+a virtual clock. A client copies numbers: it reads on where its group has committed, writes the number, commits the
+offset in the same transaction, and starts afresh with a new life of its transactional id after any error. Both versions
+of transactions.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from broker.groups.log import KeyValue, LogBatch, LogWriter
+from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.groups.shard import GroupShard
+from broker.producers import Producer
+from broker.settings import GroupSettings, TransactionSettings
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.machine import VERSION_1, VERSION_2
+from broker.transactions.markers import Marker, MarkerDone
+from protocol.errors import ErrorCode, KafkaError
+from tests.support.memory_log import MemoryLog, MemoryTopic
+from tests.support.virtual_time import run_virtual
+from wal.interface import Durable, WalError
+
+OFFSETS = TopicPartition("__consumer_offsets", 0)
+SOURCE = TopicPartition("in", 0)
+OUT = [TopicPartition("out", number) for number in range(2)]
+SETTINGS = TransactionSettings(abort_interval_ms=1_000)
+NUMBERS = 40
+SEEDS = 300 if os.environ.get("ANABRANCH_SOAK") else 6
+REQUEST_TIMEOUT_S = 5.0
+
+
+class SlowLog(MemoryLog):
+    """A log whose writes become durable a while later, in order."""
+
+    def __init__(self, dice: random.Random, batches: Sequence[LogBatch] = ()) -> None:
+        self.dice: random.Random | None = None
+        super().__init__(batches)
+        self.hold, self.dice = True, dice
+
+    def _append(self, batch: LogBatch) -> Durable:
+        if self.dice is not None and not self.held:
+            asyncio.get_running_loop().call_later(self.dice.uniform(0.001, 0.03), self.release)
+        return super()._append(batch)
+
+    def survivor(self) -> "SlowLog":
+        """The log as a new process finds it; what was not durable never will be."""
+        assert self.dice is not None
+        self.held.clear()
+        survivor = SlowLog(self.dice, [batch for _, batch in self.batches[: self.durable_batches]])
+        survivor.leader_epoch = self.leader_epoch + 1
+        return survivor
+
+    def committed(self) -> list[int]:
+        """Numbers of transactions that a durable marker has committed."""
+        open_: dict[int, list[int]] = {}
+        found: list[int] = []
+        for _, batch in self.batches[: self.durable_batches]:
+            assert batch.producer is not None
+            numbers = open_.setdefault(batch.producer.producer_id, [])
+            if batch.committed is None:
+                numbers += [int(record.key) for record in batch.records]
+                continue
+            found += numbers if batch.committed else []
+            numbers.clear()
+        return found
+
+
+class Node:
+    """What a process holds; `crash` is its death and its restart."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.ids = 100
+        self.logs = {where: SlowLog(dice) for where in [TopicPartition("__transaction_state", 0), OFFSETS, *OUT]}
+        self._start()
+
+    def _start(self) -> None:
+        log, *_ = self.logs.values()
+        self.coordinator = TransactionCoordinator(
+            MemoryTopic([log]),
+            self,
+            SETTINGS,
+            now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+            next_producer_id=self._next_id,
+        )
+        self.group = GroupShard(LogWriter(self.logs[OFFSETS]), GroupSettings(), now_ms=lambda: 0)
+
+    async def _next_id(self) -> int:
+        self.ids += 1
+        return self.ids
+
+    async def run(self) -> None:
+        await self.group.load()
+        await self.coordinator.start()
+        await self.coordinator.run()
+
+    def crash(self) -> None:
+        self.coordinator.close()
+        self.group.close()
+        self.logs = {where: log.survivor() for where, log in self.logs.items()}
+        self._start()
+
+    def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
+        """Append a marker, as `MarkerWriter` does."""
+        if where == OFFSETS and not self.group.loaded:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        group = self.group
+        durable = self.logs[where].append_marker(marker.producer, committed=marker.committed)
+
+        def written(error: WalError | None) -> None:
+            if where == OFFSETS and error is None:
+                group.end_transaction(marker.producer.producer_id, committed=marker.committed)
+            done(error)
+
+        durable.add_done_callback(written)
+        if where == OFFSETS:
+            group.writer.follow(durable)
+
+
+async def copy_next(node: Node, producer: Producer, version: int) -> Producer:
+    """Copy one number in a transaction; returns who writes the next. Raises KafkaError, also when all is copied."""
+    if not node.group.loaded:
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    offsets = node.group.offsets("g")
+    while offsets is not None and offsets.is_unstable(*SOURCE):
+        await asyncio.sleep(0.01)
+    place = None if offsets is None else offsets.get(*SOURCE)
+    number = 0 if place is None else place.offset
+    if number == NUMBERS:
+        raise StopAsyncIteration
+    where = OUT[number % len(OUT)]
+    await node.coordinator.add("id", producer, [where], version)
+    await node.logs[where].append([KeyValue(b"%d" % number, b"")], producer)
+    await node.coordinator.add("id", producer, [OFFSETS], version)
+    done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    commits = [(SOURCE, CommittedOffset(number + 1, -1, "", 0))]
+    node.group.commit("g", "", None, -1, commits, partial(_answer, done), producer)
+    if error := await done:
+        raise KafkaError(error)
+    return await node.coordinator.end("id", producer, commit=node.dice.random() < 0.8, version=version)
+
+
+def _answer(done: "asyncio.Future[ErrorCode]", error: ErrorCode) -> None:
+    if not done.done():
+        done.set_result(error)
+
+
+async def copy_all(node: Node, version: int) -> None:
+    producer: Producer | None = None
+    while True:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                if producer is None or node.dice.random() < 0.05:  # a new life, for no reason at times
+                    producer = await node.coordinator.init("id", 10_000, None)
+                producer = await copy_next(node, producer, version)
+        except StopAsyncIteration:
+            return
+        except (KafkaError, TimeoutError):
+            producer = None
+            await asyncio.sleep(0.05)
+
+
+async def simulate(seed: int, version: int) -> None:
+    node = Node(random.Random(seed))
+
+    async def live() -> None:
+        while True:
+            with_crash = asyncio.create_task(node.run())
+            await asyncio.sleep(node.dice.uniform(0.05, 1.5))
+            with_crash.cancel()
+            await asyncio.gather(with_crash, return_exceptions=True)
+            node.crash()
+
+    async with asyncio.TaskGroup() as tasks:
+        life = tasks.create_task(live())
+        await copy_all(node, version)
+        life.cancel()
+    last = asyncio.create_task(node.run())  # markers under way get to their partitions
+    await asyncio.sleep(30)
+    last.cancel()
+    await asyncio.gather(last, return_exceptions=True)
+    found = [number for where in OUT for number in node.logs[where].committed()]
+    assert sorted(found) == list(range(NUMBERS))
+
+
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_number_is_copied_once(seed: int, version: int) -> None:
+    run_virtual(simulate(seed, version))
