@@ -1,0 +1,87 @@
+"""An outage of the store until the log is full, as producers of other makes see it, with their defaults: not at all.
+
+librdkafka's is in `test_store.py`.
+"""
+
+import asyncio
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from tests.faults.rig import WAIT_S, Rig, faulty_node, until
+from tests.faults.test_store import DOWN
+from tests.support.s3 import ACCESS_KEY, SECRET_KEY
+from tests.support.tools import java, kafka_class_path
+
+RECORDS = 1500
+RECORD_BYTES = 10_000
+"""In all, twice what fits the log."""
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Java's producer, and the credentials for the store."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    return [str(java()), "-XX:TieredStopAtLevel=1", "-cp", kafka_class_path()]
+
+
+def test_java_and_aiokafka_wait_and_see_no_error(tmp_path: Path, program: list[str]) -> None:
+    small = {"storage_upload_age_ms": 200, "compaction_enabled": "false", "wal_capacity_bytes": "8MiB"}
+    with faulty_node(tmp_path, **small) as rig, ThreadPoolExecutor(2) as threads:
+        rig.weather.decide = lambda _: DOWN
+        others = threads.submit(lambda: asyncio.run(send(rig.node.bootstrap)))
+        java_said = threads.submit(lambda: perform(program, rig.node.bootstrap))
+        try:
+            until(lambda: {"aiokafka", "java"} <= rig.status()["topics"].keys(), "both have begun")
+            until(lambda: not rig.writable(), "the log is full")
+            until(lambda: rig.stands_still("aiokafka") and rig.stands_still("java"), "nobody gets through")
+            until(lambda: rig.weather.faults >= 20, "the store was asked for again and again")
+            assert not others.done()
+            assert not java_said.done()
+        finally:
+            rig.weather.clear()
+        assert others.result(WAIT_S) == list(range(RECORDS))
+        said = java_said.result(WAIT_S)
+        assert f"{RECORDS} records sent" in said
+        assert "Exception" not in said, said[-2000:]
+        until(rig.drained, "all is in objects")
+        assert ends(rig) == {"aiokafka": RECORDS, "java": RECORDS}
+        assert rig.node.terminate() == 0
+
+
+def ends(rig: Rig) -> dict[str, int]:
+    return {topic: rig.partition(topic)["high_watermark"] for topic in ("aiokafka", "java")}
+
+
+async def send(bootstrap: str) -> list[int]:
+    """Offsets of the records, in the order they were sent."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
+    await producer.start()
+    try:
+        waiting = [await producer.send("aiokafka", bytes(RECORD_BYTES)) for _ in range(RECORDS)]
+        return [(await each).offset for each in waiting]
+    finally:
+        await producer.stop()
+
+
+def perform(program: list[str], bootstrap: str) -> str:
+    """What Apache Kafka's own load generator says."""
+    done = subprocess.run(
+        [
+            *program,
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--topic", "java", "--num-records", str(RECORDS), "--record-size", str(RECORD_BYTES)),
+            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={bootstrap}"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=2 * WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    return done.stdout
