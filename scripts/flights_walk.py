@@ -32,6 +32,14 @@ FONT = 'font-family="sans-serif" font-size="12"'
 MINUTES_MAX = 40
 
 
+def send_poison(servers: str) -> None:
+    """Records that are no flights."""
+    producer = Producer({"bootstrap.servers": servers, "log_level": 3})
+    for value in POISON:
+        producer.produce("flights", value, partition=0)
+    producer.flush(30)
+
+
 def ingest(folder: Path) -> None:
     """One run of the pipeline, as a user starts it."""
     command = [sys.executable, "-m", "spark", "ingest", str(folder / "flights.toml")]
@@ -104,7 +112,10 @@ def questions(spark: SparkSession, place: Path | None) -> None:
         "operation", "summary['anabranch.batch-id'] AS batch", "summary['added-records'] AS records",
         "summary['added-data-files'] AS files", "summary['total-data-files'] AS total_files"))  # fmt: skip
     delays = departure_delays(flights.select("data.*"))
-    show("delays", delays.orderBy(delays["delay_mean"].desc()).limit(5))
+    show(
+        "delays, of those with a hundred flights",
+        delays.filter("flights >= 100").orderBy(delays["delay_mean"].desc()).limit(5),
+    )
     if place is not None:
         place.write_text(picture(delays.collect()))
         print(f"{place} drawn")
@@ -123,10 +134,7 @@ def walk(folder: Path, place: Path | None, say: Callable[[str], None] = print) -
         sent = send(node.servers, "flights", read_flights(), lambda _done: None)
         say(f"{sent.tally.rows:,} flights sent")
         ingest(folder)
-        producer = Producer({"bootstrap.servers": node.servers})
-        for value in POISON:
-            producer.produce("flights", value, partition=0)
-        producer.flush(30)
+        send_poison(node.servers)
         ingest(folder)
     finally:
         node.stop()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,8 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, console: Console) -> N
         if operations.consumer_group is not None and pipeline.source.kind == "kafka":
             options = source_options(pipeline.source)
             commit = stack.enter_context(group_commit(spark, operations.consumer_group, options))
-        listener = PipelineListener(pipeline.name, commit)
+        counted: dict[int, int] = {}
+        listener = PipelineListener(pipeline.name, commit, counted)
         if operations.metrics_port is not None:
             host = operations.metrics_host
             try:
@@ -120,10 +121,10 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, console: Console) -> N
             console.print(f"metrics on http://{host}:{port}/metrics", highlight=False)
         spark.streams.addListener(listener)
         stack.callback(spark.streams.removeListener, listener)
-        running = start_pipeline(spark, pipeline)
+        running = start_pipeline(spark, pipeline, counted)
         stack.callback(running.stop)
         with console.status(f"{pipeline.name}: starting") as status:
-            for line in follow(running.query, tell=lambda text: status.update(f"{pipeline.name}: {text}")):
+            for line in follow(running.query, counted, lambda text: status.update(f"{pipeline.name}: {text}")):
                 console.print(line, highlight=False)
             wait_for_all(running)
             status.update(f"{pipeline.name}: rewriting small files")
@@ -158,9 +159,10 @@ def quiet(spark: SparkSession) -> None:
     spark.sparkContext.setLogLevel("OFF")
 
 
-def follow(query: StreamingQuery, *, tell: Callable[[str], None] = lambda _text: None) -> Iterator[str]:
+def follow(query: StreamingQuery, counted: Mapping[int, int], tell: Callable[[str], None]) -> Iterator[str]:
     """Follow a query to its end; one line per micro-batch that had rows, and to `tell` what happens now.
 
+    `counted` are the rows of micro-batches where they are known better than Spark does.
     Raises nothing of the query's: `awaitTermination` does.
     """
     rows, seen = 0, -1
@@ -173,9 +175,9 @@ def follow(query: StreamingQuery, *, tell: Callable[[str], None] = lambda _text:
             if progress["batchId"] <= seen or not progress["numInputRows"]:
                 continue
             seen = progress["batchId"]
-            rows += progress["numInputRows"]
-            seconds = progress["batchDuration"] / 1000
-            rate = progress["numInputRows"] / max(seconds, 0.001)
-            yield f"batch {seen}: {progress['numInputRows']:,} rows in {seconds:.1f} s ({rate:,.0f} rows/s)"
+            batch_rows = counted.get(seen, progress["numInputRows"])
+            rows += batch_rows
+            seconds = max(progress["batchDuration"], 1) / 1000
+            yield f"batch {seen}: {batch_rows:,} rows in {seconds:.1f} s ({batch_rows / seconds:,.0f} rows/s)"
         tell(f"{rows:,} rows; {query.status['message'].lower()}")
     yield f"{rows:,} rows from this run"

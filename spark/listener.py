@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -176,12 +176,13 @@ def _labels(**labels: str) -> str:
 class PipelineListener(StreamingQueryListener):
     """Spark calls it on a thread of its own, in the order of the events."""
 
-    def __init__(self, query: str, commit: Commit | None = None) -> None:
+    def __init__(self, query: str, commit: Commit | None = None, counted: Mapping[int, int] | None = None) -> None:
         self.observed = Observed()
         self.terminated = threading.Event()
         """The query has ended, and every progress of it was seen."""
         self._query = query
         self._commit = commit
+        self._counted = {} if counted is None else counted
         self._committed: Offsets = {}
         self._run_id: str | None = None
 
@@ -195,6 +196,7 @@ class PipelineListener(StreamingQueryListener):
         if event.progress.name != self._query:
             return
         progress = parse_progress(event.progress.json)
+        progress = replace(progress, rows=self._counted.get(progress.batch_id, progress.rows) if progress.rows else 0)
         self.observed.add(progress)
         if self._commit is None or not progress.consumed or progress.consumed == self._committed:
             return

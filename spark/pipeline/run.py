@@ -22,6 +22,7 @@ from spark.pipeline.tables import Table, open_tables
 
 QUERY_ID_TIMEOUT_S = 60
 ANSI = "spark.sql.ansi.enabled"
+COUNTS_KEPT = 1_000
 DEAD_LETTER_QUERY = "dead-letters"
 
 
@@ -34,6 +35,8 @@ class Batches:
     decoders: Decoders
     table: Table
     dead_letters: Table
+    counted: dict[int, int] = field(default_factory=dict)
+    """Records of the newest micro-batches; Spark's own count has them twice where dead letters were read again."""
     query_id: Future[str] = field(default_factory=Future)
     """Known as soon as the query has started."""
     failure: BaseException | None = None
@@ -73,13 +76,17 @@ class Batches:
             records = mark_late(records, self.pipeline, marks.watermark_us(batch_id), watermark.late)
         seen = Observation()
         newest = f.max(f.unix_micros(event_time(self.pipeline))).alias("newest")
-        observed = records.observe(seen, f.count_if(f.col("error") != "").alias("dead"), newest)
+        dead, rows = f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows")
+        observed = records.observe(seen, dead, rows, newest)
         repeated = self.table.committed(query_id) >= batch_id
         if not repeated:
             good = observed.filter(f.col("error").isNull()).select(*table_columns(self.pipeline))
             self.table.append(good, query_id, batch_id)
         # What a driver that died had counted is counted again.
         found = None if repeated else seen.get
+        if found is not None:
+            self.counted[batch_id] = found["rows"]
+            self.counted.pop(batch_id - COUNTS_KEPT, None)
         if self.pipeline.has_dead_letters and (found is None or found["dead"]):
             self._append_dead_letters(records, query_id, batch_id)
         if marks is not None:
@@ -140,14 +147,17 @@ class Running:
         return self.batches.compact()
 
 
-def start_pipeline(spark: SparkSession, pipeline: Pipeline) -> Running:
-    """Start a pipeline; available-now ends by itself. Raises PipelineError, and what Spark raises."""
+def start_pipeline(spark: SparkSession, pipeline: Pipeline, counted: dict[int, int] | None = None) -> Running:
+    """Start a pipeline; available-now ends by itself. `counted` gets the number of records of each micro-batch.
+
+    Raises PipelineError, and what Spark raises.
+    """
     decoders = Decoders(pipeline)
     decoders.current()
     if pipeline.table.format is Format.PARQUET:
         return _start_parquet(spark, pipeline, decoders)
     table, dead_letters = open_tables(spark, pipeline)
-    batches = Batches(spark, pipeline, decoders, table, dead_letters)
+    batches = Batches(spark, pipeline, decoders, table, dead_letters, {} if counted is None else counted)
     writer = read_stream(spark, pipeline.source).writeStream.queryName(pipeline.name).foreachBatch(batches)
     query = _start(writer, pipeline, pipeline.checkpoint)
     batches.query_id.set_result(query.id)

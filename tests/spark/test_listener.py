@@ -64,6 +64,16 @@ def test_metrics_as_prometheus_reads_them() -> None:
     assert not any("another" in line for line in lines)
 
 
+def test_rows_that_were_counted_go_before_sparks() -> None:
+    counted: dict[int, int] = {}
+    listener = PipelineListener("flights", counted=counted)
+    counted[3] = 75
+    listener.onQueryProgress(event())
+    listener.onQueryProgress(event(batchId=4, numInputRows=5))
+    listener.onQueryProgress(event(batchId=3, numInputRows=0))
+    assert listener.observed.queries["flights"].rows == 80
+
+
 def test_labels_are_escaped() -> None:
     observed = Observed()
     observed.add(parse_progress(json.dumps({**PROGRESS, "name": 'a"b\\c\nd'})))

@@ -49,7 +49,9 @@ def test_records_dead_letters_new_columns_and_a_restart(
     ]
     send(servers, topic, events)
     pipeline = make_pipeline(servers, tmp_path, topic, table_format)
-    run(spark, pipeline)
+    first = run(spark, pipeline)
+    assert first.batches is not None
+    assert first.batches.counted == {0: len(events)}
     table, dead_letters = tables(spark, pipeline)
     columns = ["topic", "partition", "offset", "timestamp", "key", "headers", "data"]
     assert table.columns == (columns if table_format == "iceberg" else [*columns, "day"])
