@@ -25,6 +25,7 @@ from broker.transactions.markers import Marker, MarkerDone
 from protocol.errors import ErrorCode, KafkaError
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.virtual_time import run_virtual
+from tests.support.waiting import until
 from wal.interface import Durable, WalError
 
 OFFSETS = TopicPartition("__consumer_offsets", 0)
@@ -129,8 +130,7 @@ async def copy_next(node: Node, producer: Producer, version: int) -> Producer:
     if not node.group.loaded:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     offsets = node.group.offsets("g")
-    while offsets is not None and offsets.is_unstable(*SOURCE):
-        await asyncio.sleep(0.01)
+    await until(lambda: offsets is None or not offsets.is_unstable(*SOURCE), timeout_s=REQUEST_TIMEOUT_S, pause_s=0.01)
     place = None if offsets is None else offsets.get(*SOURCE)
     number = 0 if place is None else place.offset
     if number == NUMBERS:
