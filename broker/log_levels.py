@@ -4,6 +4,7 @@ A logger is what `structlog.get_logger` is given. Those without a level of their
 Kafka's names; TRACE is here what DEBUG is, since nothing speaks below that.
 """
 
+import sys
 from collections.abc import Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,25 +18,9 @@ LEVELS: Final[Mapping[str, int]] = MappingProxyType(
 METHODS: Final[Mapping[str, int]] = MappingProxyType(
     {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "exception": 40, "critical": 50, "fatal": 50}
 )
-LOGGERS: Final = (
-    "broker.groups.coordinator",
-    "broker.transactions.coordinator",
-    "compaction.node",
-    "compaction.service",
-    "network",
-    "node",
-    "requests",
-    "retention",
-    "s3stream.engine",
-    "s3stream.gc",
-    "s3stream.pipeline",
-    "s3stream.read_ahead",
-    "s3stream.upload",
-    "telemetry",
-    "wal.device",
-    "wal.log",
-)
-"""All loggers there are."""
+AREAS: Final = ("network", "node", "requests", "telemetry")
+"""Loggers that are there before they have said anything."""
+PACKAGES: Final = frozenset({"broker", "compaction", "s3stream", "wal"})
 
 
 class LogLevels:
@@ -43,11 +28,18 @@ class LogLevels:
 
     def __init__(self, root: str = "INFO") -> None:
         self._levels = {ROOT: root}
+        self._heard = set(AREAS)
 
     @property
     def loggers(self) -> tuple[str, ...]:
-        """The root, and all others by name."""
-        return (ROOT, *LOGGERS)
+        """The root, and by name all others that have had something to say or have a level."""
+        return (ROOT, *sorted(self._heard | self._levels.keys() - {ROOT}))
+
+    def knows(self, logger: str) -> bool:
+        """Whether there is such a logger: modules of this program have theirs from when they are loaded."""
+        if logger.partition(".")[0] in PACKAGES and logger in sys.modules:
+            return True
+        return logger == ROOT or logger in self._heard
 
     def level(self, logger: str) -> str:
         """The level at which a logger speaks."""
@@ -65,6 +57,9 @@ class LogLevels:
 
     def drop_quiet(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """A processor: drops what is below the level of the logger that says it."""
-        if METHODS.get(method, 0) < LEVELS[self.level(getattr(logger, "name", ROOT))]:
+        name = getattr(logger, "name", ROOT)
+        if name != ROOT:
+            self._heard.add(name)
+        if METHODS.get(method, 0) < LEVELS[self.level(name)]:
             raise structlog.DropEvent
         return event

@@ -72,7 +72,7 @@ def _check(node: Node, change: Change) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unknown operation type {change.operation} for logger {change.name}"
         )
-    if change.name not in node.log_levels.loggers:
+    if not node.log_levels.knows(change.name):
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
     if change.operation == Operation.DELETE:
         if change.name == ROOT:

@@ -1,26 +1,25 @@
 """Levels of loggers: all loggers are known, and a level decides what shows."""
 
 import re
-from pathlib import Path
 
 import pytest
 import structlog
 
 from broker import logs
-from broker.log_levels import LOGGERS, ROOT, LogLevels
+from broker.log_levels import AREAS, ROOT, LogLevels
 from broker.settings import LogSettings
 
-ROOT_FOLDER = Path(logs.__file__).parents[1]
 
-
-def test_every_logger_is_listed() -> None:
-    found = set()
-    for package in ("broker", "compaction", "s3stream", "wal"):
-        for path in (ROOT_FOLDER / package).rglob("*.py"):
-            for name in re.findall(r"get_logger\(([^)]*)\)", path.read_text()):
-                module = ".".join(path.relative_to(ROOT_FOLDER).with_suffix("").parts)
-                found.add(module if name == "__name__" else name.strip('"'))
-    assert found == set(LOGGERS)
+def test_a_logger_is_known_when_it_is_loaded_and_listed_when_it_has_spoken() -> None:
+    levels = LogLevels()
+    assert all(levels.knows(name) for name in (ROOT, *AREAS, "broker.logs"))
+    assert not any(levels.knows(name) for name in ("", "nobody", "broker.nobody", "structlog", "storage"))
+    assert levels.loggers == (ROOT, *AREAS)
+    with pytest.raises(structlog.DropEvent):
+        levels.drop_quiet(logs.NamedLogger("storage"), "debug", {})
+    assert levels.knows("storage")
+    levels.set("broker.logs", "DEBUG")
+    assert levels.loggers == (ROOT, "broker.logs", *AREAS[:3], "storage", "telemetry")
 
 
 def test_a_logger_follows_the_root_until_it_has_a_level_of_its_own() -> None:

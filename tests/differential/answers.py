@@ -56,10 +56,10 @@ IDS: Mapping[str, str] = {
     "leader": "member",
     "producer_id": "producer",
     "session_id": "session",
-    "client_instance_id": "instance",
-    "subscription_id": "subscription",
     "log_dir": "directory",
 }
+FRESH_IDS = frozenset({"client_instance_id", "subscription_id"})
+"""Ids of which there is a new one in each answer."""
 NONE_IDS = frozenset({"", None, -1, ZERO_UUID})
 KEYED: Mapping[str, Callable[[Any], object]] = {
     "MetadataResponse.topics": lambda topic: topic["name"] or topic["topic_id"],
@@ -129,8 +129,10 @@ class Normal:
             return self._struct(value)
         if field == "records":
             return self._records(value)
-        if field in IDS and value not in NONE_IDS and (field, value) not in {("session_id", 0), ("subscription_id", 0)}:
+        if field in IDS and value not in NONE_IDS and (field, value) != ("session_id", 0):
             return self._symbols.name(IDS[field], value)
+        if field in FRESH_IDS and value not in (0, ZERO_UUID):
+            return "<id>"
         if isinstance(value, memoryview | bytearray | bytes):
             return bytes(value).hex()
         if isinstance(value, Sequence) and not isinstance(value, str):

@@ -266,9 +266,9 @@ async def test_levels_of_loggers_are_changed_and_forgotten(tmp_path: Path) -> No
         assert await alter(client, loggers, "1", ("network", Operation.DELETE, None)) == ErrorCode.NONE
         assert node.node.log_levels.level("network") == "INFO"
         assert await alter(client, loggers, "1", ("root", Operation.SET, "ERROR")) == ErrorCode.NONE
-        assert (await described(client, loggers, "1"))["wal.log"][0] == "ERROR"
+        assert (await described(client, loggers, "1"))["requests"][0] == "ERROR"
     async with running_node(tmp_path) as node:
-        assert node.node.log_levels.level("wal.log") == "INFO"
+        assert node.node.log_levels.level("requests") == "INFO"
 
 
 async def test_a_subscription_is_kept_and_listed(tmp_path: Path) -> None:
