@@ -24,6 +24,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from broker.cli import BadSetting
 from broker.settings import Settings
 from broker.settings_sources import SettingsError, load
 
@@ -56,7 +57,7 @@ def compact(
     try:
         settings = load({"node.data_dir": data_dir}, config_file=config_file)
     except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+        raise BadSetting(str(error)) from None
     answer = _on_node(settings, admin, console, plan_only=plan_only)
     if answer is None:
         answer = _on_stopped(settings, console, plan_only=plan_only)

@@ -19,6 +19,7 @@ from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from broker.cli import BadSetting
 from broker.settings import Settings
 from broker.settings_sources import SettingsError, load
 from broker.stores import make_stores
@@ -96,7 +97,9 @@ def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
         try:
             asyncio.run(main())
-        except (SettingsError, StorageError) as error:
+        except SettingsError as error:
+            raise BadSetting(str(error)) from None
+        except StorageError as error:
             raise click.ClickException(str(error)) from None
 
     return update_wrapper(run, command)

@@ -18,6 +18,7 @@ from rich.filesize import decimal
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from broker.cli import BadSetting
 from broker.settings_sources import SettingsError, load
 from wal.device import FileDevice, extend_file, open_device, shorten_file
 from wal.format import RING_POSITION, Header, Shutdown
@@ -54,7 +55,9 @@ def on_log(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         try:
             path = path or load({"node.data_dir": data_dir}, config_file=config_file).wal_path
             asyncio.run(_await(command(path, **arguments)))
-        except (SettingsError, WalError) as error:
+        except SettingsError as error:
+            raise BadSetting(str(error)) from None
+        except WalError as error:
             raise click.ClickException(str(error)) from None
 
     return update_wrapper(run, command)

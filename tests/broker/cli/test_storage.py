@@ -141,5 +141,5 @@ def test_nothing_is_created_where_nothing_is(tmp_path: Path) -> None:
 def test_a_bad_setting_is_one_line(data_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text("[node]\nnonsense = 1\n")
     result = run(data_dir, "ls", "--config", str(tmp_path / "node.toml"))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "unknown setting node.nonsense" in result.output
