@@ -139,10 +139,12 @@ def wait_for_all(running: Running) -> None:
     try:
         for query in running.queries:
             query.awaitTermination()
-    except PySparkException:
-        if running.batches is not None and isinstance(running.batches.failure, PipelineError):
-            raise running.batches.failure from None
-        raise
+    except PySparkException as error:
+        # What this side raised is nearer to the cause than Spark's report of it.
+        cause = None if running.batches is None else running.batches.failure
+        if isinstance(cause, PipelineError):
+            raise cause from None
+        raise PipelineError(f"the pipeline failed: {reason_of(cause or error)}") from error
 
 
 def tell_failures(running: Running, listener: PipelineListener, console: Console) -> None:

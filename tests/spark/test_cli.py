@@ -2,13 +2,17 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from broker.cli.spark import spark as spark_command
 from spark import cli
 from spark.cli import main
+from spark.pipeline.toml_file import PipelineError
 
 FILE = """\
 checkpoint = "checkpoint"
@@ -81,3 +85,20 @@ def test_the_command_hands_everything_over(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "execv", lambda _program, arguments: called.append(arguments[1:]))
     CliRunner().invoke(spark_command, ["ingest", "--help", "-t", "a"])
     assert called == [["-m", "spark", "ingest", "--help", "-t", "a"]]
+
+
+def test_what_a_pipeline_failed_with_is_one_line() -> None:
+    def end() -> None:
+        raise StreamingQueryException("[STREAM_FAILED] terminated with exception: a Traceback\nmany lines")
+
+    def failed_with(failure: Exception | None) -> str:
+        running: Any = SimpleNamespace(
+            queries=[SimpleNamespace(awaitTermination=end)], batches=SimpleNamespace(failure=failure)
+        )
+        with pytest.raises(PipelineError) as caught:
+            cli.wait_for_all(running)
+        return str(caught.value)
+
+    assert failed_with(PipelineError("values.ddl: gone")) == "values.ddl: gone"
+    assert failed_with(PySparkException("Cannot change column\nmore")) == "the pipeline failed: Cannot change column"
+    assert failed_with(None) == "the pipeline failed: [STREAM_FAILED] terminated with exception: a Traceback"

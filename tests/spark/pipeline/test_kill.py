@@ -23,7 +23,7 @@ from tests.support.events import send
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(500)]
 
-COUNT = 6_000
+COUNT = 30_000
 FILE = """\
 name = "killed"
 checkpoint = "checkpoint"
