@@ -122,7 +122,8 @@ async def rate_and_memory(sizes: Sizes, report: Report) -> None:
             again, _ = await raw_seconds(made)
     del warm
     assert summary.sso_after <= 1
-    report.add("rate.raw", size / raw / 1e6, "MB/s")
+    report.add("rate.raw_before", size / raw / 1e6, "MB/s")
+    report.add("rate.raw_after", size / again / 1e6, "MB/s")
     report.add("rate.compaction", size / seconds / 1e6, "MB/s")
     report.add("rate.share_of_raw", (raw + again) / 2 / seconds, "x", ">= 0.6")
     report.add("rate.cpu", cpu / size * 1e9, "CPU s/GB")
