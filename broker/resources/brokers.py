@@ -1,11 +1,10 @@
 """Configs of this node: settings of its start, which no request can change."""
 
 from collections.abc import Sequence
-from typing import NoReturn
 
 from broker.configs import ConfigSource, broker_configs
 from broker.node import Node
-from broker.resources.values import Change, ConfigValue
+from broker.resources.values import Change, ConfigValue, Operation, check_not_twice
 from protocol.errors import ErrorCode, KafkaError
 
 
@@ -33,16 +32,21 @@ class BrokerResource:
         return [str(node.node_id)]
 
     async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
-        """Refuse."""
-        del changes, validate_only
-        _refuse(node, name)
+        """Refuse to set anything. Nothing is ever set, so that there is nothing to be done to delete it."""
+        del validate_only
+        _check_name(node, name)
+        check_not_twice([change.name for change in changes])
+        if any(change.operation != Operation.DELETE for change in changes):
+            raise _read_only()
 
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
-        """Refuse."""
-        del configs, validate_only
-        _refuse(node, name)
+        """Refuse to set anything."""
+        del validate_only
+        _check_name(node, name)
+        if configs:
+            raise _read_only()
 
 
 def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:
@@ -54,14 +58,17 @@ def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} received {name}")
 
 
-def _refuse(node: Node, name: str) -> NoReturn:
-    """First for what no node is, as Kafka does, and then because configs of nodes cannot be changed."""
+def _check_name(node: Node, name: str) -> None:
+    """Raise when a name is no node's, in the words with which Kafka answers who changes configs."""
     if name and not name.lstrip("-").isdigit():
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
     if name and name != str(node.node_id):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id}, but received {name}"
         )
-    raise KafkaError(
+
+
+def _read_only() -> KafkaError:
+    return KafkaError(
         ErrorCode.INVALID_REQUEST, "Broker configs are read only here: they are settings of the node's start."
     )

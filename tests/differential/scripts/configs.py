@@ -105,6 +105,10 @@ def alter_configs(script: Script) -> None:
     for name, broker in (("another broker", "99"), ("no number", "x")):
         size = ("message.max.bytes", SET, "2000000")
         change(f"the config of {name}", size, topic=broker, kind=BROKER, validate_only=True)
+    for name, broker in (("a broker", "1"), ("all brokers", ""), ("another broker", "99")):
+        rate = ("leader.replication.throttled.rate", DELETE, None)
+        change(f"a throttle of {name} deleted", rate, topic=broker, kind=BROKER)
+    change("no configs of a broker", topic="1", kind=BROKER)
     change("an unknown config of a broker", ("no.such.config", SET, "1"), topic="1", kind=BROKER, validate_only=True)
     change("lags that contradict", ("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8"))
     twice = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="ac-topic", configs=())

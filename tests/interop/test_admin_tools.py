@@ -1,0 +1,56 @@
+"""Apache Kafka's tools for administrators: log directories, reassignments, quorum, features, configs of all kinds."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.test_java import TOOLS, TOPICS, run
+from tests.support.node import NodeProcess
+
+pytestmark = pytest.mark.interop
+
+CONFIGS = "kafka.admin.ConfigCommand"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with NodeProcess(tmp_path_factory.mktemp("admin-tools")) as node:
+        run(node.bootstrap, TOPICS, "--create", "--topic", "t", "--partitions", "2")
+        yield node.bootstrap
+        assert node.terminate() == 0
+
+
+def test_log_dirs_are_described(servers: str) -> None:
+    described = run(servers, f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", "t")
+    (broker,) = json.loads(described.splitlines()[-1])["brokers"]
+    (found,) = broker["logDirs"]
+    assert {each["partition"]: each["size"] for each in found["partitions"]} == {"t-0": 0, "t-1": 0}
+
+
+def test_a_reassignment_to_where_it_is_is_executed_and_verified(servers: str, tmp_path: Path) -> None:
+    partitions = [{"topic": "t", "partition": index, "replicas": [1]} for index in range(2)]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+    assert "Successfully started" in run(servers, tool, "--reassignment-json-file", str(plan), "--execute")
+    verified = run(servers, tool, "--reassignment-json-file", str(plan), "--verify")
+    assert "Reassignment of partition t-1 is completed" in verified
+
+
+def test_the_quorum_and_the_features_are_described(servers: str) -> None:
+    status = run(servers, f"{TOOLS}.MetadataQuorumCommand", "describe", "--status")
+    assert "LeaderId:               1" in status
+    lowered = run(servers, f"{TOOLS}.FeatureCommand", "downgrade", "--feature", "group.version=0", "--dry-run")
+    assert "can be downgraded to 0" in lowered
+    assert "group.version" in run(servers, f"{TOOLS}.FeatureCommand", "describe")
+
+
+def test_configs_of_groups_and_levels_of_loggers_are_changed(servers: str) -> None:
+    for entity, name, config in (
+        ("groups", "g", "consumer.session.timeout.ms=50000"),
+        ("broker-loggers", "1", "network=DEBUG"),
+    ):
+        run(servers, CONFIGS, "--alter", "--entity-type", entity, "--entity-name", name, "--add-config", config)
+        assert config in run(servers, CONFIGS, "--describe", "--entity-type", entity, "--entity-name", name)
