@@ -14,6 +14,9 @@ from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 
+HAND_OUT_BYTES_PER_TURN = 1024 * 1024
+"""What is decoded in one turn of the event loop; its check sums take some 100 us."""
+
 
 @dataclass(slots=True, eq=False)
 class _Wanted:
@@ -42,8 +45,9 @@ class IoScheduler:
         self._running = dict.fromkeys(Priority, 0)
         self._queue: list[_Wanted] = []
         self._turn = 0
-        self._turns = asyncio.Semaphore(1)
-        """Whose data is handed out in this turn of the loop."""
+        self._handed_bytes = 0
+        """Handed out in this turn of the loop."""
+        self._next_turn: asyncio.Future[None] | None = None
         self._scheduled = False
 
     def submit(
@@ -133,15 +137,29 @@ class IoScheduler:
             raise
 
     async def _hand_out(self, data: memoryview, piece: Piece, members: list[_Wanted]) -> None:
-        """Answer one waiter a turn: each decodes what it gets, and appends must not wait for all of a long run."""
+        """Answer the waiters, so many bytes a turn: each decodes what it gets, and appends must not wait for it all."""
         for wanted in members:
             if wanted.priority is not Priority.TAIL:
-                await self._turns.acquire()
+                while self._handed_bytes >= HAND_OUT_BYTES_PER_TURN:
+                    await asyncio.shield(self._turn_over())
+                _ = self._turn_over()
+                self._handed_bytes += wanted.span.end - wanted.span.start
             if not wanted.answer.done():
                 wanted.answer.set_result(data[wanted.span.start - piece.start : wanted.span.end - piece.start])
-            if wanted.priority is not Priority.TAIL:
-                # The waiter runs in the next turn of the loop, the next one's waiter after it.
-                asyncio.get_running_loop().call_soon(self._turns.release)
+
+    def _turn_over(self) -> "asyncio.Future[None]":
+        """Done when whoever was answered in this turn has run."""
+        if self._next_turn is None:
+            loop = asyncio.get_running_loop()
+            self._next_turn = loop.create_future()
+            loop.call_soon(self._begin_turn)
+        return self._next_turn
+
+    def _begin_turn(self) -> None:
+        self._handed_bytes = 0
+        waited, self._next_turn = self._next_turn, None
+        if waited is not None:
+            waited.set_result(None)
 
     async def _fetch_counted(self, first: _Wanted, piece: Piece) -> memoryview:
         priority = first.priority

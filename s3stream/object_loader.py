@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from s3stream.block_cache import BlockKey, ByteLru, CachedBlock
+from s3stream.block_cache import BlockCache, BlockKey, ByteLru, CachedBlock
 from s3stream.catalog.interface import Catalog
 from s3stream.errors import (
     CorruptObject,
@@ -75,7 +75,7 @@ class ObjectLoader:
         cluster: str,
         spawn: Spawn,
     ) -> None:
-        self.cache: ByteLru[BlockKey, CachedBlock] = ByteLru(settings.block_cache_bytes)
+        self.cache = BlockCache(settings.block_cache_bytes)
         self.indexes: ByteLru[int, ObjectIndex] = ByteLru(settings.index_cache_bytes)
         self.io = IoScheduler(settings=settings, stats=stats, spawn=spawn)
         self._catalog = catalog
@@ -210,11 +210,10 @@ class ObjectLoader:
     async def _decode(self, info: ObjectInfo, entry: IndexEntry, answer: "asyncio.Future[memoryview]") -> CachedBlock:
         block_key = BlockKey(info.object_id, entry.position)
         try:
-            # A copy, because a merged GET brings many blocks in one buffer, and each leaves the cache at its own time.
-            data = bytes(await answer)
+            data = await answer
         finally:
             del self._answers[block_key]
-        block = CachedBlock(decode_block(data, entry, where=f"{info.store}:{self._key(info)}"), len(data))
+        block = CachedBlock(decode_block(data, entry, where=f"{info.store}:{self._key(info)}"), data)
         self.cache.put(block_key, block)
         self._stats.block_cache_evicted_bytes = self.cache.evicted_bytes
         return block

@@ -117,9 +117,14 @@ class ReadAhead:
             if index is None:
                 return NeedIndex(location.object)
             end = location.range.end_offset
-            entries = choose_entries(
-                index, location.stored_stream_id, plan.at, end, plan.window_bytes - plan.size_bytes
-            )
+            bytes_left = plan.window_bytes - plan.size_bytes
+            entries = choose_entries(index, location.stored_stream_id, plan.at, end, bytes_left)
+            # A block past the window would be a GET of its own: it is for the next window.
+            least = 0 if plan.blocks else 1
+            while len(entries) > least and sum(entry.size_bytes for entry in entries) > bytes_left:
+                del entries[-1]
+            if not entries:
+                return None
             plan.blocks.append(NeedBlocks(location.object, entries))
             plan.size_bytes += sum(entry.size_bytes for entry in entries)
             plan.at = min(entries[-1].end_offset, end)

@@ -98,7 +98,7 @@ class LocalStore:
         self._calls.get += 1
         data = await self._threads.run(lambda: self._files.read(key, start, end))
         self._calls.bytes_read += len(data)
-        return memoryview(data)
+        return data
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
         """The last `size_bytes`, or all."""

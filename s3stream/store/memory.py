@@ -136,7 +136,8 @@ class MemoryStore:
         if end > len(data):
             raise self._shelf.fail(StoreError(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {len(data)}"))
         self.calls.bytes_read += end - start
-        return memoryview(data)[start:end]
+        # A copy, as it would come from afar: what holds it does not hold the object.
+        return memoryview(data[start:end])
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
         """The last `size_bytes`, or all."""

@@ -1,7 +1,9 @@
 """An object store on an S3 service, through aiobotocore.
 
 What makes it cheap: one client and its connections for the life of the store, payloads neither signed nor joined,
-CRC32C as the only checksum (the service checks it, so that bytes damaged on the way never become an object).
+CRC32C as the only checksum (the service checks it, so that bytes damaged on the way never become an object), and GETs
+on signed URLs whose bodies go straight into recycled memory (`ranged_get.py`); what such a GET is refused, or cannot
+do, the general client does.
 
 What makes it safe: creation is conditional (`If-None-Match: *`), and a call repeated after an answer got lost may meet
 its own earlier success, which the writer's id in the object's metadata tells from another's object.
@@ -9,6 +11,7 @@ its own earlier success, which the writer's id in the object's metadata tells fr
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,12 +22,17 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from aiohttp import ClientError as ClientConnectionError
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.httpsession import get_cert_path
+from botocore.utils import get_environ_proxies
 
 from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
 from s3stream.store.body import Body
 from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from s3stream.store.ranged_get import Answer, RangedGets
+from s3stream.store.recycled import BufferPool
 from s3stream.store.retry import BadRange, Conflict, Failure, Kind, NoSuchUpload, RetryPolicy, classify, classify_code
 from s3stream.store.rules import check_key, check_range, check_receipts
+from s3stream.store.signed_urls import SignedUrls, refusal
 from wal.interface import Buffer
 
 if TYPE_CHECKING:
@@ -41,6 +49,8 @@ R = TypeVar("R")
 WRITER_KEY = "writer"
 DELETE_KEYS_MAX = 1000
 DELETES_IN_FLIGHT = 4
+REFUSALS_MAX = 3
+"""After so many GETs in a row that a signed URL was refused and the general client was not, it does them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,11 @@ class S3Store:
         self._sleep = sleep
         self._stack = AsyncExitStack()
         self._client: S3Client | None = None
+        self._memory = BufferPool()
+        self._gets: RangedGets | None = None
+        """None: the general client does the GETs, too."""
+        self._urls = SignedUrls(self._sign)
+        self._refusals = 0
 
     @property
     def name(self) -> str:
@@ -122,9 +137,10 @@ class S3Store:
             tcp_keepalive=True,
             s3={"addressing_style": "path" if settings.path_style else "auto", "payload_signing_enabled": False},
         )
+        session = get_session()
         try:
             self._client = await self._stack.enter_async_context(
-                get_session().create_client(
+                session.create_client(
                     "s3",
                     region_name=settings.region,
                     endpoint_url=settings.endpoint or None,
@@ -144,9 +160,22 @@ class S3Store:
         except BaseException:
             await self.close()
             raise
+        url = self.client.meta.endpoint_url
+        if not get_environ_proxies(url):
+            ca_bundle = session.get_config_variable("ca_bundle") or get_cert_path(verify=True)
+            tls = ssl.create_default_context(cafile=ca_bundle) if url.startswith("https:") else None
+            self._gets = RangedGets(
+                connect_timeout_s=settings.connect_timeout_ms / 1000,
+                read_timeout_s=settings.read_timeout_ms / 1000,
+                connections_max=settings.connections_max,
+                tls=tls,
+            )
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._gets is not None:
+            self._gets.close()
+            self._gets = None
         self._client = None
         await self._stack.aclose()
 
@@ -201,8 +230,7 @@ class S3Store:
         check_range(start, end, where=f"{self._name}:{key}")
 
         async def attempt() -> memoryview:
-            answer = await self.client.get_object(Bucket=self.bucket, Key=key, Range=f"bytes={start}-{end - 1}")
-            return await self._receive(answer)
+            return (await self._get(key, f"bytes={start}-{end - 1}"))[0]
 
         try:
             data = await self.call(key, "get", attempt, expected=BadRange)
@@ -217,9 +245,7 @@ class S3Store:
         """The last `size_bytes`, or all."""
 
         async def attempt() -> TailRead:
-            answer = await self.client.get_object(Bucket=self.bucket, Key=key, Range=f"bytes=-{size_bytes}")
-            data = await self._receive(answer)
-            content_range = answer.get("ContentRange", "")
+            data, content_range = await self._get(key, f"bytes=-{size_bytes}")
             return TailRead(data, int(content_range.rpartition("/")[2]) if content_range else len(data))
 
         try:
@@ -348,10 +374,42 @@ class S3Store:
             return await self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix)
         return await self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, ContinuationToken=token)
 
+    async def _get(self, key: str, byte_range: str) -> tuple[memoryview, str]:
+        """One attempt at a ranged GET: the body, and the answer's content range."""
+        answer = None if self._gets is None else await self._get_signed(self._gets, key, byte_range)
+        if answer is not None and answer.status == 206:
+            self._refusals = 0
+            self._calls.bytes_read += len(answer.body)
+            return answer.body.toreadonly(), answer.headers.get("content-range", "")
+        found = await self.client.get_object(Bucket=self.bucket, Key=key, Range=byte_range)
+        data = await self._receive(found)
+        if answer is not None:
+            self._refusals += 1
+            if self._refusals >= REFUSALS_MAX and self._gets is not None:
+                self._gets.close()
+                self._gets = None
+        return data, found.get("ContentRange", "")
+
+    async def _get_signed(self, gets: RangedGets, key: str, byte_range: str) -> Answer:
+        """An attempt on a signed URL. Raises what the general client would not do better; else it may try, too."""
+        answer = await gets.get(await self._urls.of(key), byte_range, self._memory.take)
+        if answer.status != 206:
+            self._urls.forget(key)
+            error = refusal(answer)
+            if error is not None:
+                raise error
+            self._calls.get += 1
+        return answer
+
+    async def _sign(self, key: str, seconds: int) -> str:
+        return await self.client.generate_presigned_url(
+            "get_object", Params={"Bucket": self.bucket, "Key": key}, ExpiresIn=seconds
+        )
+
     async def _receive(self, answer: "GetObjectOutputTypeDef") -> memoryview:
         """Read a body into one buffer of its length."""
         size = answer["ContentLength"]
-        data = bytearray(size)
+        data = self._memory.take(size)
         cursor = 0
         async with answer["Body"] as body:
             async for piece in body.raw_stream.content.iter_any():
@@ -360,7 +418,7 @@ class S3Store:
         self._calls.bytes_read += cursor
         if cursor != size:
             raise EOFError(f"{cursor} bytes of a body of {size}")
-        return memoryview(data)
+        return data.toreadonly()
 
 
 def _advice(error: StoreError) -> str:

@@ -1,0 +1,71 @@
+"""URLs signed for GETs of objects, made once for many ranges of one object, and what a refusal of one means."""
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+from botocore.exceptions import ClientError
+
+from s3stream.store.ranged_get import Answer
+
+VALID_SECONDS = 900
+USED_SECONDS = 300
+"""A URL is made anew long before the service takes it for expired: clocks differ, and bodies take their time."""
+URLS_MAX = 4096
+_CODE = re.compile(rb"<Code>([^<]*)</Code>")
+_MESSAGE = re.compile(rb"<Message>([^<]*)</Message>")
+
+
+class SignedUrls:
+    """The URLs of the objects read lately."""
+
+    def __init__(self, sign: Callable[[str, int], Awaitable[str]]) -> None:
+        """`sign(key, seconds)` makes a URL that is good for so long."""
+        self._sign = sign
+        self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    async def of(self, key: str) -> str:
+        """The URL of an object."""
+        now = asyncio.get_running_loop().time()
+        known = self._urls.get(key)
+        if known is not None and now - known[1] < USED_SECONDS:
+            self._urls.move_to_end(key)
+            return known[0]
+        url = await self._sign(key, VALID_SECONDS)
+        self._urls[key] = (url, now)
+        if len(self._urls) > URLS_MAX:
+            self._urls.popitem(last=False)
+        return url
+
+    def forget(self, key: str) -> None:
+        """The URL was refused, or the object is gone."""
+        self._urls.pop(key, None)
+
+
+def refusal(answer: Answer) -> ClientError | None:
+    """The error that an answer other than the bytes means; None when the general client should ask itself.
+
+    Signatures, credentials, regions and redirects are its business: 400, 401, 403 and 3xx; so is an answer that came
+    without the range.
+    """
+    if answer.status < 404:
+        return None
+    body = bytes(answer.body)
+    code, message = _CODE.search(body), _MESSAGE.search(body)
+    return ClientError(
+        {
+            "Error": {
+                "Code": code[1].decode() if code else str(answer.status),
+                "Message": message[1].decode() if message else "",
+            },
+            "ResponseMetadata": {
+                "HTTPStatusCode": answer.status,
+                "RequestId": answer.headers.get("x-amz-request-id", ""),
+                "HostId": "",
+                "HTTPHeaders": answer.headers,
+                "RetryAttempts": 0,
+            },
+        },
+        "GetObject",
+    )
