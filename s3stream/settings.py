@@ -30,6 +30,10 @@ class StorageSettings:
     """Part size of a stream set object's multipart upload; up to two parts it is a single PUT."""
     so_put_bytes_max: int = 32 * MIB
     """A stream object up to this size is a single PUT; longer ones go in parts of half of it, two at a time."""
+    part_hedge_ratio: float = 4.0
+    """A part is sent a second time when it takes so many times as long as the slowest tenth of late; 0: never."""
+    part_hedge_ms_min: int = 500
+    """But not before this: a second attempt costs as much as the first."""
     prepare_ttl_ms: int = 60 * 60_000
     """A prepared object that was not committed by then is reaped."""
     delete_delay_ms: int = 10 * 60_000

@@ -37,6 +37,10 @@ class StorageStats:
     upload_bytes: int = 0
     """Bytes of committed objects, index and framing included."""
     upload_retries: int = 0
+    hedged_parts: int = 0
+    """Parts of multipart uploads that were sent twice, because the first attempt was slow."""
+    hedges_won: int = 0
+    """And the second attempt ended first."""
     objects_sso: int = 0
     objects_so: int = 0
     dropped_bytes: int = 0

@@ -16,6 +16,7 @@ from s3stream.catalog.interface import Catalog, UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
 from s3stream.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
 from s3stream.model import NewObject, ObjectKind, object_key
+from s3stream.object.hedge import PartHedge
 from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
@@ -118,6 +119,15 @@ class Uploader:
         self._owner_of = owner_of
         self._on_fenced = on_fenced
         self._writes = asyncio.Semaphore(settings.object_writes_in_flight)
+        self._hedges = {
+            name: PartHedge(
+                ratio=settings.part_hedge_ratio,
+                delay_ms_min=settings.part_hedge_ms_min,
+                counts=stats,
+                clock=lambda: asyncio.get_running_loop().time(),
+            )
+            for name in stores
+        }
 
     async def upload(self, block: Block, previous: asyncio.Future[None] | None) -> None:
         """Return when the block is committed, which is after `previous` is. Raises what cannot heal; WalError, too."""
@@ -228,6 +238,7 @@ class Uploader:
             part_bytes=part_bytes,
             parts_in_flight=parts_in_flight,
             on_multipart=note,
+            hedge=self._hedges[plan.store],
         )
 
     async def _commit(self, block: Block, written: Sequence[NewObject]) -> None:

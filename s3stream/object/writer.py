@@ -7,6 +7,7 @@ order; an object becomes visible whole or not at all; no task outlives the call 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Self
 
 from s3stream.errors import StorageError
@@ -20,6 +21,7 @@ from s3stream.object.format import (
     join_blocks,
     merge_ranges,
 )
+from s3stream.object.hedge import PartHedge
 from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
 from s3stream.store.rules import PART_BYTES_MIN, PARTS_MAX
 from wal.interface import Buffer
@@ -65,8 +67,12 @@ class ObjectWriter:
         part_bytes: int = PART_BYTES,
         parts_in_flight: int = PARTS_IN_FLIGHT,
         on_multipart: Callable[[str], Awaitable[None]] | None = None,
+        hedge: PartHedge | None = None,
     ) -> None:
-        """`on_multipart(upload_id)` is awaited before the first part: the catalog remembers the upload."""
+        """`on_multipart(upload_id)` is awaited before the first part: the catalog remembers the upload.
+
+        `hedge` sends slow parts twice.
+        """
         assert part_bytes >= PART_BYTES_MIN, "a part is at least 5 MiB"
         self._store = store
         self._key = key
@@ -77,6 +83,7 @@ class ObjectWriter:
         self._part_bytes = part_bytes
         self._parts_in_flight = parts_in_flight
         self._on_multipart = on_multipart
+        self._hedge = hedge
         self._entries: list[IndexEntry] = []
         self._position = 0
         self._block: list[StreamBatch] = []
@@ -273,14 +280,17 @@ class ObjectWriter:
             raise errors.exceptions[0] from None
         self._receipts += [task.result() for task in tasks]
 
-    @staticmethod
     async def _send_part(
-        upload: MultipartUpload, number: int, part: "list[Buffer] | _CopiedPart", slots: asyncio.Semaphore
+        self, upload: MultipartUpload, number: int, part: "list[Buffer] | _CopiedPart", slots: asyncio.Semaphore
     ) -> PartReceipt:
         async with slots:
             if isinstance(part, _CopiedPart):
                 return await upload.copy_part(number, part.key, part.start, part.end)
-            receipt = await upload.put_part(number, part)
+            if self._hedge is None:
+                receipt = await upload.put_part(number, part)
+            else:
+                size_bytes = sum(len(buffer) for buffer in part)
+                receipt = await self._hedge.put(partial(upload.put_part, number, part), size_bytes)
             part.clear()
             return receipt
 

@@ -1,0 +1,102 @@
+"""A second attempt at a part whose first one is slow: the slowest of many parts decides how long an upload takes.
+
+When a part takes several times as long as parts of late have taken for its size, it is sent once more; what ends first
+counts, the other is cancelled and waited for before the upload goes on. Both send the same bytes under the same number,
+so the object is the same whichever the store keeps, and the upload is completed once, with one receipt for each part.
+Hedges are a small share of the parts: a store that is slow as a whole is not sent everything twice.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from s3stream.errors import StorageError
+from s3stream.store.interface import PartReceipt
+
+OBSERVED_MIN = 8
+"""Parts to have seen before one is called slow."""
+OBSERVED_MAX = 64
+HEDGES_PER_PART = 0.1
+HEDGES_MAX = 4.0
+"""Hedges that may be saved up."""
+
+
+class HedgeCounts(Protocol):
+    """Counters to count up: those of the engine, or a test's."""
+
+    hedged_parts: int
+    """Parts that were sent twice."""
+    hedges_won: int
+    """The second attempt ended first."""
+
+
+class PartHedge:
+    """Part times of one store, and the attempts at its parts. Shared by all uploads to it."""
+
+    def __init__(self, *, ratio: float, delay_ms_min: int, counts: HedgeCounts, clock: Callable[[], float]) -> None:
+        """Hedge after `ratio` times the slowest tenth's time, but not before `delay_ms_min`; a ratio of 0: never."""
+        self._ratio = ratio
+        self._delay_s_min = delay_ms_min / 1000
+        self._counts = counts
+        self._clock = clock
+        self._seconds_per_byte: deque[float] = deque(maxlen=OBSERVED_MAX)
+        self._budget = 1.0
+
+    def delay_s(self, size_bytes: int) -> float | None:
+        """How long a part of that size may take before it is sent again; None: however long it takes."""
+        times = self._seconds_per_byte
+        if self._ratio <= 0 or len(times) < OBSERVED_MIN:
+            return None
+        slow = sorted(times)[len(times) * 9 // 10]
+        return max(self._delay_s_min, self._ratio * slow * size_bytes)
+
+    async def put(self, send: Callable[[], Awaitable[PartReceipt]], size_bytes: int) -> PartReceipt:
+        """Send a part; `send` may be called twice. Raises what the first attempt raised when no attempt succeeds."""
+        delay_s = self.delay_s(size_bytes)
+        if delay_s is None:
+            return await self._timed(send, size_bytes)
+        async with asyncio.TaskGroup() as group:
+            attempts = [group.create_task(self._attempt(send, size_bytes))]
+            await asyncio.wait(attempts, timeout=delay_s)
+            if not attempts[0].done() and self._budget >= 1:
+                self._budget -= 1
+                self._counts.hedged_parts += 1
+                attempts.append(group.create_task(self._attempt(send, size_bytes)))
+            first = await _first_success(attempts)
+            outcome = first.result()
+            self._counts.hedges_won += first is not attempts[0]
+            for attempt in attempts:
+                attempt.cancel()
+        if isinstance(outcome, StorageError):
+            raise outcome
+        return outcome
+
+    async def _attempt(
+        self, send: Callable[[], Awaitable[PartReceipt]], size_bytes: int
+    ) -> "PartReceipt | StorageError":
+        """The error as a value: it must not end the other attempt."""
+        try:
+            return await self._timed(send, size_bytes)
+        except StorageError as error:
+            return error
+
+    async def _timed(self, send: Callable[[], Awaitable[PartReceipt]], size_bytes: int) -> PartReceipt:
+        began = self._clock()
+        receipt = await send()
+        self._seconds_per_byte.append((self._clock() - began) / max(1, size_bytes))
+        self._budget = min(HEDGES_MAX, self._budget + HEDGES_PER_PART)
+        return receipt
+
+
+async def _first_success(
+    attempts: "list[asyncio.Task[PartReceipt | StorageError]]",
+) -> "asyncio.Task[PartReceipt | StorageError]":
+    """The attempt that succeeded first; the first attempt when none did."""
+    waiting = set(attempts)
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for attempt in done:
+            if not isinstance(attempt.result(), StorageError):
+                return attempt
+    return attempts[0]
