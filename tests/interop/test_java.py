@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
 PRODUCER = f"{TOOLS}.ConsoleProducer"
 CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
 OFFSETS = f"{TOOLS}.GetOffsetShell"
+CONFIGS = "kafka.admin.ConfigCommand"
 
 
 def command(servers: str, tool: str, arguments: Sequence[str]) -> list[str]:
@@ -113,6 +115,28 @@ def test_groups_are_administered(servers: str, topic: str) -> None:
     assert sorted(left) == ["0", "2"]
     run(servers, GROUPS, "--delete", "--group", group)
     assert group not in run(servers, GROUPS, "--list").splitlines()
+
+
+def test_configs_are_administered(servers: str, topic: str) -> None:
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    run(servers, CONFIGS, *entity, "--alter", "--add-config", "retention.ms=60000,max.message.bytes=2000")
+    run(servers, CONFIGS, *entity, "--alter", "--delete-config", "max.message.bytes")
+    described = run(servers, CONFIGS, *entity, "--describe")
+    assert "retention.ms=60000" in described
+    assert "max.message.bytes" not in described
+    everything = run(servers, CONFIGS, *entity, "--describe", "--all")
+    assert "max.message.bytes=1048588" in everything
+
+
+def test_records_are_deleted(servers: str, topic: str, tmp_path: Path) -> None:
+    send(servers, topic, [Event(0, b"%d" % n) for n in range(10)])
+    wanted = {"partitions": [{"topic": topic, "partition": 0, "offset": 4}], "version": 1}
+    (tmp_path / "offsets.json").write_text(json.dumps(wanted))
+    said = run(servers, f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "offsets.json"))
+    assert re.search(rf"{topic}-0\s+low_watermark: 4", said)
+    found = run(servers, OFFSETS, "--topic-partitions", f"{topic}:0", "--time", "earliest")
+    assert found.strip() == f"{topic}:0:4"
+    assert console_consumer(servers, topic, count=6) == [str(n) for n in range(4, 10)]
 
 
 @contextmanager

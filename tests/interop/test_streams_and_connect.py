@@ -1,0 +1,150 @@
+"""Kafka Streams with exactly-once semantics, over kills of the node, and Kafka Connect: as their users run them."""
+
+import asyncio
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.interop.test_java import QUICK_JVM
+from tests.support.events import Event, create_topic, receive, send
+from tests.support.node import NodeProcess
+from tests.support.tools import java, kafka_apps_class_path
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]
+
+TIMEOUT_S = 60
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "the", "dog", "sleeps"]
+KILLS = 3
+LINES = 2000
+"""Between two kills of the node."""
+
+
+@contextmanager
+def application(class_name: str, log: IO[str], *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a Java program until the block ends; it is asked to stop, and must."""
+    command: Sequence[str | Path] = [java(), *QUICK_JVM, "-cp", kafka_apps_class_path(), class_name, *arguments]
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+        process.terminate()
+        process.wait(TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)
+
+
+def more_than(found: list[tuple[bytes, int]], count: int) -> bool:
+    return len(found) > count
+
+
+class Reader:
+    """Reads what the word count says, as committed, over kills of the node."""
+
+    def __init__(self, servers: str, streams: "subprocess.Popen[str]") -> None:
+        self.said: list[tuple[bytes, int]] = []
+        self._streams = streams
+        self._consumer = Consumer({
+            "bootstrap.servers": servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 2,
+        })  # fmt: skip
+        self._consumer.assign([TopicPartition("streams-wordcount-output", number, 0) for number in range(2)])
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Read until the condition holds."""
+        for _ in range(2 * TIMEOUT_S * 5):
+            for message in self._consumer.consume(500, 0.2):
+                assert message.error() is None
+                key, value = message.key(), message.value()
+                assert isinstance(key, bytes)
+                assert isinstance(value, bytes)
+                self.said.append((key, int.from_bytes(value, "big")))
+            if condition():
+                return
+            assert self._streams.poll() is None, "the application has ended"
+        pytest.fail(f"the application has said {dict(self.said)}")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def test_a_streams_application_counts_exactly_over_kills_of_the_node(tmp_path: Path) -> None:
+    """Its clients speak transactions of version 2. Every count comes once, in order."""
+    with NodeProcess(tmp_path / "node", storage_upload_age_ms=200) as node, (tmp_path / "log").open("w+") as log:
+        create_topic(node.bootstrap, "streams-plaintext-input", 2)
+        create_topic(node.bootstrap, "streams-wordcount-output", 2)
+        settings = tmp_path / "streams.properties"
+        settings.write_text(
+            f"bootstrap.servers={node.bootstrap}\nprocessing.guarantee=exactly_once_v2\ncommit.interval.ms=100\n"
+            f"state.dir={tmp_path / 'state'}\nreconnect.backoff.max.ms=200\n"
+        )
+        expected: Counter[bytes] = Counter()
+        example = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
+        with application(example, log, settings) as streams:
+            reader = Reader(node.bootstrap, streams)
+            for kills in range(KILLS + 1):
+                lines = [" ".join(WORDS[n % 7 :]) for n in range(LINES)]
+                expected.update(word.encode() for line in lines for word in line.split())
+                before = len(reader.said)
+                send(
+                    node.bootstrap,
+                    "streams-plaintext-input",
+                    [Event(n % 2, line.encode()) for n, line in enumerate(lines)],
+                )
+                reader.until(partial(more_than, reader.said, before))  # now it is in the middle of it
+                if kills < KILLS:
+                    node.kill9()
+                    node.start()
+            reader.until(lambda: len(reader.said) >= expected.total())
+            reader.close()
+        for word, count in expected.items():
+            assert [found for other, found in reader.said if other == word] == list(range(1, count + 1))
+
+
+def test_connect_copies_a_file_through_a_topic(tmp_path: Path) -> None:
+    source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
+    lines = [f"line {n}" for n in range(1000)]
+    source.write_text("".join(f"{line}\n" for line in lines))
+    converter = "org.apache.kafka.connect.storage.StringConverter"
+    file_connectors = "org.apache.kafka.connect.file"
+    files = {
+        "source": f"connector.class={file_connectors}.FileStreamSourceConnector\nfile={source}\ntopic=lines\n",
+        "sink": f"connector.class={file_connectors}.FileStreamSinkConnector\nfile={sink}\ntopics=lines\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"name={name}\ntasks.max=1\n{text}")
+    with NodeProcess(tmp_path / "node") as node, (tmp_path / "log").open("w+") as log:
+        create_topic(node.bootstrap, "lines", 1)
+        (tmp_path / "worker").write_text(
+            f"bootstrap.servers={node.bootstrap}\nkey.converter={converter}\nvalue.converter={converter}\n"
+            f"offset.storage.file.filename={tmp_path / 'offsets'}\noffset.flush.interval.ms=500\n"
+            "listeners=http://127.0.0.1:0\nconsumer.auto.offset.reset=earliest\nplugin.discovery=only_scan\n"
+        )
+        worker = "org.apache.kafka.connect.cli.ConnectStandalone"
+        with application(worker, log, tmp_path / "worker", tmp_path / "source", tmp_path / "sink") as connect:
+            found = receive(node.bootstrap, "lines", {0: len(lines)})
+            assert [(event.value or b"").decode() for event in found] == lines
+            with source.open("a") as more:
+                more.write("one more\n")
+            assert receive(node.bootstrap, "lines", {0: len(lines) + 1})[-1].value == b"one more"
+            wanted = [*lines, "one more"]
+            asyncio.run(
+                until(
+                    lambda: sink.exists() and len(sink.read_text().splitlines()) >= len(wanted),
+                    timeout_s=TIMEOUT_S,
+                    pause_s=0.1,
+                )
+            )
+            assert connect.poll() is None
+        assert sink.read_text().splitlines() == wanted
