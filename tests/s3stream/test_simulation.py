@@ -1,5 +1,7 @@
 """Random work under random faults: store and catalog fail before or after a call took effect, the node dies anywhere.
 
+Time leaps past the deadlines now and then, and what is due is collected beside everything else.
+
 Every run follows from its seed. What was acked is read back after each restart, once, in order, byte for byte.
 """
 
@@ -15,9 +17,17 @@ import pytest
 
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogUnavailable, OffsetOutOfRange, StorageError, StorageFull, StoreError
+from s3stream.gc import GarbageCollector
 from s3stream.model import StreamBatch
 from s3stream.stream import Stream
-from tests.s3stream.test_restart import check_invariants, end_as_text, note
+from tests.s3stream.test_restart import (
+    DEADLINES_MS,
+    check_invariants,
+    check_nothing_is_left,
+    collector,
+    end_as_text,
+    note,
+)
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import SMALL, Cluster, make_batch, memory_cluster, read_all, same
 
@@ -55,9 +65,10 @@ class Faults(Steps):
 class Life:
     """What the node's clients know over all its lives."""
 
-    def __init__(self, rng: random.Random, ids: Sequence[int]) -> None:
+    def __init__(self, rng: random.Random, ids: Sequence[int], collector: GarbageCollector) -> None:
         self.rng = rng
         self.ids = ids
+        self.collector = collector
         self.sent: dict[int, list[StreamBatch]] = {key: [] for key in ids}
         self.acked: dict[int, list[StreamBatch]] = {key: [] for key in ids}
         self.starts: dict[int, int] = dict.fromkeys(ids, 0)
@@ -85,7 +96,7 @@ class Life:
 
     async def step(self, cluster: Cluster, engine: S3Stream, stream: Stream) -> None:
         """One random thing."""
-        match self.rng.choice("aaaaaacccrft"):
+        match self.rng.choice("aaaaaacccrftg"):
             case "a":
                 for _ in range(self.rng.randint(1, 5)):
                     self.append(stream)
@@ -106,6 +117,9 @@ class Life:
                 end = stream.committed_offset
                 with suppress(CatalogUnavailable):
                     await stream.trim(self.rng.randint(stream.start_offset, max(end, stream.start_offset)))
+            case "g" if self.rng.random() < 0.5:
+                cluster.clock.ms += self.rng.choice((0, 1000, DEADLINES_MS))
+                await self.collector.collect()
             case _:
                 await asyncio.sleep(0)
 
@@ -125,7 +139,7 @@ class Life:
 async def test_nothing_acked_is_lost_in_a_hard_life(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     async with memory_cluster(tmp_path, SETTINGS, wal_bytes=200_000) as cluster:
-        life = Life(rng, await cluster.create(3))
+        life = Life(rng, await cluster.create(3), collector(cluster))
         store = cluster.store
         cluster.wal.auto_complete = False
         for _ in range(LIVES):
@@ -153,6 +167,7 @@ async def test_nothing_acked_is_lost_in_a_hard_life(tmp_path: Path, seed: int) -
                 assert stream.committed_offset == stream.next_offset
         assert not cluster.wal._records
         await check_invariants(cluster)
+        await check_nothing_is_left(cluster)
 
 
 async def test_a_fault_that_cannot_heal_is_not_retried(tmp_path: Path) -> None:
