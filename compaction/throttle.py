@@ -13,6 +13,9 @@ from compaction.settings import CompactionSettings
 PERIOD_SHARE = 0.8
 """Of the period that a run may take: it ends before the next begins."""
 BURST_SECONDS = 0.1
+LATE_SECONDS_MAX = 0.01
+"""A wait that ends so much too late tells of a busy event loop."""
+LATE_PAUSE_SECONDS_MAX = 0.5
 
 
 def run_rate(backlog_bytes: int, settings: CompactionSettings) -> int:
@@ -40,10 +43,16 @@ class Throttle:
         if not self._rate:
             await asyncio.sleep(0)
             return
-        now = asyncio.get_running_loop().time()
-        self._free_at = max(self._free_at, now - BURST_SECONDS) + size_bytes / self._rate
-        if self._free_at > now:
-            await self._sleep(self._free_at - now)
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        due = self._free_at = max(self._free_at, now - BURST_SECONDS) + size_bytes / self._rate
+        if due <= now:
+            return
+        await self._sleep(due - now)
+        late = loop.time() - due
+        if late > LATE_SECONDS_MAX:
+            # The event loop is busy, or was held up, be it by this very run: as long again is left to others.
+            self._free_at = loop.time() + min(late, LATE_PAUSE_SECONDS_MAX)
 
 
 async def yield_to_uploads(

@@ -4,6 +4,7 @@ import asyncio
 
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
+from tests.support.virtual_time import run_virtual
 
 SETTINGS = CompactionSettings(
     period_ms=1_000_000, bytes_per_second_min=1_000, pressure_pause_ms=100, pressure_pause_ms_max=1_000
@@ -33,6 +34,21 @@ async def test_spending_waits_for_the_rate() -> None:
     assert (throttle.is_limited, unlimited.is_limited) == (True, False)
     await unlimited.spend(1 << 40)
     assert len(waits) == 1
+
+
+def test_a_busy_event_loop_slows_a_run_down_and_never_stops_it() -> None:
+    async def spend_for(late: float) -> float:
+        """Seconds for ten times a second's worth, when each wait ends so much too late."""
+        loop = asyncio.get_running_loop()
+        throttle = Throttle(1_000, lambda seconds: asyncio.sleep(seconds + late))
+        for _ in range(10):
+            await throttle.spend(1_000)
+        return loop.time()
+
+    assert 9.5 < run_virtual(spend_for(0.0)) < 10.5
+    assert 9.5 < run_virtual(spend_for(0.005)) < 10.5
+    assert run_virtual(spend_for(0.1)) > 11.5
+    assert run_virtual(spend_for(60.0)) < 10 * (1 + 60 + 0.5) + 1
 
 
 async def test_a_run_waits_for_uploads_but_not_for_ever() -> None:
