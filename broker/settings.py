@@ -203,7 +203,13 @@ class ObjectsSettings(Area):
     path: Path | None = Field(
         default=None, description="Directory of a local store; unset: `objects` in the data directory."
     )
-    bucket: str = Field(default="", description="Bucket of an S3 store; it must exist.")
+    bucket: str = Field(
+        default="",
+        description=(
+            "Bucket of an S3 store; it must exist. Give it a life-cycle rule that aborts multipart uploads left "
+            "incomplete for a day: one that a crash leaves in its first moment is known to nobody."
+        ),
+    )
     endpoint: str = Field(default="", description="Address of the S3 service; empty: Amazon's for the region.")
     region: str = Field(default="us-east-1", description="Region of the bucket.")
     path_style: bool = Field(default=True, description="Address the bucket in the path rather than in the host name.")
