@@ -202,7 +202,7 @@ class GroupShard:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
         shell = self._new_shell(group_id)
         now = self._now()
-        classic = None if entry is None or is_unused(entry) else entry.machine
+        classic = entry.machine if entry is not None and entry.group.members else None
         if isinstance(classic, ClassicGroup):
             shell.group = upgraded(classic, self._settings, self._topics(), now, self._session_timeout_ms)
         before = [] if entry is None else [group_record(group_id, None)]

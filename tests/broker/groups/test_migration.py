@@ -373,24 +373,24 @@ class Pair:
         self.shard.close()
         return other
 
-    async def join(self, member_id: str, *owned: int, instance_id: str | None = None) -> JoinAnswer:
+    async def join(
+        self, member_id: str, *owned: int, instance_id: str | None = None, member_id_required: bool = False
+    ) -> JoinAnswer:
         subscription = ConsumerProtocolSubscription(topics=["t"], owned_partitions=as_classic(set(owned)))
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        protocols = [MemberProtocol("p", encode_versioned(subscription, 1))]
-        fresh = f"fresh-{instance_id}"
         join = Join(
-            ticket,
-            member_id,
-            fresh,
-            instance_id,
-            "c",
-            "/h",
-            SESSION_MS,
-            REBALANCE_MS,
-            "consumer",
-            protocols,
-            False,
-            False,
+            ticket=ticket,
+            member_id=member_id,
+            fresh_member_id=f"fresh-{instance_id}",
+            group_instance_id=instance_id,
+            client_id="c",
+            client_host="/h",
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            protocol_type="consumer",
+            protocols=[MemberProtocol("p", encode_versioned(subscription, 1))],
+            member_id_required=member_id_required,
+            can_skip_assignment=False,
         )
         self.shard.join("g", join)
         return await ticket
@@ -479,6 +479,15 @@ async def test_a_downgrade_that_is_not_written_did_not_happen(pair: Pair) -> Non
     group = pair.group()
     assert isinstance(group, ConsumerGroup)
     assert "n" in group.members
+
+
+async def test_a_member_with_an_id_and_nothing_else_joins_the_group_that_came_first(pair: Pair) -> None:
+    await pair.shard.load()
+    given = await pair.join("", member_id_required=True)
+    assert given.error is ErrorCode.MEMBER_ID_REQUIRED
+    assert isinstance(await pair.beat("n"), BeatAnswer)
+    assert (await pair.join(given.member_id)).error is ErrorCode.NONE
+    assert set(pair.group().members) == {"n", given.member_id}
 
 
 async def test_a_static_member_changes_protocol_and_back_without_a_rebalance(pair: Pair) -> None:
