@@ -166,7 +166,13 @@ class S3Stream:
                 self._journal.request_seal()
             waiter = asyncio.get_running_loop().create_future()
             self._writable_waiters.append(waiter)
-            await waiter
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                # In an outage clients give up and come again for as long as it lasts: nothing of them may stay.
+                if waiter in self._writable_waiters:
+                    self._writable_waiters.remove(waiter)
+                raise
 
     async def wait_stopped(self) -> StorageError:
         """Return the reason once the engine takes no more appends."""
@@ -190,9 +196,9 @@ class S3Stream:
         return self._reader.loader.cache.size_bytes
 
     @property
-    def stopped_streams(self) -> Mapping[int, StorageError]:
-        """Streams stopped at recovery, with why. Their records stay in the WAL, which is not trimmed meanwhile."""
-        return {key: stopped.error for key, stopped in self._pipeline.stopped.items()}
+    def stopped_streams(self) -> Mapping[int, StoppedStream]:
+        """Streams stopped at recovery: why, and what of them is in the WAL, which is not trimmed meanwhile."""
+        return dict(self._pipeline.stopped)
 
     # opening
 
@@ -246,13 +252,16 @@ class S3Stream:
     async def _void_records(self, opened: Sequence[OpenStream]) -> None:
         """Streams that come back to this node: their old records in the WAL must not be taken for live later on."""
         for item in opened:
-            info = item.info
-            try:
-                appended = self._wal.append((encode_reset(info.stream_id, info.epoch, info.end_offset),))
-                await appended.durable
-            except WalError as error:
-                raise StorageStopped(f"stream {info.stream_id} cannot be opened: {error}") from error
-            self._fenced_records.discard(info.stream_id)
+            await self._append_reset(item.info)
+            self._fenced_records.discard(item.info.stream_id)
+
+    async def _append_reset(self, info: StreamInfo) -> None:
+        """Void the stream's records that are in the WAL."""
+        try:
+            appended = self._wal.append((encode_reset(info.stream_id, info.epoch, info.end_offset),))
+            await appended.durable
+        except WalError as error:
+            raise StorageStopped(f"old records of stream {info.stream_id} cannot be voided: {error}") from error
 
     def _opened(self, item: OpenStream) -> Stream:
         info = item.info
@@ -270,7 +279,10 @@ class S3Stream:
                 )
                 log.error("stream stopped when it was opened", stream_id=stream_id, reason=str(error))
                 # Its records stay in the WAL, for a person to decide; uploads of the other streams do not wait for it.
-                self._pipeline.stopped[stream_id] = StoppedStream(error, 0)
+                stopped = StoppedStream(error, 0)
+                for batch in recovered:
+                    stopped = stopped.add(batch, self._cache.current.wal_offset)
+                self._pipeline.stopped[stream_id] = stopped
                 self.stats.stopped_streams += 1
                 self._drop(stream_id)
                 runs = self._cache.runs_of(stream_id)
@@ -312,13 +324,23 @@ class S3Stream:
         await self._pipeline.flush()
 
     async def discard_recovered(self, stream_id: int) -> None:
-        """Give up the WAL records of a stream stopped at recovery: a person's decision. It can be opened anew then."""
-        await self._pipeline.discard(stream_id)
+        """Give up the WAL records of a stream stopped at recovery: a person's decision, for good.
 
-    def store_of(self, stream_id: int) -> str | None:
-        """Name of the store that an open stream's data goes to."""
+        The stream takes appends again, from its committed end. Raises StorageError when there is no such stream, or
+        the WAL takes nothing.
+        """
+        stopped = self._pipeline.stopped.get(stream_id)
+        if stopped is None:
+            raise StorageError(f"stream {stream_id} is not stopped")
+        info = (await self._catalog.get_streams((stream_id,))).get(stream_id)
+        if info is not None and not self._pipeline.frees(stopped.last_wal_offset):
+            # They stay in the WAL until what lies before them is uploaded: a restart must not find them.
+            await self._append_reset(info)
+        log.warning("records given up", stream_id=stream_id, records=stopped.record_count, bytes=stopped.size_bytes)
         stream = self._streams.get(stream_id)
-        return None if stream is None else stream.store
+        if stream is not None and stream.error is stopped.error:
+            stream.error = None
+        await self._pipeline.discard(stream_id)
 
     def _owner_of(self, stream_id: int) -> StreamOwner:
         stream = self._streams[stream_id]

@@ -147,9 +147,14 @@ async def test_store_outage_slows_appends_down_and_drains_by_itself(tmp_path: Pa
             held = engine.uncommitted_bytes
             assert held > 60_000
             waiter = asyncio.create_task(engine.wait_writable())
+            gone = [asyncio.create_task(engine.wait_writable()) for _ in range(10)]
             await tried.wait()
             assert not waiter.done()
             assert engine.error is None
+            for task in gone:
+                task.cancel()
+            await asyncio.wait(gone)
+            assert len(engine._writable_waiters) == 1, "who gives up leaves nothing behind"
             away = False
             await waiter
             assert engine.uncommitted_bytes < held
