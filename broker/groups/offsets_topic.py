@@ -56,6 +56,8 @@ class PartitionLog:
             assert result.next_offset > offset, "a read below the confirmed offset returns something"
             for batch in result.batches:
                 header = parse_batch(batch.payload)
+                if not header.record_count:
+                    continue  # compaction has emptied it; nothing of its transaction is left but markers
                 producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
                 if header.is_control:
                     kind, _ = control_record(batch.payload)
