@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+import structlog
+
 from compaction.cleaner import CLEANED, Cleaner, Cleaning, CleanPlan, KeyMap, plan_cleaning
 from compaction.node import CompactionNode, Drafts, born_ms
 from compaction.plan import Read, cut_read
@@ -18,6 +20,8 @@ from s3stream.object.format import decode_block
 from s3stream.object.reader import ObjectIndex
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.interface import ObjectStore
+
+log = structlog.get_logger(__name__)
 
 PAYLOAD_BYTES_PER_TURN = 32 * 1024
 """Longer batches are decoded and rewritten beside the event loop."""
@@ -38,7 +42,11 @@ async def plan_cleanings(node: CompactionNode, cleaning: Cleaning, *, full: bool
         if any(each.object.object_id in node.left_alone for each in objects):
             continue
         policy = replace(policies[stream_id], dirty_ratio_min=0.0) if full else policies[stream_id]
-        history = cleaning.history(info)
+        try:
+            history = cleaning.history(info)
+        except StorageError as error:
+            log.warning("compaction by key leaves a stream alone", stream_id=stream_id, error=str(error))
+            continue
         plan = plan_cleaning(info, objects, policy, history, node.now_ms(), born_ms=lambda each: born_ms(each.object))
         if plan is not None:
             plans.append(plan)

@@ -16,6 +16,7 @@ from compaction.transactions import AbortedRange, History, LastBatch, Marker, Tr
 from protocol.batch import TRANSACTIONAL_MASK, check_crc, parse_batch
 from protocol.compression import Compression
 from protocol.records import ControlType, Record, build_batch, build_marker, control_record, decode_records
+from s3stream.errors import CorruptObject
 from s3stream.model import ObjectKind, StreamBatch, StreamInfo
 from tests.compaction.cluster import Cluster, cluster
 from tests.compaction.test_run import every_object_is_accounted_for
@@ -227,6 +228,19 @@ async def test_nothing_at_or_past_the_last_stable_offset_is_cleaned(log: Log) ->
     await log.upload()
     assert (await log.service().run_once()).records_removed == 2
     assert await log.table() == {b"a": b"2", b"b": b"2"}
+
+
+async def test_a_stream_whose_state_cannot_be_read_is_left_alone(log: Log) -> None:
+    def broken(_: StreamInfo) -> History:
+        raise CorruptObject("snapshot of version 99")
+
+    log.write(1, [(b"a", b"1")], transactional=False)
+    log.write(1, [(b"a", b"2")], transactional=False)
+    await log.upload()
+    cleaning = Cleaning(KafkaBatches(), lambda: {log.stream: POLICY}, broken)
+    summary = await CompactionService(replace(log.made.node(), cleaning=cleaning)).run_once()
+    assert (summary.streams_cleaned, summary.errors) == (0, [])
+    assert len(await log.consume(committed=True)) == 2
 
 
 async def test_transactions_that_begin_before_or_end_after_the_part_that_fits(log: Log) -> None:
