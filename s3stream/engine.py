@@ -342,6 +342,11 @@ class S3Stream:
             stream.error = None
         await self._pipeline.discard(stream_id)
 
+    def store_of(self, stream_id: int) -> str | None:
+        """Name of the store that an open stream's data goes to."""
+        stream = self._streams.get(stream_id)
+        return None if stream is None else stream.store
+
     def _owner_of(self, stream_id: int) -> StreamOwner:
         stream = self._streams[stream_id]
         return StreamOwner(stream.epoch, stream.store)
