@@ -5,6 +5,7 @@
     POST /compact        compact everything there is; answers, when it is done, with a summary as JSON
     GET  /compact/plan   what that would do, as JSON
     /topics/...          whole topics: see `broker.admin_topics`
+    /storage/...         stopped streams: see `broker.admin_storage`
 
 One request per connection, no authentication: it listens on loopback unless told otherwise.
 """
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
+from broker.admin_storage import StorageRoutes
 from broker.admin_topics import Answer, Query, TopicRoutes
 from broker.metrics import prometheus_text, status
 from s3stream.errors import StorageError
@@ -49,6 +51,7 @@ class AdminServer:
             "/compact": ("POST", self._compact),
             "/compact/plan": ("GET", self._compaction_plan),
             **TopicRoutes(running.moves).routes,
+            **StorageRoutes(running.node).routes,
         }
 
     async def start(self) -> None:

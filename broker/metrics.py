@@ -52,6 +52,7 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     yield "topics", {}, len(node.topics)
     yield "partitions", {}, node.topics.partition_count
     yield "writable", {}, node.storage.writable
+    yield "stopped_streams", {}, len(node.storage.stopped_streams)
     yield "log_cache_bytes", {}, node.storage.log_cache_bytes
     yield "uncommitted_bytes", {}, node.storage.uncommitted_bytes
     yield "block_cache_bytes", {}, node.storage.block_cache_bytes

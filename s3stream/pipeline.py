@@ -180,6 +180,10 @@ class UploadPipeline:
         for stream_id in self.stopped.keys() - alive.keys():
             del self.stopped[stream_id]
 
+    def frees(self, wal_offset: int) -> bool:
+        """Whether the next trim frees the record."""
+        return wal_offset <= self._trimmable_wal_offset
+
     async def discard(self, stream_id: int) -> None:
         """Give up the WAL records of a stopped stream."""
         if self.stopped.pop(stream_id, None) is not None and self._trimmable_wal_offset >= 0:

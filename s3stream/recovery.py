@@ -5,7 +5,7 @@ stops the stream and keeps its records in the WAL (invariant 11): it is for a pe
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from s3stream.errors import Discontinuity
 from s3stream.model import StreamBatch, StreamInfo
@@ -19,6 +19,24 @@ class StoppedStream:
     error: Discontinuity
     wal_offset: int
     """First WAL record that is not committed: the WAL must not be trimmed past it."""
+    last_wal_offset: int = -1
+    start_offset: int = 0
+    """First offset the stream's uncommitted records hold; there are gaps between it and `end_offset`."""
+    end_offset: int = 0
+    record_count: int = 0
+    """Records of the owner that are lost when the stream's WAL records are given up."""
+    size_bytes: int = 0
+
+    def add(self, batch: StreamBatch, wal_offset: int) -> "StoppedStream":
+        """With one more batch."""
+        return replace(
+            self,
+            last_wal_offset=wal_offset,
+            start_offset=min(self.start_offset, batch.base_offset) if self.record_count else batch.base_offset,
+            end_offset=max(self.end_offset, batch.end_offset),
+            record_count=self.record_count + batch.record_count,
+            size_bytes=self.size_bytes + batch.size_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +78,9 @@ def plan_recovery(records: Iterable[WalRecord], streams: Mapping[int, StreamInfo
             stopped.pop(stream_id, None)
         elif batch.end_offset <= info.end_offset:
             skipped += 1
-        elif stream_id not in stopped:
+        elif stream_id in stopped:
+            stopped[stream_id] = stopped[stream_id].add(batch, record.wal_offset)
+        else:
             batches = live.setdefault(stream_id, [])
             expected = batches[-1].end_offset if batches else info.end_offset
             if not batches:
@@ -72,6 +92,9 @@ def plan_recovery(records: Iterable[WalRecord], streams: Mapping[int, StreamInfo
                     f"stream {stream_id}: the WAL record at offset {record.wal_offset} holds [{batch.base_offset}, "
                     f"{batch.end_offset}), expected one from {expected} (committed up to {info.end_offset})"
                 )
-                stopped[stream_id] = StoppedStream(error, first_wal_offset[stream_id])
+                found = StoppedStream(error, first_wal_offset[stream_id])
+                for each in (*batches, batch):
+                    found = found.add(each, record.wal_offset)
+                stopped[stream_id] = found
                 del live[stream_id]
     return RecoveryPlan({key: value for key, value in live.items() if value}, stopped, frozenset(fenced), skipped, last)

@@ -1,6 +1,7 @@
 """`anabranch storage ...`: look at the objects of a node, running or stopped, and prove that they are sound.
 
-Reads the catalog and the object store that the node's settings name; changes neither.
+Reads the catalog and the object store that the node's settings name; changes neither. `stopped` and `discard` ask the
+node that runs.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from broker.cli import BadSetting
+from broker.cli.stopped import discard, stopped
 from broker.settings import Settings
 from broker.settings_sources import SettingsError, load
 from broker.stores import make_stores
@@ -82,6 +84,10 @@ async def open_storage(settings: Settings) -> AsyncIterator[Storage]:
 @click.group()
 def storage() -> None:
     """Look at objects and ranges of a node, and verify them."""
+
+
+storage.add_command(stopped)
+storage.add_command(discard)
 
 
 def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -22,7 +22,8 @@ admin_option = click.option(
 )
 
 
-def _call(admin: str, method: str, path: str, **query: str | None) -> Any:
+def call(admin: str, method: str, path: str, **query: str | None) -> Any:
+    """The answer of a node's admin port to a request."""
     host, _, port = admin.rpartition(":")
     if not host or not port.isdigit():
         raise click.BadParameter(f"expected HOST:PORT, found {admin!r}", param_hint="--admin")
@@ -44,7 +45,7 @@ def detach(name: str, admin: str) -> None:
     What is in the node's log is uploaded first. The data stays until the topic is attached and deleted; committed
     offsets of groups stay as they are.
     """
-    answer = _call(admin, "POST", "/topics/detach", topic=name)
+    answer = call(admin, "POST", "/topics/detach", topic=name)
     click.echo(f"detached topic {answer['topic']} with {answer['partitions']} partitions, id {answer['id']}")
 
 
@@ -54,7 +55,7 @@ def detach(name: str, admin: str) -> None:
 @admin_option
 def attach(topic: str, new_name: str | None, admin: str) -> None:
     """Bring back a detached topic, found by its name or its id."""
-    answer = _call(admin, "POST", "/topics/attach", topic=topic, **{"as": new_name})
+    answer = call(admin, "POST", "/topics/attach", topic=topic, **{"as": new_name})
     click.echo(f"attached topic {answer['topic']} with {answer['partitions']} partitions, id {answer['id']}")
 
 
@@ -68,7 +69,7 @@ def clone(name: str, new_name: str, admin: str) -> None:
     No data is copied: both refer to the same objects, until compaction rewrites what is small. From here on they go
     separate ways.
     """
-    answer = _call(admin, "POST", "/topics/clone", topic=name, **{"as": new_name})
+    answer = call(admin, "POST", "/topics/clone", topic=name, **{"as": new_name})
     click.echo(f"cloned topic {name} to {answer['topic']} with {answer['partitions']} partitions, id {answer['id']}")
 
 
@@ -77,7 +78,7 @@ def clone(name: str, new_name: str, admin: str) -> None:
 def detached(admin: str) -> None:
     """List detached topics."""
     table = Table("topic", "id", "partitions", "detached (UTC)", box=None, header_style="bold")
-    for each in _call(admin, "GET", "/topics/detached"):
+    for each in call(admin, "GET", "/topics/detached"):
         moment = datetime.fromtimestamp(each["detached_ms"] / 1000, UTC)
         table.add_row(each["topic"], each["id"], str(each["partitions"]), f"{moment:%Y-%m-%d %H:%M:%S}")
     Console().print(table)

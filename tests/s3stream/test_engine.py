@@ -244,12 +244,36 @@ async def test_a_discontinuity_stops_its_stream_and_keeps_the_wal_until_somebody
         async with cluster.engine() as engine:
             one, two = await engine.open_streams(ids)
             assert list(engine.stopped_streams) == [ids[0]]
+            stopped = engine.stopped_streams[ids[0]]
+            assert (stopped.start_offset, stopped.end_offset, stopped.record_count) == (0, 30, 20)
+            assert stopped.size_bytes == 2000
+            with pytest.raises(StorageError, match=f"stream {ids[1]} is not stopped"):
+                await engine.discard_recovered(ids[1])
             await engine.discard_recovered(ids[0])
             assert cluster.wal.used_bytes == 0
-            await engine.close_stream(one)
-            (one,) = await engine.open_streams([ids[0]])
-            fill(one, 1)
+            # It takes appends again, from its committed end.
+            again = fill(one, 1)
             await engine.flush()
+            assert same(await read_all(one), again)
+
+
+async def test_discarded_records_that_are_still_in_the_wal_do_not_come_back(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(2, name="broken")
+        sent = await crash_with(cluster, ids, 3)
+        lose_record(cluster, 1)
+        async with cluster.engine() as engine:
+            one, two = await engine.open_streams(ids)
+            # The other stream's records are not uploaded: the WAL cannot be trimmed.
+            await engine.discard_recovered(ids[0])
+            assert not engine.stopped_streams
+            new = fill(one, 2)
+        cluster.crash()
+        async with cluster.engine() as engine:
+            one, two = await engine.open_streams(ids)
+            assert not engine.stopped_streams
+            assert same(await read_all(one), new)
+            assert same(await read_all(two), sent[ids[1]])
 
 
 async def test_deleting_the_topic_of_a_stopped_stream_lets_the_wal_go(tmp_path: Path) -> None:

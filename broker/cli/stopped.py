@@ -1,0 +1,57 @@
+"""`anabranch storage stopped | discard`: partitions that a node stopped because a record in the middle is missing.
+
+While there is one the node's log is not trimmed, so that nobody loses what may still be read from it. What to do is for
+a person to decide; these commands show what is at stake, and give it up.
+"""
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from broker.cli.topic_moves import admin_option, call
+
+
+@click.command()
+@admin_option
+def stopped(admin: str) -> None:
+    """Show the stopped partitions of a running node, and what of them is only in its log."""
+    rows = call(admin, "GET", "/storage/stopped")
+    if not rows:
+        click.echo("no partition is stopped")
+        return
+    table = Table(header_style="bold")
+    for name in ("stream", "partition", "records only in the log", "offsets", "bytes", "why"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(str(row["stream"]), row["partition"] or "?", *_stake(row), row["reason"])
+    Console().print(table)
+
+
+@click.command()
+@click.argument("stream", type=int)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@admin_option
+def discard(stream: int, yes: bool, admin: str) -> None:  # noqa: FBT001 - click passes by name
+    """Give up the records of the stopped stream STREAM that are only in the node's log. They are lost for good.
+
+    The partition goes on from the end of what was uploaded, and consumers may see offsets again that they have seen
+    with other records. Keep a copy of the log (the device or file) before, if the records matter.
+    """
+    rows = [row for row in call(admin, "GET", "/storage/stopped") if row["stream"] == stream]
+    if not rows:
+        raise click.ClickException(f"stream {stream} is not stopped")
+    (row,) = rows
+    records, offsets, size = _stake(row)
+    click.echo(f"{row['partition'] or 'stream ' + str(stream)}: {row['reason']}")
+    click.echo(f"{records} acknowledged records at offsets {offsets} ({size}) will be lost for good.")
+    if not yes:
+        click.confirm("Give them up?", abort=True)
+    call(admin, "POST", "/storage/discard", stream=str(stream))
+    click.echo("given up; the partition takes records again")
+
+
+def _stake(row: dict[str, Any]) -> tuple[str, str, str]:
+    return f"{row['records']:,}", f"{row['start_offset']} to {row['end_offset'] - 1}", decimal(row["bytes"])
