@@ -31,6 +31,7 @@ from s3stream.errors import StorageFull
 from s3stream.model import StreamBatch
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
+from s3stream.store.local import LocalStore
 from s3stream.store.s3 import S3Settings, S3Store
 from s3stream.stream import Stream
 from spark.java import cache_folder
@@ -228,8 +229,15 @@ async def measure_isolation(report: Report, sizes: Sizes) -> None:
     """The tail beside a reader of all history."""
     settings = StorageSettings(upload_threshold_bytes=64 * MIB, log_cache_bytes=128 * MIB, block_cache_bytes=64 * MIB)
     with tempfile.TemporaryDirectory() as folder:
-        async with cluster(settings) as made, real_wal(made, Path(folder) / "wal"), made.engine() as engine:
-            await isolate(report, sizes, made, engine)
+        async with cluster(settings) as made, real_wal(made, Path(folder) / "wal"):
+            store = LocalStore("main", Path(folder) / "objects")
+            await store.open()
+            made.stores = {"main": store}
+            try:
+                async with made.engine() as engine:
+                    await isolate(report, sizes, made, engine)
+            finally:
+                await store.close()
 
 
 @asynccontextmanager

@@ -16,6 +16,8 @@ from s3stream.store.interface import ObjectStore
 
 HAND_OUT_BYTES_PER_TURN = 1024 * 1024
 """What is decoded in one turn of the event loop; its check sums take some 100 us."""
+LONG_PIECE_GETS = 4
+"""GETs at a time for one block that is longer than a GET may be; they share one slot."""
 
 
 @dataclass(slots=True, eq=False)
@@ -168,18 +170,39 @@ class IoScheduler:
         finally:
             self._running[priority] -= 1
             self._dispatch()
-        self._stats.gets += 1
-        self._stats.get_bytes += len(data)
         return data
 
     async def _fetch(self, first: _Wanted, piece: Piece) -> memoryview:
+        """The piece; one that a single block makes longer than a GET may be comes in several, side by side."""
+        limit = self._settings.read_bytes_max
+        if piece.end - piece.start <= limit:
+            return await self._fetch_range(first, piece.start, piece.end)
+        whole = bytearray(piece.end - piece.start)
+        slots = asyncio.Semaphore(LONG_PIECE_GETS)
+
+        async def fetch(start: int, end: int) -> None:
+            async with slots:
+                whole[start - piece.start : end - piece.start] = await self._fetch_range(first, start, end)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for start in range(piece.start, piece.end, limit):
+                    group.create_task(fetch(start, min(start + limit, piece.end)))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return memoryview(whole).toreadonly()
+
+    async def _fetch_range(self, first: _Wanted, start: int, end: int) -> memoryview:
         deadline_ms = self._settings.read_deadline_ms
         try:
             async with asyncio.timeout(deadline_ms / 1000):
-                return await first.store.get(first.key, piece.start, piece.end)
+                data = await first.store.get(first.key, start, end)
         except TimeoutError as error:
-            where = f"{first.store.name}:{first.key} bytes [{piece.start}, {piece.end})"
+            where = f"{first.store.name}:{first.key} bytes [{start}, {end})"
             raise StoreError(f"{where}: no answer within {deadline_ms} ms") from error
+        self._stats.gets += 1
+        self._stats.get_bytes += len(data)
+        return data
 
 
 def _answer_error(wanted: _Wanted, error: StorageError) -> None:

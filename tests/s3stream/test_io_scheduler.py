@@ -126,3 +126,47 @@ async def test_a_get_without_an_answer_fails_by_its_deadline_and_frees_its_slot(
         with pytest.raises(StoreError, match="no such object"):
             await made.io.read(made.store, "zzz", 0, 1, Priority.TAIL)
         assert bytes(await made.io.read(made.store, "b", 0, 1, Priority.TAIL)) == DATA[:1]
+
+
+async def test_a_block_longer_than_a_get_may_be_comes_in_several() -> None:
+    async with bench() as made:
+        answer = made.ask("a", 5, 995)
+        beside = made.ask("b", 0, 400)
+        made.gate.set()
+        assert bytes(await answer) == DATA[5:995]
+        assert bytes(await beside) == DATA[:400]
+        assert sorted(made.started) == ["a", "a", "a", "b"]
+        assert (made.stats.gets, made.stats.get_bytes) == (4, 1390)
+
+
+async def test_a_failing_part_of_a_long_block_fails_it_with_its_own_error() -> None:
+    async with bench() as made:
+        made.gate.set()
+        with pytest.raises(StoreError, match="asked for bytes"):
+            await made.ask("a", 500, 2000)
+        assert bytes(await made.ask("a", 0, 10)) == DATA[:10]
+
+
+async def test_a_long_run_is_handed_out_over_several_turns() -> None:
+    """Whoever is answered decodes in that turn: appends must not wait for a whole run."""
+    mib = 1024 * 1024
+    async with bench(replace(SETTINGS, read_bytes_max=8 * mib, read_split_bytes_min=8 * mib)) as made:
+        await made.store.put("long", [bytes(4 * mib)], writer_id="w")
+        made.gate.set()
+        answers = [made.ask("long", at * mib // 2, (at + 1) * mib // 2, Priority.CATCH_UP) for at in range(8)]
+        loop = asyncio.get_running_loop()
+        turn = 0
+        seen: list[int] = []
+        for answer in answers:
+            answer.add_done_callback(lambda _: seen.append(turn))
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            if len(seen) < len(answers):
+                loop.call_soon(next_turn)
+
+        next_turn()
+        await asyncio.gather(*answers)
+        assert made.stats.gets == 1
+        assert max(seen.count(each) for each in set(seen)) <= 2
