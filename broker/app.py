@@ -340,8 +340,10 @@ class RunningNode:
             recovered_bytes=stats.recovered_bytes,
             seconds=round(seconds, 3),
         )
-        for stream_id, error in self.node.storage.stopped_streams.items():
-            self.log.error("a partition is stopped", stream_id=stream_id, reason=str(error))
+        for stream_id, stopped in self.node.storage.stopped_streams.items():
+            self.log.error(
+                "a partition is stopped: see `anabranch storage stopped`", stream_id=stream_id, reason=str(stopped.error)
+            )
 
     # while it runs
 
