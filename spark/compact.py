@@ -87,7 +87,10 @@ class _Done(NamedTuple):
     """A task's answer."""
 
     attempt: int
-    result: Sequence[Made] | Joined | None = None
+    made: Sequence[Made] = ()
+    """Of a share."""
+    joined: Joined | None = None
+    """Of a group; None when there was nothing to gain."""
     bad: BadInput | None = None
 
 
@@ -101,14 +104,14 @@ def run_task(location: StorageLocation, settings: CompactionSettings, task: _Sha
     if attempt >= len(task.ids):
         raise CompactionFailed(f"attempt {attempt} at a task that has names for {len(task.ids)}")
     try:
-        return _Done(attempt, asyncio.run(_run_task(location, settings, task, attempt)))
+        return asyncio.run(_run_task(location, settings, task, attempt))
     except BadInput as error:
         return _Done(attempt, bad=error)
 
 
 async def _run_task(
     location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask, attempt: int
-) -> Sequence[Made] | Joined | None:
+) -> _Done:
     async with opened_stores(location) as stores:
 
         async def note(object_id: int, upload_id: str) -> None:
@@ -117,9 +120,9 @@ async def _run_task(
 
         workshop = Workshop(stores[task.store], location.cluster, settings, on_multipart=note)
         if isinstance(task, _ShareTask):
-            return await execute_share(task.share._replace(ids=task.ids[attempt]), workshop)
+            return _Done(attempt, await execute_share(task.share._replace(ids=task.ids[attempt]), workshop))
         join = await survey_join(task.group, workshop)
-        return None if join is None else await execute_join(join, task.ids[attempt], workshop)
+        return _Done(attempt, joined=None if join is None else await execute_join(join, task.ids[attempt], workshop))
 
 
 # on the driver
@@ -200,7 +203,7 @@ class SparkCompaction:
             await drafts.discard()
             return True
         self.summary.bytes_read += sum(task.share.size_bytes for task in tasks)
-        made = [made for each in done if isinstance(each.result, Sequence) for made in each.result]
+        made = [made for each in done for made in each.made]
         try:
             self.summary.add(len(plan.inputs), await commit_sets(node, plan, drafts, made))
         except StorageError as error:
@@ -247,12 +250,12 @@ class SparkCompaction:
         for task, own, each in zip(tasks, drafts, done, strict=True):
             if each.bad is not None:
                 node.left_alone.add(each.bad.object_id)
-            if not isinstance(each.result, Joined):
+            if each.joined is None:
                 await own.discard()
                 continue
-            self.summary.bytes_read += each.result.rewritten_bytes
+            self.summary.bytes_read += each.joined.rewritten_bytes
             try:
-                output = await commit_join(node, task.group, own, each.result)
+                output = await commit_join(node, task.group, own, each.joined)
             except StorageError as error:
                 self.summary.refused.append(str(error))
                 continue
@@ -277,7 +280,8 @@ class SparkCompaction:
         if not tasks:
             return []
         # A task a group: a lost executor costs what it was at, and no more.
-        job = self._spark.sparkContext.parallelize(list(tasks), len(tasks)).map(
+        work: Sequence[_ShareTask | _JoinTask] = tasks
+        job = self._spark.sparkContext.parallelize(work, len(tasks)).map(
             lambda task: run_task(location, settings, task)
         )
         try:

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog
 from s3stream.errors import StorageError
 from s3stream.store.config import StoreConfig, make_stores
 from s3stream.store.interface import ObjectStore
+
+if TYPE_CHECKING:
+    from s3stream.catalog.interface import Catalog
 
 CLUSTER_DEFAULT: Final = "anabranch"
 OPTIONS: Final = {
@@ -118,8 +119,10 @@ async def opened_stores(location: StorageLocation) -> AsyncIterator[Mapping[str,
 
 
 @asynccontextmanager
-async def opened_catalog(location: StorageLocation) -> AsyncIterator[Catalog]:
+async def opened_catalog(location: StorageLocation) -> "AsyncIterator[Catalog]":
     """The catalog, opened. Raises CatalogError."""
+    from s3stream.catalog import open_catalog  # a quarter of a second that tasks, which rarely need it, can save
+
     catalog = open_catalog(location.catalog_url)
     try:
         await catalog.open(cluster=location.cluster)

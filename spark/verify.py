@@ -278,6 +278,5 @@ def _summarise(table: DataFrame, streams: int) -> Summary:
         Finding(Trouble[row["trouble"]], row["where"], row["detail"])
         for row in bad.orderBy("where").limit(FINDINGS_MAX).collect()
     ]
-    return Summary(
-        sums["objects"], *(sums[name] or 0 for name in names), streams=streams, findings=bad.count(), shown=shown
-    )
+    size_bytes, blocks, batches, records = (int(sums[name] or 0) for name in names)
+    return Summary(sums["objects"], size_bytes, blocks, batches, records, streams, bad.count(), shown)

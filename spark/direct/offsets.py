@@ -7,11 +7,10 @@ Committed data only: what is still in a node's log is in no object and is not th
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.errors import KafkaError
 from protocol.records import decode_records
-from s3stream.catalog.interface import Catalog, TopicInfo
 from s3stream.model import RangeLocation, StreamInfo, object_key
 from s3stream.object.reader import decode_block, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
@@ -19,6 +18,9 @@ from spark.direct.batches import Wanted
 from spark.direct.options import EARLIEST, LATEST, Bound, DataLossError, OptionError, ReadOptions
 from spark.direct.plan import Piece
 from spark.direct.transactions import Transactions, read_transactions
+
+if TYPE_CHECKING:  # it takes long to import, and tasks do not need it
+    from s3stream.catalog.interface import Catalog, TopicInfo
 
 RANGES_PAGE: Final = 1000
 
@@ -48,7 +50,7 @@ Offsets = Mapping[TopicPartition, int]
 class Storage:
     """What planning asks."""
 
-    catalog: Catalog
+    catalog: "Catalog"
     stores: Mapping[str, ObjectStore]
     cluster: str
 
@@ -76,7 +78,7 @@ async def find_partitions(storage: Storage, options: ReadOptions) -> dict[TopicP
     return states
 
 
-def _choose_topics(found: Mapping[str, TopicInfo], options: ReadOptions) -> list[TopicInfo]:
+def _choose_topics(found: "Mapping[str, TopicInfo]", options: ReadOptions) -> "list[TopicInfo]":
     if options.pattern is not None:
         try:
             pattern = re.compile(options.pattern)
@@ -159,7 +161,7 @@ async def _first_in_range(storage: Storage, location: RangeLocation, start: int,
     return None
 
 
-async def find_locations(catalog: Catalog, stream_id: int, start: int, end: int) -> list[RangeLocation]:
+async def find_locations(catalog: "Catalog", stream_id: int, start: int, end: int) -> list[RangeLocation]:
     """All ranges that overlap [start, end), in order."""
     locations: list[RangeLocation] = []
     while start < end:

@@ -44,6 +44,7 @@ from spark.direct.offsets import (
 from spark.direct.options import COLUMNS, OptionError, ReadOptions, parse_options, schema_of
 from spark.direct.plan import TASK_BYTES_MIN, plan_tasks
 from spark.direct.read import Task, read_task
+from spark.direct.worker import keep_archives
 from spark.storage import StorageLocation, find_storage, opened_catalog, opened_stores
 
 Result = TypeVar("Result")
@@ -238,6 +239,7 @@ class _Read:
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
+        keep_archives()
         if isinstance(partition, TaskPartition):
             yield from read_task(
                 self._task_location, partition.task, self._schema, timestamp_ms_min=self._pushed.timestamp_ms_min

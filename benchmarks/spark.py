@@ -1,0 +1,381 @@
+"""Spark over topics: its Kafka source on this node and on Apache Kafka, the direct source, and compaction as a job.
+
+Everything runs on this machine at the same time: both brokers with their defaults, one Spark session (`local[*]`). Each
+scan reads all columns of a topic into nothing (`format("noop")`); CPU is user and system of Spark (its JVM and Python
+workers together) and of the broker. The Kafka source is the tuned one, `kafka.max.poll.records=10000`. Ratios are of
+medians of one run, scans of the sources taken in turn.
+
+    python -m benchmarks.spark [--quick] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.lab.client import PerfClient
+from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
+from benchmarks.support import CONSOLE, Report, middle, parser
+from compaction.settings import CompactionSettings
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import UploadCommit
+from s3stream.model import ObjectKind, StreamBatch, object_key
+from s3stream.object.writer import ObjectWriter
+from s3stream.store.local import LocalStore
+from scripts.demo.clients import send
+from scripts.demo.flights import read_flights
+from spark.compact import SparkCompaction
+from spark.direct import register
+from spark.flights import FLIGHT_SCHEMA
+from spark.pipeline.run import start_pipeline
+from spark.pipeline.settings import Pipeline
+from spark.session import build_session
+from spark.storage import find_storage
+
+MIB = 1 << 20
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PARTITIONS = 4
+BATCH_BYTES = 256 * 1024
+TUNED = {"kafka.max.poll.records": "10000"}
+COMMIT_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to do."""
+
+    rounds: int
+    topic_bytes: dict[int, int]
+    """By record size."""
+    compact_bytes: int
+
+
+QUICK = Plan(2, {100: 24 * MIB, 1024: 128 * MIB, 10 * 1024: 128 * MIB}, 128 * MIB)
+FULL = Plan(5, {100: 128 * MIB, 1024: 512 * MIB, 10 * 1024: 512 * MIB}, 512 * MIB)
+
+
+@dataclass
+class Samples:
+    """Figures of one way to read one topic."""
+
+    seconds: list[float] = field(default_factory=list)
+    spark_cpu_s: list[float] = field(default_factory=list)
+    broker_cpu_s: list[float] = field(default_factory=list)
+
+    @property
+    def total_cpu_s(self) -> float:
+        """Spark and broker."""
+        return middle([a + b for a, b in zip(self.spark_cpu_s, self.broker_cpu_s, strict=True)])
+
+
+class Lab:
+    """Brokers, Spark, and what was measured."""
+
+    def __init__(self, spark: SparkSession, ours: Anabranch, peer: ApacheKafka, client: PerfClient, plan: Plan) -> None:
+        self.spark = spark
+        self.ours = ours
+        self.peer = peer
+        self.client = client
+        self.plan = plan
+        self.report = Report("Spark over topics")
+
+    def kafka(self, broker: Broker, topic: str) -> DataFrame:
+        """Spark's own source."""
+        options = {"kafka.bootstrap.servers": f"127.0.0.1:{broker.port}", "subscribe": topic, **TUNED}
+        return self.spark.read.format("kafka").options(**options).load()
+
+    def direct(self, topic: str) -> DataFrame:
+        """This project's."""
+        options = {"dataDir": str(self.ours.home / "data"), "subscribe": topic}
+        return self.spark.read.format("anabranch").options(**options).load()
+
+    def measure(self, samples: Samples | None, broker: Broker, scan: Callable[[], DataFrame]) -> None:
+        """One scan."""
+        spark_cpu, broker_cpu, begin = spark_cpu_s(self.spark), broker.cpu_s(), time.perf_counter()
+        scan().write.format("noop").mode("overwrite").save()
+        if samples is not None:
+            samples.seconds.append(time.perf_counter() - begin)
+            samples.spark_cpu_s.append(spark_cpu_s(self.spark) - spark_cpu)
+            samples.broker_cpu_s.append(broker.cpu_s() - broker_cpu)
+
+
+def spark_cpu_s(spark: SparkSession) -> float:
+    """CPU seconds of Spark's JVM and all its children, dead ones included."""
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to it
+    assert gateway is not None
+    root = gateway.proc.pid
+    parents: dict[int, list[int]] = {}
+    times: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        fields = text[text.rindex(")") + 2 :].split()
+        pid = int(stat.parent.name)
+        parents.setdefault(int(fields[1]), []).append(pid)
+        times[pid] = sum(map(int, fields[11:15]))
+    ticks, todo = 0, [root]
+    while todo:
+        pid = todo.pop()
+        ticks += times.get(pid, 0)
+        todo += parents.get(pid, [])
+    return ticks / TICKS_PER_S
+
+
+def wait_committed(lab: Lab, topic: str, records: int) -> None:
+    """Until the topic's records are in objects."""
+
+    async def count() -> int:
+        catalog = open_catalog(f"sqlite:///{lab.ours.home / 'data' / 'catalog.db'}")
+        await catalog.open(cluster="anabranch")
+        try:
+            (found,) = [each for each in await catalog.list_topics() if each.name == topic]
+            infos = await catalog.get_streams([each.stream_id for each in found.partitions])
+            return sum(info.end_offset for info in infos.values())
+        finally:
+            await catalog.close()
+
+    deadline = time.monotonic() + COMMIT_TIMEOUT_S
+    while asyncio.run(count()) < records:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"topic {topic} is not in objects after {COMMIT_TIMEOUT_S} s")
+        time.sleep(0.1)
+
+
+def sources(lab: Lab, record_bytes: int) -> None:
+    """Both brokers by the Kafka source, and the direct source."""
+    topic = f"records-{record_bytes}"
+    records = lab.plan.topic_bytes[record_bytes] // record_bytes
+    brokers: tuple[Broker, ...] = (lab.ours, lab.peer)
+    for broker in brokers:
+        broker.create_topic(topic, PARTITIONS)
+        lab.client.produce(broker.port, topic, records=records, record_bytes=record_bytes, batch_bytes=BATCH_BYTES)
+    wait_committed(lab, topic, records)
+    ways: dict[str, tuple[Broker, Callable[[], DataFrame]]] = {
+        "kafka-source": (lab.ours, lambda: lab.kafka(lab.ours, topic)),
+        "kafka-source.apache": (lab.peer, lambda: lab.kafka(lab.peer, topic)),
+        "direct": (lab.ours, lambda: lab.direct(topic)),
+    }
+    found = {name: Samples() for name in ways}
+    assert lab.direct(topic).count() == records
+    for broker, scan in ways.values():
+        lab.measure(None, broker, scan)
+    for round_ in range(lab.plan.rounds):
+        order = list(ways) if round_ % 2 == 0 else list(ways)[::-1]
+        for name in order:
+            lab.measure(found[name], *ways[name])
+    size = "100 B" if record_bytes == 100 else f"{record_bytes // 1024} KiB"
+    add_sources(lab.report, size, records, found)
+
+
+def all_sources(lab: Lab, _home: Path) -> None:
+    """For each size of records."""
+    for record_bytes in lab.plan.topic_bytes:
+        sources(lab, record_bytes)
+
+
+def add_sources(report: Report, size: str, records: int, found: dict[str, Samples]) -> None:
+    """The figures of one record size."""
+    rates = {}
+    for name, samples in found.items():
+        rates[name] = report.add(f"{name}.{size}.rows", records / middle(samples.seconds), "rows/s")
+        report.add(f"{name}.{size}.spark-cpu", middle(samples.spark_cpu_s) / records * 1e6, "s/M rows")
+        report.add(f"{name}.{size}.broker-cpu", middle(samples.broker_cpu_s) / records * 1e6, "s/M rows")
+    report.add(f"kafka-source.{size}.rows.ratio", rates["kafka-source"] / rates["kafka-source.apache"], "x", ">= 1")
+    ratio = found["direct"].total_cpu_s / found["kafka-source"].total_cpu_s
+    report.add(f"direct.{size}.cpu.ratio", ratio, "x", "<= 0.7" if size != "100 B" else None)
+    report.add(f"direct.{size}.rows.ratio", rates["direct"] / rates["kafka-source"], "x")
+
+
+# compaction
+
+
+async def fill_sets(folder: Path, size_bytes: int) -> None:
+    """Stream set objects of 16 MiB, each with a run of every one of 32 streams."""
+    store, catalog = LocalStore("local", folder / "objects"), open_catalog(f"sqlite:///{folder / 'catalog.db'}")
+    await catalog.open(cluster="anabranch")
+    await store.open()
+    try:
+        now_ms = time.time_ns() // 1_000_000
+        node = await catalog.register_node(1, "127.0.0.1", 1, now_ms=now_ms, lease_ms=0)
+        topic = await catalog.create_topic("compact", bytes(16), partitions=32, configs={}, leader=1, internal=False)
+        ids = [partition.stream_id for partition in topic.partitions]
+        opened = await catalog.open_streams(ids, node_id=1, node_epoch=node.epoch)
+        epochs = {each.info.stream_id: each.info.epoch for each in opened}
+        payload = os.urandom(512 * 1024 - 64)
+        for number in range(size_bytes // (16 * MIB)):
+            (object_id,) = await catalog.prepare_objects(
+                1, node_id=1, node_epoch=node.epoch, writer_id="bench", store="local", now_ms=now_ms,
+                deadline_ms=now_ms + 3_600_000,
+            )  # fmt: skip
+            writer = ObjectWriter(
+                store, object_key("anabranch", object_id), object_id=object_id, kind=ObjectKind.SSO, writer_id="bench"
+            )
+            async with writer:
+                for stream_id in ids:
+                    await writer.write(StreamBatch(stream_id, number, number + 1, 1, now_ms, payload))
+                made = await writer.close()
+            commit = UploadCommit(1, node.epoch, [made], epochs, {}, now_ms)
+            await catalog.commit_upload(commit)
+    finally:
+        await store.close()
+        await catalog.close()
+
+
+def compaction(lab: Lab, home: Path) -> None:
+    """The same backlog in 1, 2 and 4 tasks."""
+    original = home / "sets"
+    original.mkdir()
+    asyncio.run(fill_sets(original, lab.plan.compact_bytes))
+    rates: dict[int, float] = {}
+    samples: dict[int, list[float]] = {1: [], 2: [], 4: []}
+    for round_ in range(-1, lab.plan.rounds):
+        for tasks, seconds in samples.items():
+            folder = home / f"sets-{tasks}-{round_}"
+            shutil.copytree(original, folder)
+            taken = compact_once(lab, folder, tasks)
+            shutil.rmtree(folder)
+            if round_ >= 0:
+                seconds.append(taken)
+    for tasks, seconds in samples.items():
+        rates[tasks] = lab.report.add(f"compact.{tasks}", lab.plan.compact_bytes / MIB / middle(seconds), "MiB/s")
+    for tasks in (2, 4):
+        lab.report.add(f"compact.{tasks}.speed-up", rates[tasks] / rates[1], "x")
+
+
+def compact_once(lab: Lab, folder: Path, tasks: int) -> float:
+    """Seconds of one run in so many tasks."""
+    share = lab.plan.compact_bytes // tasks
+    settings = replace(CompactionSettings(), memory_bytes=share * 21 // 20 + 24 * MIB, split_bytes=MIB)
+    numbers = itertools.count()
+    run = SparkCompaction(
+        lab.spark,
+        find_storage({"dataDir": str(folder)}),
+        settings,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        new_writer_id=lambda: f"bench-{next(numbers)}",
+    )
+    begin = time.perf_counter()
+    summary = asyncio.run(run.run())
+    seconds = time.perf_counter() - begin
+    assert not summary.refused, summary.refused
+    assert summary.tasks == tasks, f"{summary.tasks} tasks instead of {tasks}"
+    return seconds
+
+
+# ingest
+
+
+def ingest(lab: Lab, home: Path) -> None:
+    """The flights of 2013 by a pipeline into a new Iceberg table, a query's start and end included."""
+    topic, servers = "flights", f"127.0.0.1:{lab.ours.port}"
+    lab.ours.create_topic(topic, PARTITIONS)
+    flights = itertools.chain.from_iterable(read_flights() for _ in range(lab.plan.rounds))
+    rows = send(servers, topic, flights, lambda _done: None).tally.rows
+    schema = home / "flights.ddl"
+    schema.write_text(FLIGHT_SCHEMA)
+    ways = {"bytes": {}, "json": {"format": "json", "schema_file": str(schema)}}
+    found = {name: Samples() for name in ways}
+    for round_ in range(-1, lab.plan.rounds):
+        for name, decode in ways.items():
+            folder = home / f"ingest-{name}-{round_}"
+            pipeline = Pipeline.model_validate(
+                {
+                    "checkpoint": str(folder / "checkpoint"),
+                    "source": {"bootstrap_servers": servers, "topics": [topic]},
+                    "decode": decode,
+                    # A catalog of its own: a session keeps the warehouse that it first knew a catalog with.
+                    "table": {"name": f"{name}{round_ + 1}.air.flights", "partition_by": "month"},
+                    "catalog": {"warehouse": str(folder / "lake")},
+                }
+            )
+            spark_cpu, broker_cpu, begin = spark_cpu_s(lab.spark), lab.ours.cpu_s(), time.perf_counter()
+            running = start_pipeline(lab.spark, pipeline)
+            running.query.awaitTermination()
+            if round_ >= 0:
+                found[name].seconds.append(time.perf_counter() - begin)
+                found[name].spark_cpu_s.append(spark_cpu_s(lab.spark) - spark_cpu)
+                found[name].broker_cpu_s.append(lab.ours.cpu_s() - broker_cpu)
+            assert lab.spark.table(pipeline.table.name or "").count() == rows
+            shutil.rmtree(folder)
+    for name, samples in found.items():
+        lab.report.add(f"ingest.iceberg.{name}.rows", rows / middle(samples.seconds), "rows/s")
+        lab.report.add(f"ingest.iceberg.{name}.spark-cpu", middle(samples.spark_cpu_s) / rows * 1e6, "s/M rows")
+        lab.report.add(f"ingest.iceberg.{name}.broker-cpu", middle(samples.broker_cpu_s) / rows * 1e6, "s/M rows")
+
+
+# all of it
+
+
+@contextmanager
+def session(home: Path) -> Iterator[SparkSession]:
+    """Spark on all cores, its files under `home`."""
+    spark = build_session(
+        "anabranch benchmark",
+        settings={
+            "spark.driver.memory": "2g",
+            "spark.local.dir": str(home / "spark"),
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+        },
+        table_formats=["iceberg"],
+    )
+    register(spark)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def main() -> None:
+    """Run the benchmark."""
+    made = parser("Spark over topics, beside Apache Kafka.")
+    made.add_argument("--only", choices=[name for name, _ in parts()], action="append", help="only this part")
+    options = made.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
+    try:
+        measure(options, home)
+    except MissingError as error:
+        sys.exit(str(error))
+    finally:
+        shutil.rmtree(home)
+
+
+def parts() -> Sequence[tuple[str, Callable[[Lab, Path], None]]]:
+    """What is measured, in this order."""
+    return (
+        ("sources", all_sources),
+        ("compaction", compaction),
+        ("ingest", ingest),
+    )
+
+
+def measure(options: argparse.Namespace, home: Path) -> None:
+    """Start everything, measure, report."""
+    plan = QUICK if options.quick else FULL
+    ours = Anabranch(home / "anabranch", ["--storage-upload-age-ms=500", "--compaction-enabled=false"])
+    peer = ApacheKafka(home / "kafka")
+    with ExitStack() as stack:
+        for broker in (ours, peer):
+            stack.enter_context(broker)
+        client = stack.enter_context(PerfClient(home / "client.log"))
+        lab = Lab(stack.enter_context(session(home)), ours, peer, client, plan)
+        for name, part in parts():
+            if not options.only or name in options.only:
+                CONSOLE.print(f"{name} ...")
+                part(lab, home)
+    lab.report.finish(options)
+
+
+if __name__ == "__main__":
+    main()

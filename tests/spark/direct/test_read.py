@@ -1,0 +1,127 @@
+"""What a task reads when the plan it was given has grown old, and from topics that share their objects."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from s3stream.errors import CorruptObject
+from s3stream.gc import GarbageCollector
+from s3stream.model import object_key
+from spark.direct.batches import INT64_MAX
+from spark.direct.offsets import Storage, find_partitions, find_pieces
+from spark.direct.options import parse_options
+from spark.direct.read import ObjectGoneError, Task, read_task
+from spark.direct.source import FORMAT_TYPES
+from spark.storage import StorageLocation
+from tests.compaction.cluster import CLUSTER
+from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+
+SCHEMA = pa.schema([pa.field(name, FORMAT_TYPES[name]) for name in ("topic", "partition", "offset", "value")])
+OBJECTS = 10
+"""More than a task has under way at once."""
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterable[KafkaCluster]:
+    with kafka_cluster(tmp_path / "storage") as made:
+        made.upload(list(asyncio.run(made.made.start(2))), objects=OBJECTS)
+        yield made
+
+
+def plan(filled: KafkaCluster, topics: str = "t") -> Task:
+    """Everything in one task."""
+
+    async def find() -> Task:
+        options = parse_options({"subscribe": topics})
+        storage = Storage(filled.made.catalog, {"local": filled.made.store}, CLUSTER)
+        states = await find_partitions(storage, options)
+        bounds = {each: (state.start_offset, state.end_offset) for each, state in states.items()}
+        wanted, pieces = await find_pieces(storage, states, bounds, committed=False, timestamp_ms_min=-INT64_MAX)
+        return Task(pieces, dict(enumerate(wanted)))
+
+    return asyncio.run(find())
+
+
+def rows(batches: Iterable[pa.RecordBatch]) -> list[tuple[str, int, int, bytes]]:
+    found = [row for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)]
+    return sorted(found)
+
+
+def read(location: StorageLocation, task: Task) -> Iterable[pa.RecordBatch]:
+    return read_task(location, task, SCHEMA, timestamp_ms_min=-INT64_MAX)
+
+
+def compact(filled: KafkaCluster) -> None:
+    """Replace all objects, and delete what was replaced."""
+    assert not asyncio.run(filled.made.service().run_once()).errors
+    filled.made.clock.now += 24 * 3_600_000
+    collector = GarbageCollector(
+        catalog=filled.made.catalog,
+        stores={"local": filled.made.store},
+        cluster=CLUSTER,
+        now_ms=filled.made.clock.now_ms,
+    )
+    asyncio.run(collector.collect())
+
+
+def expected(filled: KafkaCluster, topic: str = "t") -> list[tuple[str, int, int, bytes]]:
+    return [
+        (topic, partition, offset, (b"%d-%d-" % (partition + 1, offset)).ljust(1000, b"x"))
+        for partition in range(2)
+        for offset in range(filled.made.ends[partition + 1])
+    ]
+
+
+def test_a_task_reads_what_was_planned(filled: KafkaCluster) -> None:
+    assert rows(read(filled.location, plan(filled))) == expected(filled)
+
+
+def test_objects_that_are_gone_are_found_where_they_lie_now(filled: KafkaCluster) -> None:
+    task = plan(filled)
+    compact(filled)
+    assert rows(read(filled.location, task)) == expected(filled)
+
+
+def test_what_was_read_before_its_object_went_is_not_read_twice(filled: KafkaCluster) -> None:
+    task = plan(filled)
+    batches = iter(read(filled.location, task))
+    first = next(batches)
+    compact(filled)
+    assert rows([first, *batches]) == expected(filled)
+
+
+def test_without_a_catalog_the_task_fails_and_says_what_to_do(filled: KafkaCluster, tmp_path: Path) -> None:
+    task = plan(filled)
+    compact(filled)
+    location = replace(filled.location, catalog_url=f"sqlite:///{tmp_path}/nowhere/catalog.db")
+    with pytest.raises(ObjectGoneError, match="run the query again"):
+        rows(read(location, task))
+    assert rows(read(location, plan(filled))) == expected(filled), "planned afresh, it needs no catalog"
+
+
+def test_what_expired_meanwhile_is_named(filled: KafkaCluster) -> None:
+    task = plan(filled)
+    asyncio.run(filled.made.trim(1, 15))
+    compact(filled)
+    with pytest.raises(ObjectGoneError, match=r"topic t partition 0: offsets \[0, .* expired"):
+        rows(read(filled.location, task))
+
+
+def test_a_topic_and_its_clone_share_blocks(filled: KafkaCluster) -> None:
+    asyncio.run(filled.made.clone())
+    clone = [("clone", *row[1:]) for row in expected(filled)]
+    assert rows(read(filled.location, plan(filled, "t,clone"))) == [*clone, *expected(filled)]
+
+
+def test_a_damaged_block_is_refused(filled: KafkaCluster) -> None:
+    task = plan(filled)
+    path = filled.objects / object_key(CLUSTER, task.pieces[3].object_id)
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptObject, match="CRC32C"):
+        rows(read(filled.location, task))

@@ -1,0 +1,75 @@
+"""Where the storage is: from options and settings files, and what of it goes into tasks."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from s3stream.store.config import StoreConfig
+from spark.direct.options import schema_of
+from spark.direct.source import AnabranchSource, arrow_schema
+from spark.storage import LocationError, find_storage
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "catalog.db").touch()
+    return tmp_path / "data"
+
+
+def test_a_data_directory(data_dir: Path) -> None:
+    found = find_storage({"datadir": str(data_dir), "subscribe": "t"})
+    assert found.catalog_url == f"sqlite:///{data_dir / 'catalog.db'}"
+    assert found.stores == (StoreConfig("local", "local", path=data_dir / "objects"),)
+    assert found.cluster == "anabranch"
+
+
+def test_a_settings_file_and_options_over_it(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'[node]\ncluster = "c"\ndata_dir = "{data_dir}"\n'
+        '[objects]\nstore = "s3"\nbucket = "b"\nendpoint = "http://s3"\npath_style = false\n'
+    )
+    found = find_storage({"config": str(file)})
+    s3 = StoreConfig("s3", "s3", bucket="b", endpoint="http://s3", path_style=False)
+    assert (found.cluster, found.stores) == ("c", (s3,))
+    over = find_storage({"config": str(file), "catalog": "postgresql://db/x", "objects": "s3://other", "region": "r"})
+    assert over.catalog_url == "postgresql://db/x"
+    assert over.stores == (StoreConfig("s3", "s3", bucket="other", endpoint="http://s3", region="r", path_style=False),)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "where is the catalog"),
+        ({"catalog": "sqlite:///x"}, "where are the objects"),
+        ({"dataDir": "/nowhere"}, "no catalog in the data directory /nowhere"),
+        ({"config": "/nowhere.toml"}, "No such file"),
+    ],
+)
+def test_what_is_missing_is_named(options: dict[str, str], text: str) -> None:
+    with pytest.raises(LocationError, match=text):
+        find_storage(options)
+
+
+def test_a_settings_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text("[node")
+    with pytest.raises(LocationError, match=r"node\.toml"):
+        find_storage({"config": str(tmp_path / "node.toml")})
+
+
+def test_a_password_does_not_travel_with_a_task() -> None:
+    options = {"catalog": "postgresql://user:hunter2@db/x", "objects": "s3://b", "subscribe": "t"}
+    location = find_storage(options)
+    assert "hunter2" in location.catalog_url
+    assert location.without_password().catalog_url == "postgresql://user@db/x"
+    source = AnabranchSource(options)
+    assert b"hunter2" in pickle.dumps(source), "the driver needs it"
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    schema = StructType([StructField("value", BinaryType())])
+    reader = source.reader(schema)
+    assert b"hunter2" not in pickle.dumps((source, reader))
+    assert arrow_schema(schema).names == ["value"]
+    assert schema_of(["value"]) == "`value` BINARY"
