@@ -1,0 +1,70 @@
+"""The table of a pipeline's settings in docs/spark.md: `python -m scripts.pipeline_settings` prints it."""
+
+import types
+from collections.abc import Iterator
+from enum import Enum
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from spark.pipeline.settings import Pipeline, Section
+
+
+def sections() -> Iterator[tuple[str, type[Section]]]:
+    """The file's own settings under the empty name, and each of its tables."""
+    yield "", Pipeline
+    for name, field in Pipeline.model_fields.items():
+        if (model := model_of(field)) is not None:
+            yield name, model
+
+
+def model_of(field: FieldInfo) -> type[Section] | None:
+    """The section that a field is, if it is one."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+
+
+def row(section: str, name: str, field: FieldInfo) -> str:
+    """One setting."""
+    key = f"{section}.{name}" if section else name
+    about = (field.description or "").replace("\n", " ").replace("|", "\\|")
+    choices = allowed(field.annotation)
+    if choices and not all(f"`{choice}`" in about for choice in choices):
+        about = f"{' or '.join(f'`{choice}`' for choice in choices)}. {about}".strip()
+    return f"| `{key}` | {default_of(field)} | {about} |"
+
+
+def default_of(field: FieldInfo) -> str:
+    """The default as TOML has it."""
+    value: Any = field.default
+    if value is PydanticUndefined:
+        return "needed"
+    if value is None or value in ((), {}):
+        return "none"
+    if isinstance(value, Enum):
+        value = value.value
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def allowed(annotation: Any) -> list[str]:
+    """The words that a setting can be, if they are few."""
+    if get_origin(annotation) is Literal:
+        return [str(word) for word in get_args(annotation)]
+    if get_origin(annotation) in {Union, types.UnionType, Annotated}:
+        return [word for part in get_args(annotation) for word in allowed(part)]
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [str(member.value) for member in annotation]
+    return []
+
+
+def table() -> str:
+    """All of it as Markdown."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for section, model in sections():
+        lines += [row(section, name, field) for name, field in model.model_fields.items() if model_of(field) is None]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
