@@ -78,6 +78,9 @@ async def open_storage(settings: Settings) -> AsyncIterator[Storage]:
             for topic in await catalog.list_topics()
             for partition in topic.partitions
         }
+        for detached in await catalog.list_detached():
+            for index, stream_id in enumerate(detached.stream_ids):
+                topics[stream_id] = f"{detached.name}-{index} (detached)"
         yield Storage(catalog, stores, cluster, topics)
 
 
@@ -299,6 +302,9 @@ async def verify(opened: Storage, deep: bool) -> None:  # noqa: FBT001 - click p
             catalog=opened.catalog, stores=opened.stores, cluster=opened.cluster, deep=deep, on_progress=show
         )
     print_report(report, console)
+    detached = await opened.catalog.list_detached()
+    if detached:
+        console.print(f"{len(detached)} detached topics are among it: their data is kept until they are deleted")
     if not report.ok:
         count = len(report.findings) + report.findings_dropped
         raise click.ClickException(f"{count} findings: the storage is not sound")
