@@ -48,11 +48,12 @@ class StorageLocation:
 
     def without_password(self) -> "StorageLocation":
         """The same for a task, which may be looked at by others."""
-        if "@" not in self.catalog_url:
+        if self.catalog_url.startswith("sqlite:"):
             return self
         from sqlalchemy import make_url
 
-        return replace(self, catalog_url=make_url(self.catalog_url).set(password=None).render_as_string())
+        url = make_url(self.catalog_url)._replace(password=None).difference_update_query(["password"])
+        return replace(self, catalog_url=url.render_as_string())
 
 
 def find_storage(options: Mapping[str, str]) -> StorageLocation:

@@ -105,7 +105,7 @@ def test_without_a_catalog_the_task_fails_and_says_what_to_do(filled: KafkaClust
 
 def test_what_expired_meanwhile_is_named(filled: KafkaCluster) -> None:
     task = plan(filled)
-    asyncio.run(filled.made.trim(1, 15))
+    asyncio.run(filled.made.trim(1, 25))
     compact(filled)
     with pytest.raises(ObjectGoneError, match=r"topic t partition 0: offsets \[0, .* expired"):
         rows(read(filled.location, task))
