@@ -22,7 +22,7 @@ from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy_thread
 from tests.support.node import NodeProcess, settings_for
 from tests.support.s3 import s3_server
 
-WAIT_S = 50
+WAIT_S = 100
 """Longest wait for anything; all waits end with an event."""
 IN_FLIGHT_MAX = 400
 RECORDS_PER_TURN = 10

@@ -16,6 +16,8 @@ from tests.faults.test_store import DOWN
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY
 from tests.support.tools import java, kafka_class_path
 
+pytestmark = pytest.mark.timeout(400)
+
 RECORDS = 1500
 RECORD_BYTES = 10_000
 """In all, twice what fits the log."""
@@ -39,7 +41,7 @@ def test_java_and_aiokafka_wait_and_see_no_error(tmp_path: Path, program: list[s
             until(lambda: {"aiokafka", "java"} <= rig.status()["topics"].keys(), "both have begun")
             until(lambda: not rig.writable(), "the log is full")
             until(lambda: rig.stands_still("aiokafka") and rig.stands_still("java"), "nobody gets through")
-            until(lambda: rig.weather.faults >= 20, "the store was asked for again and again")
+            until(lambda: rig.weather.faults >= 12, "the store was asked for again and again")
             assert not others.done()
             assert not java_said.done()
         finally:
@@ -47,7 +49,8 @@ def test_java_and_aiokafka_wait_and_see_no_error(tmp_path: Path, program: list[s
         assert others.result(WAIT_S) == list(range(RECORDS))
         said = java_said.result(WAIT_S)
         assert f"{RECORDS} records sent" in said
-        assert "Exception" not in said, said[-2000:]
+        told = [line for line in said.splitlines() if line.startswith("org.apache.kafka.common.errors")]
+        assert not told, "what its callbacks were told of"
         until(rig.drained, "all is in objects")
         assert ends(rig) == {"aiokafka": RECORDS, "java": RECORDS}
         assert rig.node.terminate() == 0

@@ -12,6 +12,8 @@ from tests.faults.rig import Load, Rig, read_back, until
 from tests.support.node import NodeProcess
 from tests.support.tools import missing
 
+pytestmark = pytest.mark.timeout(400)
+
 DISK_BYTES = 24 << 20
 TOPIC = "events"
 

@@ -12,6 +12,8 @@ from tests.support.fault_proxy import Fault
 from tests.support.node import running_node
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, s3_server
 
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests.faults.rig import Decide, Load, Rig, faulty_node, read_back, until
 from tests.support.fault_proxy import PASS, Fault, Request
 
+pytestmark = pytest.mark.timeout(400)
+
 FAULTS_MIN = 4
 """Faults each kind of weather must have brought before it clears."""
 DOWN = Fault(reset_before=True, reset=True)
@@ -112,7 +114,7 @@ async def test_an_outage_slows_clients_down_and_heals_by_itself(tmp_path: Path, 
         load.send_while(rig.writable)
         assert load.acked, "produce went on without the store"
         until(lambda: rig.stands_still("events"), "the log is full")
-        load.send_while(lambda: rig.weather.faults < 30)
+        load.send_while(lambda: rig.weather.faults < 20)
         assert not load.errors, "a full log is no error to a client"
         rig.weather.clear()
         load.finish()
