@@ -246,10 +246,20 @@ def _windows(gets: Sequence[_Get]) -> Iterator[Sequence[_Get]]:
 
 
 async def _all(*calls: Coroutine[Any, Any, Result]) -> list[Result]:
-    """Run calls at the same time; the first error ends all of them."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    """Run calls at the same time; when all have ended, the first error is raised."""
+
+    async def run(call: Coroutine[Any, Any, Result]) -> Result | StorageError:
+        try:
+            return await call
+        except StorageError as error:
+            return error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run(call)) for call in calls]
+    results: list[Result] = []
+    for task in tasks:
+        outcome = task.result()
+        if isinstance(outcome, StorageError):
+            raise outcome
+        results.append(outcome)
+    return results
