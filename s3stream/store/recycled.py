@@ -2,29 +2,74 @@
 
 A fresh page costs the kernel more than the bytes that are read into it, so the memory of large reads is used again. It
 comes back by itself when the last view of it dies, whoever holds it: a cache, an answer on its way to a client. Nobody
-frees anything. What waits to be used again is bounded in bytes.
+frees anything.
+
+Memory is mapped in arenas and handed out in whole pages, from the first gap that is large enough; neighbouring gaps are
+joined when something comes back, so that reads of any size fill what reads of any other size have left.
 """
 
 import ctypes
 import mmap
 import threading
 import weakref
-from collections import OrderedDict
+from bisect import bisect_left
 
 POOLED_BYTES_MIN = 64 * 1024
 """Shorter buffers are left to the allocator, which has their pages already."""
 POOLED_BYTES_MAX = 64 * 1024 * 1024
+ARENA_BYTES = 32 * 1024 * 1024
+
+
+class _Arena:
+    """One mapping, and the gaps in it as sorted, disjoint, non-adjacent [start, end)."""
+
+    __slots__ = ("ends", "memory", "size", "starts")
+
+    def __init__(self, size: int) -> None:
+        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.size = size
+        self.starts = [0]
+        self.ends = [size]
+
+    @property
+    def is_free(self) -> bool:
+        """Nothing in it is in use."""
+        return self.starts == [0] and self.ends == [self.size]
+
+    def take(self, size: int) -> int | None:
+        """Start of a gap cut to `size`; None when there is none so large."""
+        for at, start in enumerate(self.starts):
+            if self.ends[at] - start >= size:
+                if self.ends[at] - start == size:
+                    del self.starts[at], self.ends[at]
+                else:
+                    self.starts[at] = start + size
+                return start
+        return None
+
+    def give_back(self, start: int, end: int) -> None:
+        """Make a gap, joined to those beside it."""
+        at = bisect_left(self.starts, start)
+        if at < len(self.starts) and self.starts[at] == end:
+            end = self.ends[at]
+            del self.starts[at], self.ends[at]
+        if at and self.ends[at - 1] == start:
+            self.ends[at - 1] = end
+        else:
+            self.starts.insert(at, start)
+            self.ends.insert(at, end)
 
 
 class BufferPool:
     """Allocator of writable memory with old content. Any thread may take, and drop the last view."""
 
-    def __init__(self, pooled_bytes_max: int = POOLED_BYTES_MAX) -> None:
-        """`pooled_bytes_max` bounds what waits to be used again."""
+    def __init__(self, pooled_bytes_max: int = POOLED_BYTES_MAX, *, arena_bytes: int = ARENA_BYTES) -> None:
+        """An arena with nothing in use is kept while no more than `pooled_bytes_max` wait to be used again."""
         self._pooled_bytes_max = pooled_bytes_max
+        self._arena_bytes = arena_bytes
+        self._arenas: list[_Arena] = []
         self._lock = threading.RLock()
-        self._free: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
-        """By size; the size used last comes last."""
+        """A collection of garbage inside may give memory back in the same thread."""
         self.free_bytes = 0
         self.mapped_bytes = 0
         """Fresh memory since the start: stays flat while recycling works."""
@@ -33,43 +78,32 @@ class BufferPool:
         """`size` writable bytes. The memory behind them may be larger: `memoryview(view.obj).nbytes` tells."""
         if size < POOLED_BYTES_MIN:
             return memoryview(bytearray(size))
-        rounded = _rounded(size)
-        memory = self._reuse(rounded) or self._map(rounded)
+        rounded = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        with self._lock:
+            arena, start = self._find(rounded)
+            self.free_bytes -= rounded
         # One array per use: views hold the array, the array's end gives the memory back.
-        array = (ctypes.c_ubyte * rounded).from_buffer(memory)
-        weakref.finalize(array, self._give_back, rounded, memory).atexit = False
+        array = (ctypes.c_ubyte * rounded).from_buffer(arena.memory, start)
+        weakref.finalize(array, self._give_back, arena, start, start + rounded).atexit = False
         return memoryview(array).cast("B")[:size]
 
-    def _map(self, size: int) -> mmap.mmap:
+    def _find(self, size: int) -> tuple[_Arena, int]:
+        for arena in self._arenas:
+            start = arena.take(size)
+            if start is not None:
+                return arena, start
+        arena = _Arena(max(size, self._arena_bytes))
+        self.mapped_bytes += arena.size
+        self.free_bytes += arena.size
+        start = arena.take(size)
+        assert start is not None, "a new arena has room"
+        self._arenas.append(arena)
+        return arena, start
+
+    def _give_back(self, arena: _Arena, start: int, end: int) -> None:
         with self._lock:
-            self.mapped_bytes += size
-        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-    def _reuse(self, size: int) -> mmap.mmap | None:
-        with self._lock:
-            free = self._free.get(size)
-            if not free:
-                return None
-            memory = free.pop()
-            self._free.move_to_end(size)
-            self.free_bytes -= size
-            return memory
-
-    def _give_back(self, size: int, memory: mmap.mmap) -> None:
-        with self._lock:
-            self._free.setdefault(size, []).append(memory)
-            self._free.move_to_end(size)
-            self.free_bytes += size
-            while self.free_bytes > self._pooled_bytes_max:
-                oldest = next(iter(self._free))
-                if self._free[oldest]:
-                    self._free[oldest].pop()
-                    self.free_bytes -= oldest
-                if not self._free[oldest]:
-                    del self._free[oldest]
-
-
-def _rounded(size: int) -> int:
-    """Up to a multiple of a quarter of the power of two below it: a few sizes serve all, and little is wasted."""
-    step = max(mmap.PAGESIZE, 1 << (size.bit_length() - 3))
-    return (size + step - 1) // step * step
+            arena.give_back(start, end)
+            self.free_bytes += end - start
+            if arena.is_free and self.free_bytes > self._pooled_bytes_max:
+                self._arenas.remove(arena)
+                self.free_bytes -= arena.size

@@ -1,6 +1,7 @@
 """Memory that is used again once nobody looks at it, and never before."""
 
 import gc
+import random
 
 from s3stream.store.recycled import POOLED_BYTES_MIN, BufferPool
 
@@ -8,40 +9,63 @@ MIB = 1024 * 1024
 
 
 def test_memory_comes_back_when_its_last_view_dies() -> None:
-    pool = BufferPool(8 * MIB)
+    pool = BufferPool(8 * MIB, arena_bytes=MIB)
     view = pool.take(MIB)
     view[:4] = b"abcd"
     part = view[2:4].toreadonly()
-    mapped = pool.mapped_bytes
     del view
-    assert (pool.free_bytes, bytes(part)) == (0, b"cd")
+    assert (pool.free_bytes, pool.mapped_bytes, bytes(part)) == (0, MIB, b"cd")
     other = pool.take(MIB)
-    assert pool.mapped_bytes == 2 * mapped, "what somebody looks at is not handed out"
+    assert pool.mapped_bytes == 2 * MIB, "what somebody looks at is not handed out"
     del part, other
     gc.collect()
-    assert pool.free_bytes == 2 * mapped
+    assert pool.free_bytes == 2 * MIB
     again = [pool.take(MIB - 1), pool.take(MIB - 2)]
     assert [len(each) for each in again] == [MIB - 1, MIB - 2]
-    assert (pool.free_bytes, pool.mapped_bytes) == (0, 2 * mapped)
+    assert (pool.free_bytes, pool.mapped_bytes) == (0, 2 * MIB)
 
 
-def test_what_waits_is_bounded_and_the_size_used_last_stays() -> None:
-    pool = BufferPool(4 * MIB)
-    views = [pool.take(2 * MIB) for _ in range(3)]
+def test_gaps_are_joined_for_what_is_larger() -> None:
+    pool = BufferPool(8 * MIB, arena_bytes=4 * MIB)
+    views = [pool.take(MIB) for _ in range(4)]
+    del views[1:3]
+    large = pool.take(2 * MIB)
+    assert (len(large), pool.free_bytes, pool.mapped_bytes) == (2 * MIB, 0, 4 * MIB)
+
+
+def test_what_waits_in_unused_arenas_is_bounded() -> None:
+    pool = BufferPool(4 * MIB, arena_bytes=2 * MIB)
+    views = [pool.take(2 * MIB) for _ in range(5)]
     del views
     assert pool.free_bytes == 4 * MIB
-    small = pool.take(MIB)
-    del small
-    assert pool.free_bytes == 3 * MIB, "one of the two larger ones went"
-    mapped = pool.mapped_bytes
-    small = pool.take(MIB)
-    assert (pool.mapped_bytes, len(small)) == (mapped, MIB)
+    larger = pool.take(3 * MIB)
+    assert (len(larger), pool.free_bytes) == (3 * MIB, 4 * MIB)
 
 
-def test_sizes_are_rounded_by_a_quarter_at_most() -> None:
-    pool = BufferPool(1 << 40)
-    for size in (POOLED_BYTES_MIN, 100_000, MIB + 1, 5 * MIB, 8 * MIB - 1):
-        whole = memoryview(pool.take(size).obj).nbytes
-        assert size <= whole <= size * 5 // 4
+def test_small_buffers_are_left_to_the_allocator() -> None:
+    pool = BufferPool()
     assert len(pool.take(0)) == 0
-    assert memoryview(pool.take(10).obj).nbytes == 10
+    assert memoryview(pool.take(POOLED_BYTES_MIN - 1).obj).nbytes == POOLED_BYTES_MIN - 1
+    assert pool.mapped_bytes == 0
+    whole = memoryview(pool.take(POOLED_BYTES_MIN + 1).obj).nbytes
+    assert whole == POOLED_BYTES_MIN + 4096
+
+
+def test_any_order_of_taking_and_dropping_mixes_nothing_up() -> None:
+    rng = random.Random(1)
+    pool = BufferPool(2 * MIB, arena_bytes=MIB)
+    held: list[tuple[int, memoryview]] = []
+    for number in range(400):
+        if held and rng.random() < 0.5:
+            mark, view = held.pop(rng.randrange(len(held)))
+            assert view[0] == view[-1] == mark
+            del view
+        else:
+            view = pool.take(rng.randrange(POOLED_BYTES_MIN, 3 * MIB // 2))
+            view[0] = view[-1] = number % 256
+            held.append((number % 256, view))
+            del view
+    used = sum(memoryview(view.obj).nbytes for _, view in held)
+    held.clear()
+    assert pool.free_bytes <= 2 * MIB
+    assert used > 0
