@@ -29,7 +29,6 @@ WRITER_RESERVE_PARTS = 3
 """Parts that the writer of the stream set object may hold from one iteration to the next."""
 
 TURN_BYTES = 1024 * 1024
-"""A quarter of it in a run that is held to a rate."""
 BLOCK_COST_BYTES = 16 * 1024
 """A block takes the time of so many bytes beside its own."""
 
@@ -52,15 +51,14 @@ class BadInput(StorageError):
 class Turn:
     """How much is done before others have their turn on the event loop: a fraction of a millisecond's work."""
 
-    def __init__(self, throttle: Throttle) -> None:
-        self._limit = TURN_BYTES // 4 if throttle.is_limited else TURN_BYTES
+    def __init__(self) -> None:
         self._cost = self._bytes = 0
 
     def add(self, size_bytes: int) -> int:
         """Before a block of that size is checked or written: 0, or the turn's bytes when it is over."""
         self._bytes += size_bytes
         self._cost += size_bytes + BLOCK_COST_BYTES
-        if self._cost <= self._limit:
+        if self._cost <= TURN_BYTES:
             return 0
         done = self._bytes
         self._cost = self._bytes = 0
@@ -176,7 +174,7 @@ class Workshop:
 
     async def _check(self, read: Read, data: memoryview, blocks: dict[tuple[int, int], memoryview]) -> None:
         where = f"{self.store.name}:{self.key(read.object_id)}"
-        turn = Turn(self.throttle)
+        turn = Turn()
         for entry in read.entries:
             if turn.add(entry.size_bytes):
                 await asyncio.sleep(0)
@@ -279,7 +277,7 @@ def renumber_block(entry: IndexEntry, data: memoryview, stream_id: int) -> tuple
 
 
 async def _write_pieces(writer: ObjectWriter, write: Write, blocks: Blocks, throttle: Throttle) -> None:
-    turn = Turn(throttle)
+    turn = Turn()
     for piece in write.pieces:
         if done := turn.add(piece.entry.size_bytes):
             await throttle.spend(done)

@@ -88,7 +88,7 @@ async def _rewrite(segment: Rewrite, writer: ObjectWriter, workshop: Workshop) -
     """Read and put blocks, as many at a time as fit the memory."""
     for batch in _batches(segment.blocks, memory_for_blocks(workshop.settings) // 2):
         blocks = await workshop.read_blocks(merge_reads(Piece(each, entry, entry.stream_id) for each, entry in batch))
-        turn = Turn(workshop.throttle)
+        turn = Turn()
         for object_id, entry in batch:
             if done := turn.add(entry.size_bytes):
                 await workshop.throttle.spend(done)
