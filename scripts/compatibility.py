@@ -135,7 +135,7 @@ def differences() -> Iterator[str]:
 
 def page() -> str:
     """The whole page."""
-    served = sum(1 for api in APIS.values() if api.key in HANDLERS)
+    served = len(HANDLERS.keys() - NOT_ADVERTISED.keys())
     total = sum(1 for api in APIS.values() if api.key not in NOT_ADVERTISED)
     lines = [f"\n{served} of the {total} APIs that Apache Kafka advertises are served.\n", *table()]
     return INTRODUCTION + "\n".join(lines) + "\n" + DIFFERENCES + "\n".join(differences()).rstrip("\n") + "\n"
