@@ -8,14 +8,14 @@ injected: 30 ms to the first byte of every GET, on a clock that jumps, so that t
 
 import asyncio
 import gc
-import math
+import mmap
 import os
 import random
 import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ import structlog
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support import CONSOLE, Report, middle, p99, parser
+from broker.cli.serve import CYCLE_THRESHOLD
 from s3stream.engine import S3Stream
 from s3stream.errors import StorageFull
 from s3stream.model import StreamBatch
@@ -209,6 +210,49 @@ async def measure_memory(report: Report, sizes: Sizes) -> None:
     report.add("RocketMQ's design names, for 1,000 queues", 4096, "MiB")
 
 
+async def measure_rss(report: Report, sizes: Sizes) -> None:
+    """What the process grows by: the same streams, log and objects in files, written and read back."""
+    settings = StorageSettings(
+        upload_threshold_bytes=32 * MIB,
+        log_cache_bytes=128 * MIB,
+        block_cache_bytes=64 * MIB,
+        index_cache_bytes=8 * MIB,
+        uploads_in_flight=1,
+    )
+    limits = settings.log_cache_bytes + settings.block_cache_bytes + settings.index_cache_bytes
+    with tempfile.TemporaryDirectory() as folder:
+        async with cluster(settings) as made, real_wal(made, Path(folder) / "wal"):
+            store = LocalStore("main", Path(folder) / "objects")
+            await store.open()
+            made.stores = {"main": store}
+            ids = await made.create(sizes.streams)
+            before = resident_bytes()
+            try:
+                async with made.engine() as engine:
+                    streams = await engine.open_streams(ids)
+                    for _ in range(40):
+                        for stream in streams:
+                            while not engine.writable:
+                                await engine.wait_writable()
+                            fill(stream, 1, size_bytes=1000)
+                        await asyncio.sleep(0)
+                    await engine.flush()
+                    for stream in streams[:: sizes.streams // 1000]:
+                        await read_through(stream)
+                    grown = resident_bytes() - before
+            finally:
+                await store.close()
+    report.add(f"resident memory with {sizes.streams:,} streams, 400 MB written", grown / MIB, "MiB")
+    report.add("the same over the configured sum of the caches", grown / limits, "ratio", "<= 1.25")
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * mmap.PAGESIZE
+
+
 # isolation
 
 
@@ -333,20 +377,22 @@ async def measure_s3(report: Report, sizes: Sizes, folder: Path) -> None:
 async def beside_plain_client(report: Report, sizes: Sizes, store: S3Store) -> None:
     """Alternate both, and compare the medians."""
     total = sizes.s3_bytes
-    uploads, reads, plain_put, plain_get = [], [], math.nan, math.nan
+    puts, uploads, gets, reads = [], [], [], []
     for turn in range(sizes.repeats):
-        plain_put, plain_get = await plain_client(store, total, turn)
-        ours_put, ours_get = await engine_client(store, total)
+        plain_put = await plain_puts(store, total, turn)
+        ours_put, plain_get, ours_get = await engine_client(store, total)
+        puts.append(plain_put)
+        gets.append(plain_get)
         uploads.append(plain_put / ours_put)
         reads.append(plain_get / ours_get)
-    report.add("plain parallel PUTs of 8 MiB", total / MIB / plain_put, "MiB/s")
-    report.add("plain parallel ranged GETs of 8 MiB", total / MIB / plain_get, "MiB/s")
+    report.add("plain parallel PUTs of 8 MiB", total / MIB / middle(puts), "MiB/s")
+    report.add("plain parallel ranged GETs of 8 MiB of the same objects", total / MIB / middle(gets), "MiB/s")
     report.add("upload over plain parallel PUTs", middle(uploads), "ratio", ">= 0.8")
     report.add("cold read over plain ranged GETs", middle(reads), "ratio", ">= 0.8")
 
 
-async def plain_client(store: ObjectStore, total: int, turn: int) -> tuple[float, float]:
-    """Seconds to put and to get `total` bytes, eight calls of 8 MiB at a time."""
+async def plain_puts(store: ObjectStore, total: int, turn: int) -> float:
+    """Seconds to put `total` bytes, eight calls of 8 MiB at a time."""
     data = memoryview(os.urandom(8 * MIB))
     slots = asyncio.Semaphore(8)
 
@@ -354,46 +400,64 @@ async def plain_client(store: ObjectStore, total: int, turn: int) -> tuple[float
         async with slots:
             await store.put(f"plain/{turn}/{number}", [data], writer_id="plain")
 
-    async def get(number: int) -> None:
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(total // (8 * MIB)):
+            group.create_task(put(number))
+    return time.perf_counter() - began
+
+
+async def plain_gets(store: ObjectStore, keys: Mapping[str, int]) -> float:
+    """Seconds to get whole objects, eight ranged calls of up to 8 MiB at a time."""
+    slots = asyncio.Semaphore(8)
+
+    async def get(key: str, start: int, end: int) -> None:
         async with slots:
-            await store.get(f"plain/{turn}/{number}", 0, 8 * MIB)
+            await store.get(key, start, end)
 
-    seconds = []
-    for call in (put, get):
-        began = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            for number in range(total // (8 * MIB)):
-                group.create_task(call(number))
-        seconds.append(time.perf_counter() - began)
-    return seconds[0], seconds[1]
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for key, size in keys.items():
+            for start in range(0, size, 8 * MIB):
+                group.create_task(get(key, start, min(start + 8 * MIB, size)))
+    return time.perf_counter() - began
 
 
-async def engine_client(store: ObjectStore, total: int) -> tuple[float, float]:
-    """Seconds that the engine takes to upload `total` bytes of 8 streams in 4 blocks, and 8 readers to read them."""
+async def engine_client(store: ObjectStore, total: int) -> tuple[float, float, float]:
+    """Seconds that the engine takes to upload `total` bytes of 8 streams in 4 blocks, a plain client to get the
+    objects, and 8 readers to read the streams, the block cache full of other data as that of a running node is."""
     settings = StorageSettings(upload_threshold_bytes=4 * GIB, log_cache_bytes=4 * GIB)
     async with cluster(settings) as made:
         made.stores = {"main": store}
         # Object ids begin anew with each catalog, keys must not.
         made.cluster = f"bench-{store.calls.put}-{store.calls.multipart}"
-        ids = await made.create(8)
+        ids = await made.create(9)
         upload = 0.0
         async with made.engine() as engine:
-            streams = await engine.open_streams(ids)
+            *streams, other = await engine.open_streams(ids)
             for _ in range(4):
                 await produce(engine, streams, total // 4, 64 * KIB)
                 began = time.perf_counter()
                 await engine.flush()
                 upload += time.perf_counter() - began
+            keys = {each.key: each.size_bytes async for each in store.list() if f"/{made.cluster}/" in each.key}
+            await produce(engine, [other], settings.block_cache_bytes * 5 // 4, 64 * KIB)
             await engine.close()
         made.crash()
+        gc.collect()
+        gc.freeze()
         made.settings = replace(settings, log_cache_bytes=1, upload_threshold_bytes=None)
         async with made.engine() as engine:
-            streams = await engine.open_streams(ids)
+            *streams, other = await engine.open_streams(ids)
+            await read_through(other)
+            plain = await plain_gets(store, keys)
             began = time.perf_counter()
             async with asyncio.TaskGroup() as group:
                 for stream in streams:
                     group.create_task(read_through(stream))
-            return upload, time.perf_counter() - began
+            seconds = time.perf_counter() - began
+        gc.unfreeze()
+        return upload, plain, seconds
 
 
 PARTS = ("costs", "calls", "cold", "memory", "isolation", "s3")
@@ -401,6 +465,7 @@ PARTS = ("costs", "calls", "cold", "memory", "isolation", "s3")
 
 def measure(part: str, report: Report, sizes: Sizes) -> None:
     """Run one part."""
+    gc.set_threshold(CYCLE_THRESHOLD, 20, 20)  # as a node does
     if part == "costs":
         asyncio.run(measure_costs(report))
     elif part == "calls":
@@ -408,6 +473,7 @@ def measure(part: str, report: Report, sizes: Sizes) -> None:
     elif part == "cold":
         measure_cold(report, sizes)
     elif part == "memory":
+        asyncio.run(measure_rss(report, sizes))
         asyncio.run(measure_memory(report, sizes))
     elif part == "isolation":
         asyncio.run(measure_isolation(report, sizes))

@@ -16,7 +16,7 @@ from bisect import bisect_left
 
 POOLED_BYTES_MIN = 64 * 1024
 """Shorter buffers are left to the allocator, which has their pages already."""
-POOLED_BYTES_MAX = 64 * 1024 * 1024
+POOLED_BYTES_MAX = 32 * 1024 * 1024
 ARENA_BYTES = 32 * 1024 * 1024
 
 
