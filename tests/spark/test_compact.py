@@ -22,7 +22,7 @@ from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
 
 pytestmark = pytest.mark.spark
 
-WAIT_S = 100
+WAIT_S = 300
 KIB = 1024
 SMALL = CompactionSettings(memory_bytes=256 * KIB, split_bytes=48 * KIB, block_bytes=16 * KIB)
 """Several tasks, and outputs of both kinds, from a few hundred KiB."""
@@ -164,6 +164,7 @@ def large(tmp_path: Path) -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaCluster) -> None:
     before, files = large.contents(), large.files()
     process = start(large, "local-cluster[2,1,1024]")
@@ -181,6 +182,7 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaCluster) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
     spark: SparkSession, large: KafkaCluster
 ) -> None:

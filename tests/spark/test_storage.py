@@ -7,7 +7,8 @@ import pytest
 
 from s3stream.store.config import StoreConfig
 from spark.direct.options import schema_of
-from spark.direct.source import AnabranchSource, arrow_schema
+from spark.direct.readers import arrow_schema
+from spark.direct.source import AnabranchSource
 from spark.storage import LocationError, find_storage
 
 

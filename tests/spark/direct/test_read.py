@@ -15,7 +15,7 @@ from spark.direct.batches import INT64_MAX
 from spark.direct.offsets import Storage, find_partitions, find_pieces
 from spark.direct.options import parse_options
 from spark.direct.read import ObjectGoneError, Task, read_task
-from spark.direct.source import FORMAT_TYPES
+from spark.direct.readers import FORMAT_TYPES
 from spark.storage import StorageLocation
 from tests.compaction.cluster import CLUSTER
 from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster

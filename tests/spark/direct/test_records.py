@@ -13,6 +13,7 @@ from protocol.batch import HEADER_BYTES, parse_batch
 from protocol.errors import InvalidRecord, KafkaError
 from protocol.records import Record, build_batch
 from protocol.records import decode_records as decode_singly
+from spark.direct.readers import FORMAT_TYPES
 from spark.direct.records import (
     Bodies,
     decode_records,
@@ -21,7 +22,6 @@ from spark.direct.records import (
     read_varints,
     timestamps,
 )
-from spark.direct.source import FORMAT_TYPES
 
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.direct.offsets import TopicPartition
-from spark.direct.source import HAS_LIMITS, limit_offsets
+from spark.direct.readers import HAS_LIMITS, limit_offsets
 from tests.spark.direct.conftest import Lake
 from tests.support.events import Event, create_topic, delete_topic, send
 

@@ -1,0 +1,379 @@
+"""The readers behind the data source: they plan on the driver and read in tasks.
+
+Whatever a task needs travels with it: where the stores are (without secrets), its pieces, and the aborted transactions
+among them.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from spark.direct.batches import INT64_MAX
+from spark.direct.offsets import (
+    Offsets,
+    PartitionState,
+    Storage,
+    TopicPartition,
+    check_bounds,
+    find_partitions,
+    find_pieces,
+    resolve,
+)
+from spark.direct.options import COLUMNS, OptionError, ReadOptions
+from spark.direct.plan import TASK_BYTES_MIN, plan_tasks
+from spark.direct.read import Task, read_task
+from spark.direct.worker import keep_archives
+from spark.storage import StorageLocation, opened_catalog, opened_stores
+
+Result = TypeVar("Result")
+
+FORMAT_TYPES: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+}
+HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+"""Whether this Spark (4.2 and newer) can limit the micro-batches of a Python source."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TaskPartition(InputPartition):
+    """One task."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(None)
+        self.task = task
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the columns. Raises OptionError for a column that there is not, or of another type."""
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise OptionError(f"there is no column {field.name}; there are {', '.join(COLUMNS)}")
+        expected, found = (
+            COLUMNS[field.name].lower().replace(", ", ",").replace(": ", ":"),
+            field.dataType.simpleString(),
+        )
+        if expected != found:
+            raise OptionError(f"column {field.name}: expected type {expected}, found {found}")
+    return pa.schema([pa.field(field.name, FORMAT_TYPES[field.name], field.nullable) for field in schema.fields])
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What filters say of topics, partitions, offsets and times. Spark applies them again to the rows."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    offset_min: int = 0
+    offset_end: int = INT64_MAX
+    timestamp_ms_min: int = -INT64_MAX
+
+    def add(self, each: Filter) -> None:
+        """Take a filter in, if it helps."""
+        match each:
+            case EqualTo(attribute=("topic",), value=str(name)):
+                self._limit_topics({name})
+            case In(attribute=("topic",), value=names):
+                self._limit_topics({str(name) for name in names})
+            case EqualTo(attribute=("partition",), value=int(number)):
+                self._limit_partitions({number})
+            case In(attribute=("partition",), value=numbers):
+                self._limit_partitions({number for number in numbers if isinstance(number, int)})
+            case EqualTo(attribute=("offset",), value=int(number)):
+                self.offset_min = max(self.offset_min, number)
+                self.offset_end = min(self.offset_end, number + 1)
+            case GreaterThanOrEqual(attribute=("offset",), value=int(number)):
+                self.offset_min = max(self.offset_min, number)
+            case GreaterThan(attribute=("offset",), value=int(number)):
+                self.offset_min = max(self.offset_min, number + 1)
+            case LessThan(attribute=("offset",), value=int(number)):
+                self.offset_end = min(self.offset_end, number)
+            case LessThanOrEqual(attribute=("offset",), value=int(number)):
+                self.offset_end = min(self.offset_end, number + 1)
+            case (
+                EqualTo(attribute=("timestamp",), value=datetime() as moment)
+                | GreaterThan(attribute=("timestamp",), value=datetime() as moment)
+                | GreaterThanOrEqual(attribute=("timestamp",), value=datetime() as moment)
+            ) if moment.tzinfo is not None:
+                since_ms = (moment - _EPOCH) // (_EPOCH.resolution * 1000)
+                self.timestamp_ms_min = max(self.timestamp_ms_min, since_ms)
+            case _:
+                pass
+
+    def bounds(self, partition: TopicPartition, start: int, end: int) -> tuple[int, int]:
+        """The part of [start, end) that can hold a wanted record; empty where start is not before end."""
+        if (self.topics is not None and partition.topic not in self.topics) or (
+            self.partitions is not None and partition.partition not in self.partitions
+        ):
+            return end, end
+        return max(start, self.offset_min), min(end, self.offset_end)
+
+    def _limit_topics(self, names: Iterable[str]) -> None:
+        wanted = frozenset(names)
+        self.topics = wanted if self.topics is None else self.topics & wanted
+
+    def _limit_partitions(self, numbers: Iterable[int]) -> None:
+        wanted = frozenset(numbers)
+        self.partitions = wanted if self.partitions is None else self.partitions & wanted
+
+
+class _Read:
+    """What both kinds of reading share: planning on the driver, reading in tasks."""
+
+    def __init__(self, location: StorageLocation, options: ReadOptions, schema: StructType, parallelism: int) -> None:
+        self._location: StorageLocation | None = location
+        self._options: ReadOptions | None = options
+        self._parallelism = parallelism
+        self._schema = arrow_schema(schema)
+        self._pushed = Pushed()
+        self._task_location = location.without_password()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to tasks."""
+        return {**self.__dict__, "_location": None, "_options": None}
+
+    @property
+    def location(self) -> StorageLocation:
+        """Where the storage is, on the driver."""
+        assert self._location is not None, "planning happens on the driver"
+        return self._location
+
+    @property
+    def options(self) -> ReadOptions:
+        """What to read, on the driver."""
+        assert self._options is not None, "planning happens on the driver"
+        return self._options
+
+    async def plan(
+        self, storage: Storage, states: Mapping[TopicPartition, PartitionState], start: Offsets, end: Offsets
+    ) -> list[InputPartition]:
+        """The tasks for [start, end) of each partition."""
+        options, pushed = self.options, self._pushed
+        bounds = check_bounds(states, start, end, fail_on_data_loss=options.fail_on_data_loss)
+        narrowed = {each: pushed.bounds(each, *span) for each, span in bounds.items()}
+        wanted, pieces = await find_pieces(
+            storage,
+            states,
+            {each: span for each, span in narrowed.items() if span[0] < span[1]},
+            committed=options.committed,
+            timestamp_ms_min=pushed.timestamp_ms_min,
+        )
+        # Asked for by name, small tasks are what is wanted.
+        bytes_min = TASK_BYTES_MIN if options.tasks_min is None else 1
+        tasks = plan_tasks(pieces, parallelism=options.tasks_min or self._parallelism, bytes_min=bytes_min)
+        made: list[InputPartition] = []
+        for some in tasks:
+            own = {
+                number: wanted[number]._replace(aborted=_relevant(wanted[number].aborted, some, number))
+                for number in {piece.wanted for piece in some}
+            }
+            made.append(TaskPartition(Task(some, own)))
+        return made
+
+    def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        keep_archives()
+        if isinstance(partition, TaskPartition):
+            yield from read_task(
+                self._task_location, partition.task, self._schema, timestamp_ms_min=self._pushed.timestamp_ms_min
+            )
+
+
+def _relevant(aborted: Sequence[Any], pieces: Iterable[Any], number: int) -> tuple[Any, ...]:
+    """The aborted transactions that have to do with a task's pieces of a partition."""
+    spans = [(piece.start_offset, piece.end_offset) for piece in pieces if piece.wanted == number]
+    low, high = min(start for start, _ in spans), max(end for _, end in spans)
+    return tuple(each for each in aborted if each.first_offset < high and each.end_offset > low)
+
+
+class BatchRead(_Read, DataSourceReader):
+    """Reads what there is when the query is planned."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Note what helps to read less; all filters stay with Spark, too."""
+        for each in filters:
+            self._pushed.add(each)
+            yield each
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan. Raises OptionError, DataLossError, StorageError."""
+        return asyncio.run(self._plan())
+
+    async def _plan(self) -> list[InputPartition]:
+        async with opened_catalog(self.location) as catalog, opened_stores(self.location) as stores:
+            storage = Storage(catalog, stores, self.location.cluster)
+            states = await find_partitions(storage, self.options)
+            start = await resolve(storage, states, self.options.starting, name="starting")
+            end = await resolve(storage, states, self.options.ending, name="ending")
+            return await self.plan(storage, states, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        return self.read_partition(partition)
+
+
+JsonOffsets = dict[str, dict[str, int]]
+
+
+def to_json(offsets: Offsets) -> JsonOffsets:
+    """Offsets in the shape that Spark's Kafka source gives them in checkpoints and progress reports."""
+    found: JsonOffsets = {}
+    for partition in sorted(offsets):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return found
+
+
+def from_json(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """The reverse of `to_json`."""
+    return {
+        TopicPartition(topic, int(index)): offset
+        for topic, partitions in offsets.items()
+        for index, offset in partitions.items()
+    }
+
+
+class StreamRead(_Read, DataSourceStreamReader):
+    """Reads on: micro-batches by committed offset. Lives on the driver as long as its query."""
+
+    def __init__(self, location: StorageLocation, options: ReadOptions, schema: StructType, parallelism: int) -> None:
+        super().__init__(location, options, schema, parallelism)
+        if options.offsets_per_batch_max is not None and not HAS_LIMITS:
+            raise OptionError(
+                f"maxOffsetsPerTrigger needs Spark 4.2 or newer, this is {pyspark.__version__}: before, a limited "
+                "Python source leaves rows unread with Trigger.AvailableNow"
+            )
+        self._target: Offsets | None = None
+        """With Trigger.AvailableNow on Spark 4.2: where reading ends."""
+        self._runner: asyncio.Runner | None = None
+        self._stack: AsyncExitStack | None = None
+        self._storage: Storage | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to tasks."""
+        return {**super().__getstate__(), "_runner": None, "_stack": None, "_storage": None}
+
+    def initialOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        return self._run(self._initial())
+
+    def latestOffset(  # noqa: N802 - Spark's name; 4.1 gives no arguments, 4.2 two
+        self, start: JsonOffsets | None = None, limit: object = None
+    ) -> JsonOffsets:
+        """Where the next micro-batch ends: the committed end, or the last stable offset, or less with a limit."""
+        latest = self._run(self._latest())
+        if self._target is not None:
+            latest = {each: min(offset, self._target.get(each, offset)) for each, offset in latest.items()}
+        most = getattr(limit, "max_rows", None)
+        if start is None or most is None:
+            return to_json(latest)
+        return to_json(limit_offsets(from_json(start), latest, most))
+
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
+        """Plan a micro-batch. Raises OptionError, DataLossError, StorageError."""
+        return self._run(self._plan(from_json(start), from_json(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        return self.read_partition(partition)
+
+    def commit(self, end: JsonOffsets) -> None:
+        """Nothing to do: the checkpoint knows."""
+
+    def stop(self) -> None:
+        """Close the catalog."""
+        if self._runner is not None:
+            if self._stack is not None:
+                self._runner.run(self._stack.aclose())
+            self._runner.close()
+            self._runner = self._stack = self._storage = None
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(work)
+
+    async def _opened(self) -> Storage:
+        if self._storage is None:
+            self._stack = AsyncExitStack()
+            catalog = await self._stack.enter_async_context(opened_catalog(self.location))
+            stores = await self._stack.enter_async_context(opened_stores(self.location))
+            self._storage = Storage(catalog, stores, self.location.cluster)
+        return self._storage
+
+    async def _initial(self) -> JsonOffsets:
+        storage = await self._opened()
+        states = await find_partitions(storage, self.options)
+        return to_json(await resolve(storage, states, self.options.starting, name="starting"))
+
+    async def _latest(self) -> dict[TopicPartition, int]:
+        states = await find_partitions(await self._opened(), self.options)
+        return {partition: state.end_offset for partition, state in states.items()}
+
+    async def _plan(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        storage = await self._opened()
+        # A partition that came after the query began is read from its start.
+        return await self.plan(storage, await find_partitions(storage, self.options), start, end)
+
+
+def limit_offsets(start: Offsets, latest: Offsets, most: int) -> dict[TopicPartition, int]:
+    """An end at most about `most` offsets after the start, each partition with its share of what there is to read."""
+    left = {each: max(0, offset - start.get(each, 0)) for each, offset in latest.items()}
+    total = sum(left.values())
+    if total <= most:
+        return dict(latest)
+    # Rounded up, so that each partition moves.
+    return {each: latest[each] - left[each] + -(-left[each] * most // total) for each in latest}
+
+
+if HAS_LIMITS:
+    from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found]  # since 4.2
+        ReadAllAvailable,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    class LimitedStreamRead(StreamRead, SupportsTriggerAvailableNow):  # type: ignore[misc]  # of 4.2
+        """With what Spark 4.2 brings: limited micro-batches, and an end that is fixed when the query starts."""
+
+        def getDefaultReadLimit(self) -> object:  # noqa: N802 - Spark's name
+            """What `maxOffsetsPerTrigger` says."""
+            most = self.options.offsets_per_batch_max
+            return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+            """Read what is there now, and no more."""
+            self._target = self._run(self._latest())
+
+        def reportLatestOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
+            """How far the topic is, for progress reports."""
+            return to_json(self._run(self._latest()))
+
+    STREAM_READER: type[StreamRead] = LimitedStreamRead
+else:
+    STREAM_READER = StreamRead
