@@ -34,7 +34,7 @@ SLICE_BYTES: Final = 128 << 20
 FINDINGS_MAX: Final = 1_000
 FINDINGS_OF_OBJECT_MAX: Final = 20
 REPORT_SCHEMA: Final = """
-subject STRING, where STRING, object_id BIGINT, kind STRING, store STRING, size_bytes BIGINT, ranges BIGINT,
+subject STRING, place STRING, object_id BIGINT, kind STRING, store STRING, size_bytes BIGINT, ranges BIGINT,
 blocks BIGINT, batches BIGINT, records BIGINT, trouble STRING, detail STRING
 """
 PASSING: Final = (Trouble.MISSING.name, Trouble.UNREADABLE.name)
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     """A row of the report: an object with what it holds, or a finding."""
 
     subject: str
-    where: str
+    place: str
     object_id: int | None = None
     kind: str | None = None
     store: str | None = None
@@ -275,8 +275,8 @@ def _summarise(table: DataFrame, streams: int) -> Summary:
     (sums,) = whole.agg(f.count("*").alias("objects"), *(f.sum(name).alias(name) for name in names)).collect()
     bad = table.where("trouble IS NOT NULL")
     shown = [
-        Finding(Trouble[row["trouble"]], row["where"], row["detail"])
-        for row in bad.orderBy("where").limit(FINDINGS_MAX).collect()
+        Finding(Trouble[row["trouble"]], row["place"], row["detail"])
+        for row in bad.orderBy("place").limit(FINDINGS_MAX).collect()
     ]
     size_bytes, blocks, batches, records = (int(sums[name] or 0) for name in names)
     return Summary(sums["objects"], size_bytes, blocks, batches, records, streams, bad.count(), shown)

@@ -67,7 +67,7 @@ def test_each_damage_is_found_and_named(
     assert done.exit_code == 1, done.output
     assert "CRC32C" in done.output
     rows = spark.read.parquet(str(report)).where("trouble IS NOT NULL").collect()
-    found = {(row["trouble"], row["where"].rsplit("/", 1)[-1]) for row in rows}
+    found = {(row["trouble"], row["place"].rsplit("/", 1)[-1]) for row in rows}
     names = [path_of(filled, number).name for number in (1, 3, 4)]
     assert found == {
         (Trouble.CORRUPT.name, names[0]), (Trouble.MISSING.name, names[1]), (Trouble.CORRUPT.name, names[2]),
