@@ -193,12 +193,10 @@ def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
     finally:
         end(process)
     assert large.contents() == before
-    first = large.counts()
     summary = compact(spark, large)
     assert not summary.refused
     assert large.contents() == before
     # What the dead run had written is prepared still; its deadline reaps it.
-    assert first.get("SSO committed", 0) in {0, 1, 6}
     asyncio.run(reap(large))
     assert not [name for name in large.counts() if "prepared" in name.lower()]
 
@@ -206,7 +204,7 @@ def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
 async def reap(filled: KafkaCluster) -> None:
     from s3stream.gc import GarbageCollector
 
-    filled.made.clock.now += 25 * 3_600_000
+    filled.made.clock.now = time.time_ns() // 1_000_000 + 25 * 3_600_000  # the killed job went by the real time
     collector = GarbageCollector(
         catalog=filled.made.catalog,
         stores={"local": filled.made.store},
