@@ -270,7 +270,8 @@ def compact_once(lab: Lab, folder: Path, tasks: int) -> float:
     summary = asyncio.run(run.run())
     seconds = time.perf_counter() - begin
     assert not summary.refused, summary.refused
-    assert summary.tasks == tasks, f"{summary.tasks} tasks instead of {tasks}"
+    # A run that was cut where a task ends is joined again, by a task of its own.
+    assert summary.tasks >= tasks, f"{summary.tasks} tasks instead of {tasks}"
     return seconds
 
 
