@@ -45,6 +45,12 @@ class PairType(click.ParamType[tuple[str, str]]):
 PAIR = PairType()
 
 
+class BadFileError(click.ClickException):
+    """A pipeline's file that is not there or wrong; the node ends so over its settings file, too."""
+
+    exit_code = 2
+
+
 @click.group(name="spark", context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Spark jobs over topics."""
@@ -64,6 +70,9 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
     """Copy topics into a table as the TOML file FILE describes, each record exactly once."""
     try:
         pipeline = read_pipeline(file)
+    except PipelineError as error:
+        raise BadFileError(str(error)) from error
+    try:
         if once:
             pipeline = pipeline.model_copy(update={"trigger": Trigger()})
         find_java_home()
@@ -79,7 +88,7 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
             settings={ANSI: "false", **_catalogs(pipeline), **pipeline.spark.conf, **dict(settings)},
             table_formats=[pipeline.table.format],
         )
-    except (PipelineError, BrokerError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
+    except (BrokerError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
         raise click.ClickException(str(error)) from error
     try:
         run_pipeline(spark, pipeline, Console())

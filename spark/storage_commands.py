@@ -22,7 +22,7 @@ from spark.compact import CompactSummary, SparkCompaction
 from spark.jars import SparkVersionError
 from spark.java import JavaNotFoundError, SparkNotFoundError
 from spark.session import build_session
-from spark.storage import StorageLocation, find_storage
+from spark.storage import LocationError, StorageLocation, find_storage
 from spark.verify import Summary
 from spark.verify import verify as verify_storage
 
@@ -48,6 +48,8 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
             location = find_storage(given)
             with started(f"anabranch {command.__name__}", master, split_settings(settings)) as spark:
                 command(spark, location, **rest)
+        except LocationError as error:
+            raise click.UsageError(str(error)) from error
         except (StorageError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
             raise click.ClickException(str(error)) from error
         except PySparkException as error:

@@ -32,13 +32,13 @@ def write(folder: Path, servers: str = "127.0.0.1:1", topic: str = "t", more: st
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["ingest", str(tmp_path / "none.toml")])
-    assert (result.exit_code, result.output) == (1, f"Error: {tmp_path}/none.toml: No such file or directory\n")
+    assert (result.exit_code, result.output) == (2, f"Error: {tmp_path}/none.toml: No such file or directory\n")
 
 
 def test_a_bad_setting_is_named_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, more="period = 'week'\n")
     result = CliRunner().invoke(main, ["ingest", path])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.output.startswith(f"Error: {path}:7: table.period is not a setting; [table] takes: format, name")
 
 
@@ -46,6 +46,17 @@ def test_an_option_without_a_value_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["ingest", write(tmp_path), "--conf", "novalue"])
     assert result.exit_code == 2
     assert "'novalue' is not of the form name=value" in result.output
+
+
+@pytest.mark.parametrize("command", ["compact", "verify"])
+def test_a_job_without_a_place_is_used_wrongly(command: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, [command])
+    assert result.exit_code == 2
+    assert "Error: where is the catalog? Name a settings file (config), a dataDir, or a catalog URL" in result.output
+    result = CliRunner().invoke(main, [command, "--data-dir", str(tmp_path)])
+    assert (result.exit_code, result.output.splitlines()[-1]) == (
+        2, f"Error: there is no catalog in the data directory {tmp_path}",
+    )  # fmt: skip
 
 
 def test_java_is_asked_for_before_anything_is_started(tmp_path: Path) -> None:
