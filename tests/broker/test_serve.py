@@ -38,7 +38,7 @@ async def test_records_come_back_in_order_and_survive_a_clean_restart(tmp_path: 
     async with running_node(tmp_path) as node:
         assert node.node.storage.stats.recovered_records == 0, "a clean stop leaves nothing to recover"
         assert await _consume(node.bootstrap, "events", 500) == values
-        assert node.store.calls.get > 0, "the records came from objects"
+        assert node.stores["local"].calls.get > 0, "the records came from objects"
 
 
 async def test_a_killed_process_has_everything_it_acked(tmp_path: Path) -> None:
