@@ -342,7 +342,9 @@ class RunningNode:
         )
         for stream_id, stopped in self.node.storage.stopped_streams.items():
             self.log.error(
-                "a partition is stopped: see `anabranch storage stopped`", stream_id=stream_id, reason=str(stopped.error)
+                "a partition is stopped: see `anabranch storage stopped`",
+                stream_id=stream_id,
+                reason=str(stopped.error),
             )
 
     # while it runs

@@ -19,7 +19,7 @@ def test_a_logger_is_known_when_it_is_loaded_and_listed_when_it_has_spoken() -> 
         levels.drop_quiet(logs.NamedLogger("storage"), "debug", {})
     assert levels.knows("storage")
     levels.set("broker.logs", "DEBUG")
-    assert levels.loggers == (ROOT, "broker.logs", *AREAS[:3], "storage", "telemetry")
+    assert list(levels.loggers) == [ROOT, "broker.logs", *AREAS[:3], "storage", "telemetry"]
 
 
 def test_a_logger_follows_the_root_until_it_has_a_level_of_its_own() -> None:
