@@ -6,6 +6,7 @@ import pytest
 
 from broker.app import RunningNode, StartError
 from broker.configs import ConfigSource
+from broker.metrics import prometheus_text, status
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -88,9 +89,17 @@ async def test_new_data_goes_where_the_policy_says_and_old_data_stays(tmp_path: 
 
 
 async def metrics(node: RunningNode) -> str:
-    from broker.metrics import prometheus_text
-
     return prometheus_text(node)
+
+
+async def test_the_status_has_every_kind_of_call_of_all_stores_together(tmp_path: Path) -> None:
+    async with running_node(tmp_path, stores=stores(tmp_path)) as node, raw_client(node.bootstrap) as client:
+        await create(client, "cold")
+        await put(node, client)
+        calls = (await status(node))["store_calls"]
+        each = [store.calls for store in node.stores.values()]
+        assert calls["put"] == sum(one.put for one in each) > 0
+        assert calls["multipart"] == 0
 
 
 async def test_an_unknown_policy_is_refused_in_kafkas_words(tmp_path: Path) -> None:
