@@ -41,6 +41,8 @@ class PartitionState:
     start_offset: int
     end_offset: int
     """What may be read lies before: the committed end, or the last stable offset."""
+    topic_id: str = ""
+    """Tells a topic from another one of that name: a UUID in hexadecimal digits."""
 
 
 Offsets = Mapping[TopicPartition, int]
@@ -59,7 +61,9 @@ async def find_partitions(storage: Storage, options: ReadOptions) -> dict[TopicP
     """The partitions that the options name, as of now. Raises OptionError, CorruptObject, CatalogError."""
     found = {topic.name: topic for topic in await storage.catalog.list_topics()}
     streams: dict[TopicPartition, int] = {}
+    topic_ids: dict[str, str] = {}
     for topic in _choose_topics(found, options):
+        topic_ids[topic.name] = topic.topic_id.hex()
         indexes = [partition.index for partition in topic.partitions]
         if options.assigned is not None:
             indexes = list(options.assigned[topic.name])
@@ -74,7 +78,8 @@ async def find_partitions(storage: Storage, options: ReadOptions) -> dict[TopicP
         if info is not None:
             transactions = read_transactions(info)
             end = transactions.stable_offset if options.committed else info.end_offset
-            states[partition] = PartitionState(info, transactions, info.start_offset, end)
+            topic_id = topic_ids[partition.topic]
+            states[partition] = PartitionState(info, transactions, info.start_offset, end, topic_id)
     return states
 
 
@@ -180,16 +185,17 @@ def check_bounds(
     *,
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """[start, end) of each partition, within what is there. Raises DataLossError for what is not."""
+    """[start, end) of each partition, within what is there. Raises DataLossError for what is not.
+
+    A partition without a start came after reading began: all of it is wanted.
+    """
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     for partition, until in {**dict.fromkeys(start, 0), **end}.items():
         state = states.get(partition)
-        begin = start.get(partition, 0 if state is None else state.start_offset)
+        begin = start.get(partition, 0)
         lost: str | None = None
         if state is None:
             lost = "it does not exist any more"
-        elif partition not in end:
-            lost = "it was deleted meanwhile"
         elif begin < state.start_offset and begin < until:
             lost = f"it begins at offset {state.start_offset}, wanted from {begin}"
         elif max(begin, until) > state.end_offset:
@@ -212,30 +218,52 @@ async def find_pieces(
     states: Mapping[TopicPartition, PartitionState],
     bounds: Mapping[TopicPartition, tuple[int, int]],
     *,
-    committed: bool,
+    options: ReadOptions,
     timestamp_ms_min: int,
 ) -> tuple[list[Wanted], list[Piece]]:
-    """What is wanted of each partition, and where it lies; ranges older than `timestamp_ms_min` are left out."""
+    """What is wanted of each partition, and where it lies; ranges older than `timestamp_ms_min` are left out.
+
+    Raises DataLossError for what was there when the bounds were found, and has expired since.
+    """
     wanted: list[Wanted] = []
     pieces: list[Piece] = []
     for partition, (start, end) in bounds.items():
         state = states[partition]
-        aborted = state.transactions.aborted_between(start, end) if committed else ()
+        aborted = state.transactions.aborted_between(start, end) if options.committed else ()
         number = len(wanted)
         wanted.append(Wanted(partition.topic, partition.partition, start, end, aborted))
         locations = await find_locations(storage.catalog, state.stream.stream_id, start, end)
+        missing = first_missing(locations, start, end)
+        if missing is not None and options.fail_on_data_loss:
+            raise DataLossError(
+                f"topic {partition.topic} partition {partition.partition}: offset {missing} of [{start}, {end}) is "
+                "in no object any more; failOnDataLoss=false reads what there is"
+            )
         pieces += cut_pieces(locations, number, start, end, timestamp_ms_min)
     return wanted, pieces
+
+
+def first_missing(locations: Sequence[RangeLocation], start: int, end: int) -> int | None:
+    """The first offset of [start, end) that is in none of the ranges, which are in order."""
+    for location in locations:
+        if location.range.start_offset > start:
+            break
+        start = max(start, location.range.end_offset)
+    return start if start < end else None
 
 
 def cut_pieces(
     locations: Sequence[RangeLocation], wanted: int, start: int, end: int, timestamp_ms_min: int
 ) -> list[Piece]:
-    """The part of each range that lies in [start, end)."""
+    """The part of each range that lies in [start, end).
+
+    Each offset once, though ranges overlap where compaction replaced some between two pages of the catalog's answer.
+    """
     pieces: list[Piece] = []
     for location in locations:
         span, info = location.range, location.object
         low, high = max(start, span.start_offset), min(end, span.end_offset)
+        start = max(start, high)
         if low < high and span.max_timestamp_ms >= timestamp_ms_min:
             size = max(1, span.size_bytes * (high - low) // (span.end_offset - span.start_offset))
             stored = location.stored_stream_id

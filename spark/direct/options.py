@@ -47,6 +47,14 @@ class Bound:
     or_latest: bool = False
     """Whether a time that no record has reached yet means the end; an error otherwise."""
 
+    @property
+    def moves(self) -> bool:
+        """Whether it may mean the end of what there is, which is another one later."""
+        if self.timestamp_ms is not None or self.timestamps_ms is not None:
+            return self.or_latest
+        named = [offset for each in (self.offsets or {}).values() for offset in each.values()]
+        return LATEST in (self.offset, *named)
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:

@@ -39,7 +39,7 @@ from spark.direct.offsets import (
     find_pieces,
     resolve,
 )
-from spark.direct.options import COLUMNS, OptionError, ReadOptions
+from spark.direct.options import COLUMNS, DataLossError, OptionError, ReadOptions
 from spark.direct.plan import TASK_BYTES_MIN, plan_tasks
 from spark.direct.read import Task, read_task
 from spark.direct.worker import keep_archives
@@ -181,7 +181,7 @@ class _Read:
             storage,
             states,
             {each: span for each, span in narrowed.items() if span[0] < span[1]},
-            committed=options.committed,
+            options=options,
             timestamp_ms_min=pushed.timestamp_ms_min,
         )
         # Asked for by name, small tasks are what is wanted.
@@ -238,24 +238,46 @@ class BatchRead(_Read, DataSourceReader):
         return self.read_partition(partition)
 
 
-JsonOffsets = dict[str, dict[str, int]]
+JsonOffsets = dict[str, dict[str, int | str]]
+TOPIC_ID: Final = "id"
 
 
-def to_json(offsets: Offsets) -> JsonOffsets:
-    """Offsets in the shape that Spark's Kafka source gives them in checkpoints and progress reports."""
+def to_json(offsets: Offsets, states: Mapping[TopicPartition, PartitionState]) -> JsonOffsets:
+    """Offsets in the shape that Spark's Kafka source gives them in checkpoints and progress reports.
+
+    With each topic goes its id: another topic of that name has other offsets.
+    """
     found: JsonOffsets = {}
     for partition in sorted(offsets):
-        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+        own = found.setdefault(partition.topic, {})
+        own[str(partition.partition)] = offsets[partition]
+        if partition in states:
+            own[TOPIC_ID] = states[partition].topic_id
     return found
 
 
-def from_json(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """The reverse of `to_json`."""
+def from_json(offsets: JsonOffsets) -> dict[TopicPartition, int]:
+    """The reverse of `to_json`, but for the topics' ids."""
     return {
-        TopicPartition(topic, int(index)): offset
+        TopicPartition(topic, int(index)): int(offset)
         for topic, partitions in offsets.items()
         for index, offset in partitions.items()
+        if index != TOPIC_ID
     }
+
+
+def made_anew(offsets: JsonOffsets, states: Mapping[TopicPartition, PartitionState]) -> set[str]:
+    """The topics that are not those any more that the offsets are of."""
+    return {
+        partition.topic
+        for partition, state in states.items()
+        if offsets.get(partition.topic, {}).get(TOPIC_ID, state.topic_id) != state.topic_id
+    }
+
+
+def drop_topics(offsets: Offsets, topics: set[str]) -> dict[TopicPartition, int]:
+    """The offsets of all other topics."""
+    return {partition: offset for partition, offset in offsets.items() if partition.topic not in topics}
 
 
 class StreamRead(_Read, DataSourceStreamReader):
@@ -270,6 +292,8 @@ class StreamRead(_Read, DataSourceStreamReader):
             )
         self._target: Offsets | None = None
         """With Trigger.AvailableNow on Spark 4.2: where reading ends."""
+        self._began: JsonOffsets | None = None
+        """Where reading begins, until a first, empty micro-batch has put that into the checkpoint."""
         self._runner: asyncio.Runner | None = None
         self._stack: AsyncExitStack | None = None
         self._storage: Storage | None = None
@@ -280,23 +304,35 @@ class StreamRead(_Read, DataSourceStreamReader):
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint begins."""
-        return self._run(self._initial())
+        began = self._run(self._initial())
+        if self.options.starting.moves:
+            self._began = began
+        return began
 
     def latestOffset(  # noqa: N802 - Spark's name; 4.1 gives no arguments, 4.2 two
         self, start: JsonOffsets | None = None, limit: object = None
     ) -> JsonOffsets:
-        """Where the next micro-batch ends: the committed end, or the last stable offset, or less with a limit."""
-        latest = self._run(self._latest())
+        """Where the next micro-batch ends: the committed end, or the last stable offset, or less with a limit.
+
+        Spark 4.2 asks where a query begins before it asks this, and does not keep the answer: a first batch that is
+        repeated after a crash would begin at a later end, and leave rows out. So nothing is in that batch. Spark 4.1
+        asks this first: the end of the first batch is never past a beginning that moves.
+        """
+        began, self._began = self._began, None
+        if start is not None and start == began:
+            return start
+        states = self._run(self._states())
+        latest = ends(states)
         if self._target is not None:
-            latest = {each: min(offset, self._target.get(each, offset)) for each, offset in latest.items()}
+            latest = {each: min(latest[each], end) for each, end in self._target.items() if each in latest}
         most = getattr(limit, "max_rows", None)
-        if start is None or most is None:
-            return to_json(latest)
-        return to_json(limit_offsets(from_json(start), latest, most))
+        if start is not None and most is not None:
+            latest = limit_offsets(drop_topics(from_json(start), made_anew(start, states)), latest, most)
+        return to_json(latest, states)
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
         """Plan a micro-batch. Raises OptionError, DataLossError, StorageError."""
-        return self._run(self._plan(from_json(start), from_json(end)))
+        return self._run(self._plan(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
@@ -329,16 +365,28 @@ class StreamRead(_Read, DataSourceStreamReader):
     async def _initial(self) -> JsonOffsets:
         storage = await self._opened()
         states = await find_partitions(storage, self.options)
-        return to_json(await resolve(storage, states, self.options.starting, name="starting"))
+        return to_json(await resolve(storage, states, self.options.starting, name="starting"), states)
 
-    async def _latest(self) -> dict[TopicPartition, int]:
-        states = await find_partitions(await self._opened(), self.options)
-        return {partition: state.end_offset for partition, state in states.items()}
+    async def _states(self) -> dict[TopicPartition, PartitionState]:
+        return await find_partitions(await self._opened(), self.options)
 
-    async def _plan(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+    async def _plan(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         storage = await self._opened()
-        # A partition that came after the query began is read from its start.
-        return await self.plan(storage, await find_partitions(storage, self.options), start, end)
+        states = await find_partitions(storage, self.options)
+        before, after = made_anew(start, states), made_anew(end, states)
+        if (before or after) and self.options.fail_on_data_loss:
+            raise DataLossError(
+                f"topic {', '.join(sorted(before | after))} was deleted and made anew; failOnDataLoss=false reads the "
+                "new one from its start"
+            )
+        return await self.plan(
+            storage, states, drop_topics(from_json(start), before), drop_topics(from_json(end), after)
+        )
+
+
+def ends(states: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, int]:
+    """How far each partition may be read."""
+    return {partition: state.end_offset for partition, state in states.items()}
 
 
 def limit_offsets(start: Offsets, latest: Offsets, most: int) -> dict[TopicPartition, int]:
@@ -368,11 +416,12 @@ if HAS_LIMITS:
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Read what is there now, and no more."""
-            self._target = self._run(self._latest())
+            self._target = ends(self._run(self._states()))
 
         def reportLatestOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
             """How far the topic is, for progress reports."""
-            return to_json(self._run(self._latest()))
+            states = self._run(self._states())
+            return to_json(ends(states), states)
 
     STREAM_READER: type[StreamRead] = LimitedStreamRead
 else:

@@ -40,7 +40,7 @@ def plan(filled: KafkaCluster, topics: str = "t") -> Task:
         storage = Storage(filled.made.catalog, {"local": filled.made.store}, CLUSTER)
         states = await find_partitions(storage, options)
         bounds = {each: (state.start_offset, state.end_offset) for each, state in states.items()}
-        wanted, pieces = await find_pieces(storage, states, bounds, committed=False, timestamp_ms_min=-INT64_MAX)
+        wanted, pieces = await find_pieces(storage, states, bounds, options=options, timestamp_ms_min=-INT64_MAX)
         return Task(pieces, dict(enumerate(wanted)))
 
     return asyncio.run(find())

@@ -1,0 +1,271 @@
+"""Micro-batches give each record exactly once, whatever happens between them: Spark's part is played here.
+
+What Spark keeps of a query is where each batch ends and which batches are done. After a crash it asks a new reader for
+the batch that was not done again, over the same offsets; the first batch has no kept beginning.
+"""
+
+import asyncio
+import json
+import pickle
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from s3stream.gc import GarbageCollector
+from s3stream.model import RangeLocation
+from spark.direct import offsets
+from spark.direct.offsets import Storage, TopicPartition, check_bounds, find_partitions, find_pieces
+from spark.direct.options import DataLossError, parse_options
+from spark.direct.plan import Piece
+from spark.direct.readers import JsonOffsets, StreamRead, from_json
+from tests.compaction.cluster import CLUSTER, NODE
+from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+
+SCHEMA = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])
+Row = tuple[int, int]
+
+
+class Query:
+    """A query as Spark runs it, 4.1 or one with limits (`asks_start`), its checkpoint, and its sink."""
+
+    def __init__(self, filled: KafkaCluster, *, asks_start: bool = False, **options: str) -> None:
+        self._location = filled.location
+        self._options = {"subscribe": "t", **options}
+        self._asks_start = asks_start
+        self.ends: list[str] = []
+        self.done = 0
+        self.sink: dict[int, list[Row]] = {}
+        self.reader = self._begin()
+
+    def _begin(self) -> StreamRead:
+        return StreamRead(self._location, parse_options(self._options, streaming=True), SCHEMA, 2)
+
+    def restart(self) -> None:
+        """As after a crash."""
+        self.reader.stop()
+        self.reader = self._begin()
+
+    def plan(self) -> bool:
+        """Note where the next batch ends; False when nothing is new."""
+        if len(self.ends) > self.done:
+            return True
+        if self._asks_start:
+            start = json.loads(self.ends[-1]) if self.ends else self.reader.initialOffset()
+            end = json.dumps(self.reader.latestOffset(start, None))
+        else:
+            end = json.dumps(self.reader.latestOffset())
+        if self.ends and self.ends[-1] == end:
+            return False
+        self.ends.append(end)
+        return True
+
+    def run(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Plan the tasks of the noted batch, and write what they read; done again, a batch has the same rows."""
+        start = json.loads(self.ends[self.done - 1]) if self.done else self.reader.initialOffset()
+        tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, json.loads(self.ends[self.done]))))
+        meanwhile()
+        worker: StreamRead = pickle.loads(pickle.dumps(self.reader))
+        columns = [batch.to_pydict() for task in tasks for batch in worker.read(task)]
+        rows = sorted(row for each in columns for row in zip(each["partition"], each["offset"], strict=True))
+        assert self.sink.setdefault(self.done, rows) == rows
+
+    def catch_up(self) -> None:
+        """All there is."""
+        while self.plan():
+            self.run()
+            self.done += 1
+
+    @property
+    def rows(self) -> Counter[Row]:
+        return Counter(row for rows in self.sink.values() for row in rows)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[KafkaCluster]:
+    with kafka_cluster(tmp_path / "storage") as made:
+        made.upload(list(asyncio.run(made.made.start(2))), objects=3)
+        yield made
+
+
+Start = Callable[..., Query]
+
+
+@pytest.fixture
+def start(filled: KafkaCluster) -> Iterator[Start]:
+    """Starts queries, which end with the test."""
+    queries: list[Query] = []
+
+    def begin(*, asks_start: bool = False, **options: str) -> Query:
+        queries.append(Query(filled, asks_start=asks_start, **options))
+        return queries[-1]
+
+    yield begin
+    for query in queries:
+        query.reader.stop()
+
+
+def compact(filled: KafkaCluster) -> None:
+    """Replace objects, and delete what was replaced."""
+    assert not asyncio.run(filled.made.service().run_once()).errors
+    filled.made.clock.now += 24 * 3_600_000
+    collector = GarbageCollector(
+        catalog=filled.made.catalog,
+        stores={"local": filled.made.store},
+        cluster=CLUSTER,
+        now_ms=filled.made.clock.now_ms,
+    )
+    asyncio.run(collector.collect())
+
+
+def add_partition(filled: KafkaCluster) -> None:
+    async def add() -> None:
+        total = len((await filled.made.topic("t")).partitions) + 1
+        topic = await filled.made.catalog.add_partitions("t", total, leader=NODE)
+        await filled.made._open([topic.partitions[-1].stream_id])
+
+    asyncio.run(add())
+
+
+def all_rows(filled: KafkaCluster, since: JsonOffsets | None = None) -> Counter[Row]:
+    """Each record there is once, from some offsets on."""
+    topic = asyncio.run(filled.made.topic("t"))
+    first = from_json(since or {})
+    return Counter(
+        (each.index, offset)
+        for each in topic.partitions
+        for offset in range(first.get(TopicPartition("t", each.index), 0), filled.made.ends[each.stream_id])
+    )
+
+
+@pytest.mark.parametrize("asks_start", [False, True])
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+@pytest.mark.parametrize("seed", range(2))
+def test_each_record_once_through_crashes_new_data_new_partitions_and_compaction(
+    filled: KafkaCluster, start: Start, seed: int, starting: str, asks_start: bool
+) -> None:
+    rng = random.Random(seed)
+    query = start(asks_start=asks_start, startingOffsets=starting)
+    begun: JsonOffsets | None = None
+
+    def upload() -> None:
+        filled.upload(sorted(filled.made.epochs), objects=1, value_bytes=50)
+
+    def change() -> None:
+        rng.choice([upload, upload, lambda: compact(filled), lambda: add_partition(filled), query.restart])()
+
+    for _ in range(6):
+        change()
+        if query.plan():
+            if starting == "latest" and begun is None:
+                begun = json.loads(query.ends[0])
+            change()
+            query.run(rng.choice([upload, lambda: compact(filled)]))
+            change()
+            # A sink that has the rows, and a driver that did not live to note it: the batch comes again.
+            query.done += rng.random() < 0.5
+    query.catch_up()
+    assert query.rows == all_rows(filled, begun)
+
+
+def make_anew(filled: KafkaCluster, objects: int) -> None:
+    async def replace() -> list[int]:
+        catalog = filled.made.catalog
+        await catalog.delete_topic("t", now_ms=filled.made.clock.now, delete_after_ms=filled.made.clock.now)
+        filled.made.epochs.clear()
+        made = await catalog.create_topic("t", b"2" * 16, partitions=2, configs={}, leader=NODE, internal=False)
+        ids = [partition.stream_id for partition in made.partitions]
+        await filled.made._open(ids)
+        return ids
+
+    filled.upload(asyncio.run(replace()), objects=objects)
+
+
+@pytest.mark.parametrize("when", ["before planning", "after planning"])
+def test_a_topic_that_is_made_anew_and_longer_than_before_is_data_loss(
+    filled: KafkaCluster, start: Start, when: str
+) -> None:
+    strict = start(startingOffsets="earliest")
+    lenient = start(startingOffsets="earliest", failOnDataLoss="false")
+    for query in (strict, lenient):
+        query.catch_up()
+    filled.upload([1, 2], objects=1)
+    if when == "after planning":
+        assert strict.plan()
+        assert lenient.plan()
+    make_anew(filled, objects=6)
+    for query in (strict, lenient):
+        query.restart()
+    assert strict.plan()
+    with pytest.raises(DataLossError, match="topic t was deleted and made anew"):
+        strict.run()
+    seen = lenient.rows
+    lenient.catch_up()
+    assert lenient.rows - seen == all_rows(filled), "the new one, all of it"
+
+
+def test_a_new_partition_whose_first_records_expired_before_they_were_read_is_data_loss(
+    filled: KafkaCluster, start: Start
+) -> None:
+    query = start(startingOffsets="earliest")
+    query.catch_up()
+    add_partition(filled)
+    filled.upload([3], objects=2)
+    asyncio.run(filled.made.trim(3, 25))
+    assert query.plan()
+    with pytest.raises(DataLossError, match="partition 2: it begins at offset 25, wanted from 0"):
+        query.run()
+
+
+class Meddled:
+    """A catalog in which something happens after the first answer."""
+
+    def __init__(self, filled: KafkaCluster, happens: Callable[[], object]) -> None:
+        self._catalog = filled.made.catalog
+        self._happens: Callable[[], object] | None = happens
+
+    async def find_ranges(self, stream_id: int, start: int, end: int, *, limit: int) -> Sequence[RangeLocation]:
+        found = await self._catalog.find_ranges(stream_id, start, end, limit=limit)
+        happens, self._happens = self._happens, None
+        if happens is not None:
+            await asyncio.to_thread(happens)
+        return found
+
+
+def test_ranges_that_compaction_joins_between_two_pages_are_read_once(
+    filled: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "RANGES_PAGE", 2)
+    pieces = asyncio.run(plan_meddled(filled, lambda: compact(filled)))
+    spans = sorted((piece.start_offset, piece.end_offset) for piece in pieces)
+    assert len(spans) > 1
+    assert (spans[0][0], spans[-1][1]) == (0, filled.made.ends[1])
+    assert all(one[1] == next_[0] for one, next_ in pairwise(spans))
+
+
+def test_what_expires_while_it_is_planned_is_data_loss(filled: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets, "RANGES_PAGE", 1)
+    with pytest.raises(DataLossError, match=r"partition 0: offset 20 of \[0, 60\) is in no object any more"):
+        asyncio.run(plan_meddled(filled, lambda: asyncio.run(filled.made.trim(1, 45))))
+    pieces = asyncio.run(plan_meddled(filled, lambda: None, failOnDataLoss="false"))
+    assert sum(piece.end_offset - piece.start_offset for piece in pieces) == 15
+
+
+async def plan_meddled(filled: KafkaCluster, happens: Callable[[], object], **options: str) -> list[Piece]:
+    """The pieces of partition 0."""
+    chosen = parse_options({"assign": '{"t": [0]}', **options})
+    storage = Storage(filled.made.catalog, {"local": filled.made.store}, CLUSTER)
+    states = await find_partitions(storage, chosen)
+    bounds = check_bounds(
+        states,
+        {each: state.start_offset for each, state in states.items()},
+        {each: state.end_offset for each, state in states.items()},
+        fail_on_data_loss=True,
+    )
+    meddled = Storage(Meddled(filled, happens), storage.stores, CLUSTER)  # type: ignore[arg-type]  # what is asked of it
+    _, pieces = await find_pieces(meddled, states, bounds, options=chosen, timestamp_ms_min=0)
+    return pieces
