@@ -197,7 +197,9 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
                 f"it, found a value"
             )
         if area not in areas:
-            raise SettingsError(f"settings file {path}: unknown table [{area}]; known are {', '.join(areas)}")
+            raise SettingsError(
+                f"settings file {path}: unknown table [{area}]; known are {', '.join([*areas, STORES])}"
+            )
         for name in table:
             if name not in areas[area].model_fields:
                 known = ", ".join(areas[area].model_fields)

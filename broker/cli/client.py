@@ -1,6 +1,7 @@
 """A small blocking Kafka client for the command line: one request, one answer, clear errors."""
 
 import socket
+from base64 import urlsafe_b64encode
 from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Self
@@ -121,6 +122,11 @@ def describe_topics(connection: Connection, names: "tuple[str, ...] | None" = No
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     answer: MetadataResponse = connection.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
     return answer
+
+
+def id_text(topic_id: bytes) -> str:
+    """A topic's id as Kafka's own tools write it; `-` for none."""
+    return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else "-"
 
 
 def error_text(code: int, message: str | None = None) -> str:

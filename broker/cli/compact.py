@@ -30,6 +30,8 @@ from broker.settings_sources import SettingsError, load
 
 POLL_S: Final = 0.2
 TIMEOUT_S: Final = 10.0
+SAID_NO: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
+"""Answers whose body is the node's own reason, in one line."""
 
 Report = Callable[[str, int, int], None]
 """Stage, bytes done, bytes in all."""
@@ -90,6 +92,8 @@ class AdminPort:
             raise click.ClickException(f"{self.host}:{self.port} is no admin port: {error!r}") from None
         finally:
             connection.close()
+        if response.status in SAID_NO:
+            raise click.ClickException(f"{self.host}:{self.port}: {body.strip()}")
         if response.status != http.HTTPStatus.OK:
             raise click.ClickException(f"{self.host}:{self.port} {path}: {response.status} {body.strip()}")
         try:

@@ -172,7 +172,7 @@ async def _list_topic(opened: Storage, topic_name: str, limit: int, console: Con
     found = [topic for topic in await opened.catalog.list_topics() if topic.name == topic_name]
     if not found:
         raise click.ClickException(f"topic {topic_name!r} does not exist")
-    table = Table("partition", "first", "end", "records", "bytes", "object", "kind", box=None, header_style="bold")
+    table = range_table()
     left = limit
     for partition in found[0].partitions:
         info = (await opened.catalog.get_streams([partition.stream_id]))[partition.stream_id]
@@ -188,6 +188,12 @@ async def _list_topic(opened: Storage, topic_name: str, limit: int, console: Con
     console.print(table)
 
 
+def range_table() -> Table:
+    """A table for `add_range`."""
+    names = ("partition", "first", "end", "records", "bytes", "object", "kind", "store")
+    return Table(*names, box=None, header_style="bold")
+
+
 def add_range(table: Table, whose: str, location: RangeLocation) -> None:
     """One row for a range and its object."""
     span = location.range
@@ -199,6 +205,7 @@ def add_range(table: Table, whose: str, location: RangeLocation) -> None:
         decimal(span.size_bytes),
         str(location.object.object_id),
         location.object.kind.name,
+        location.object.store,
     )
 
 
@@ -243,9 +250,8 @@ def _object_id(which: str) -> int:
 
 
 async def _print_ranges(opened: Storage, object_id: int, console: Console) -> None:
-    title = "Live ranges in the catalog"
-    table = Table("partition", "first", "end", "records", "bytes", "object", "kind", box=None, header_style="bold")
-    table.title, table.title_justify = title, "left"
+    table = range_table()
+    table.title, table.title_justify = "Live ranges in the catalog", "left"
     for location in (await opened.catalog.object_ranges([object_id]))[object_id]:
         add_range(table, opened.topic(location.range.stream_id), location)
     console.print(table)

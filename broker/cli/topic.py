@@ -3,7 +3,6 @@
 Create, list, describe and delete are done as any Kafka client could; for what Kafka has no requests, see `topic_moves`.
 """
 
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from broker.cli.client import Connection, connect, describe_topics, error_text
+from broker.cli.client import Connection, connect, describe_topics, error_text, id_text
 from broker.cli.topic_moves import attach, clone, detach, detached
 from protocol.messages.create_topics import (
     CreatableTopic,
@@ -31,7 +30,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from protocol.messages.metadata import MetadataResponse
 
 TIMEOUT_MS: Final = 30_000
 EARLIEST: Final = -2
@@ -79,7 +78,9 @@ def create(name: str, partitions: int | None, configs: Sequence[str], servers: s
         if result.error_code:
             raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
         count = result.num_partitions if result.num_partitions > 0 else partitions
-        click.echo(f"created topic {result.name}" + (f" with {count} partitions" if count else ""))
+        click.echo(
+            f"created topic {result.name}" + (f" with {count} partition{'s' if count != 1 else ''}" if count else "")
+        )
 
 
 def _parse_configs(configs: Sequence[str]) -> Mapping[str, str]:
@@ -104,7 +105,7 @@ def list_(internal: bool, servers: str) -> None:  # noqa: FBT001 - click passes 
         if internal or not item.is_internal:
             leaders = sorted({partition.leader_id for partition in item.partitions})
             partitions = str(len(item.partitions))
-            table.add_row(item.name, _topic_id(item), partitions, ", ".join(map(str, leaders)))
+            table.add_row(item.name, id_text(item.topic_id), partitions, ", ".join(map(str, leaders)))
     Console().print(table)
 
 
@@ -123,7 +124,7 @@ def describe(names: tuple[str, ...], servers: str) -> None:
         for item in answer.topics:
             assert item.name is not None, "asked for by name"
             configs = _own_configs(connection, item.name)
-            console.print(f"[bold]{item.name}[/bold]  id {_topic_id(item)}", highlight=False)
+            console.print(f"[bold]{item.name}[/bold]  id {id_text(item.topic_id)}", highlight=False)
             for key, value in configs.items():
                 console.print(f"  {key} = {value}", highlight=False)
             table = Table("partition", "leader", "epoch", "first", "end", "offsets", box=None, header_style="bold")
@@ -206,11 +207,6 @@ def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:  # noqa: FB
             click.echo(f"deleted topic {result.name}")
     if failures:
         raise click.ClickException("; ".join(failures))
-
-
-def _topic_id(item: MetadataResponseTopic) -> str:
-    """As Kafka's own tools write it."""
-    return urlsafe_b64encode(item.topic_id).rstrip(b"=").decode() if any(item.topic_id) else "-"
 
 
 def _number(value: int | None) -> str:

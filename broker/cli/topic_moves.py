@@ -3,6 +3,7 @@
 They go through the running node, because it alone knows what is still in its log and can upload it first.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -11,6 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from broker.cli.client import id_text
 from broker.cli.compact import AdminPort
 
 admin_option = click.option(
@@ -46,7 +48,7 @@ def detach(name: str, admin: str) -> None:
     offsets of groups stay as they are.
     """
     answer = call(admin, "POST", "/topics/detach", topic=name)
-    click.echo(f"detached topic {answer['topic']} with {answer['partitions']} partitions, id {answer['id']}")
+    click.echo(f"detached topic {_told(answer)}")
 
 
 @click.command()
@@ -55,8 +57,9 @@ def detach(name: str, admin: str) -> None:
 @admin_option
 def attach(topic: str, new_name: str | None, admin: str) -> None:
     """Bring back a detached topic, found by its name or its id."""
-    answer = call(admin, "POST", "/topics/attach", topic=topic, **{"as": new_name})
-    click.echo(f"attached topic {answer['topic']} with {answer['partitions']} partitions, id {answer['id']}")
+    ids = {_id_of(each): each["id"] for each in call(admin, "GET", "/topics/detached")}
+    answer = call(admin, "POST", "/topics/attach", topic=ids.get(topic, topic), **{"as": new_name})
+    click.echo(f"attached topic {_told(answer)}")
 
 
 @click.command()
@@ -70,7 +73,7 @@ def clone(name: str, new_name: str, admin: str) -> None:
     separate ways.
     """
     answer = call(admin, "POST", "/topics/clone", topic=name, **{"as": new_name})
-    click.echo(f"cloned topic {name} to {answer['topic']} with {answer['partitions']} partitions, id {answer['id']}")
+    click.echo(f"cloned topic {name} to {_told(answer)}")
 
 
 @click.command()
@@ -80,5 +83,16 @@ def detached(admin: str) -> None:
     table = Table("topic", "id", "partitions", "detached (UTC)", box=None, header_style="bold")
     for each in call(admin, "GET", "/topics/detached"):
         moment = datetime.fromtimestamp(each["detached_ms"] / 1000, UTC)
-        table.add_row(each["topic"], each["id"], str(each["partitions"]), f"{moment:%Y-%m-%d %H:%M:%S}")
+        table.add_row(each["topic"], _id_of(each), str(each["partitions"]), f"{moment:%Y-%m-%d %H:%M:%S}")
     Console().print(table)
+
+
+def _told(answer: Mapping[str, Any]) -> str:
+    """What a node says of a topic that it has moved."""
+    count = answer["partitions"]
+    return f"{answer['topic']} with {count} partition{'s' if count != 1 else ''}, id {_id_of(answer)}"
+
+
+def _id_of(answer: Mapping[str, Any]) -> str:
+    """The admin port gives ids in hex, people get them as in every other command."""
+    return id_text(bytes.fromhex(answer["id"]))

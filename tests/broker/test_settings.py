@@ -65,6 +65,7 @@ def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
     [
         ("[wal", "not valid TOML"),
         ("[wall]\n", "unknown table [wall]; known are node, listener"),
+        ("[wall]\n", ", admin, log, stores"),
         ("[wal]\nsize = 1\n", "unknown setting wal.size; [wal] has path, capacity_bytes, durability"),
         ("wal = 1\n", "wal is a table of settings: expected a line [wal]"),
         ("[node]\nnode_id = true\n", "'True' is not allowed: should be a number or a text, not true or false"),

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.app import RunningNode
+from broker.cli.client import id_text
 from broker.cli.storage import storage
 from broker.cli.topic import topic as topic_command
 from broker.topics import Topic
@@ -405,12 +406,13 @@ async def test_the_commands_go_through_the_node(tmp_path: Path) -> None:
         result = await run("detach", "t")
         assert result.output.startswith("detached topic t with 2 partitions, id ")
         topic_id = result.output.split()[-1]
+        assert topic_id == id_text(next(iter(await node.node.catalog.list_detached())).topic_id)
         shown = (await run("detached")).output
         assert topic_id in shown
         again = await run("detach", "t")
         assert (again.exit_code, again.output) == (
             1,
-            f"Error: {address} /topics/detach?topic=t: 409 Topic 't' does not exist.\n",
+            f"Error: {address}: Topic 't' does not exist.\n",
         )
         kept = await asyncio.to_thread(
             CliRunner().invoke, storage, ["ls", "--data-dir", str(tmp_path / "data")], env={"COLUMNS": "200"}

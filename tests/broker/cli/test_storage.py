@@ -90,6 +90,7 @@ def test_ls_can_be_narrowed(data_dir: Path) -> None:
         ["0", "1,000", "3,000", "2,000"],
         ["1", "0", "500", "500"],
     ]
+    assert {line.split()[-1] for line in of_topic[1:4]} == {"local"}
     missing = run(data_dir, "ls", "--topic", "absent")
     assert (missing.exit_code, missing.output) == (1, "Error: topic 'absent' does not exist\n")
 
