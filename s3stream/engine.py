@@ -333,14 +333,14 @@ class S3Stream:
         if stopped is None:
             raise StorageError(f"stream {stream_id} is not stopped")
         info = (await self._catalog.get_streams((stream_id,))).get(stream_id)
-        if info is not None and not self._pipeline.frees(stopped.last_wal_offset):
-            # They stay in the WAL until what lies before them is uploaded: a restart must not find them.
+        if info is not None and not self._pipeline.frees(stream_id, stopped.last_wal_offset):
+            # They stay in the WAL until what lies before them is uploaded, or given up: a restart must not find them.
             await self._append_reset(info)
         log.warning("records given up", stream_id=stream_id, records=stopped.record_count, bytes=stopped.size_bytes)
+        await self._pipeline.discard(stream_id)
         stream = self._streams.get(stream_id)
         if stream is not None and stream.error is stopped.error:
-            stream.error = None
-        await self._pipeline.discard(stream_id)
+            stream.error = None  # not before: a crash would find what is appended behind what is given up
 
     def store_of(self, stream_id: int) -> str | None:
         """Name of the store that an open stream's data goes to."""

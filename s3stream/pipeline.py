@@ -180,9 +180,9 @@ class UploadPipeline:
         for stream_id in self.stopped.keys() - alive.keys():
             del self.stopped[stream_id]
 
-    def frees(self, wal_offset: int) -> bool:
-        """Whether the next trim frees the record."""
-        return wal_offset <= self._trimmable_wal_offset
+    def frees(self, stream_id: int, wal_offset: int) -> bool:
+        """Whether the record is freed at once when the stream is given up."""
+        return self.stopped.keys() <= {stream_id} and wal_offset <= self._trimmable_wal_offset
 
     async def discard(self, stream_id: int) -> None:
         """Give up the WAL records of a stopped stream."""

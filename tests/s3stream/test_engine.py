@@ -276,6 +276,29 @@ async def test_discarded_records_that_are_still_in_the_wal_do_not_come_back(tmp_
             assert same(await read_all(two), sent[ids[1]])
 
 
+async def test_discarded_records_do_not_come_back_while_another_stream_is_stopped(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(3, name="broken")
+        await crash_with(cluster, ids, 3)
+        lose_record(cluster, 4)
+        lose_record(cluster, 1)
+        async with cluster.engine() as engine:
+            one, _, three = await engine.open_streams(ids)
+            three.snapshot_source = bytes
+            await engine.flush()
+            assert sorted(engine.stopped_streams) == ids[:2]
+            # All of the WAL is committed or given up but for the second stream's: it cannot be trimmed yet.
+            await engine.discard_recovered(ids[0])
+            new = fill(one, 2)
+            await engine.flush()
+        cluster.crash()
+        async with cluster.engine() as engine:
+            one, _, _ = await engine.open_streams(ids)
+            assert list(engine.stopped_streams) == [ids[1]]
+            assert not one.recovered
+            assert same(await read_all(one), new)
+
+
 async def test_deleting_the_topic_of_a_stopped_stream_lets_the_wal_go(tmp_path: Path) -> None:
     async with memory_cluster(tmp_path) as cluster:
         broken = await cluster.create(1, name="broken")
