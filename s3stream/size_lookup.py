@@ -1,8 +1,8 @@
 """Finds where a stream must begin so that it holds no more than so many bytes: retention by size.
 
 As Kafka does it with segments: what goes is taken from the old end as long as what stays is at least the limit, so a
-stream is never cut below it. The grain is a block (about 512 KiB of batches) of an object, not a segment. Counted is what
-the blocks take in objects, plus the batches that are not in objects yet; those stay, whatever the limit.
+stream is never cut below it. The grain is a block (about 512 KiB of batches) of an object, not a segment. Counted is
+what the blocks take in objects, plus the batches that are not in objects yet; those stay, whatever the limit.
 """
 
 from typing import Final
@@ -29,13 +29,27 @@ async def find_size_cut(
 ) -> int:
     """The offset in [start, end] from which on the stream is cut closest to `bytes_max`, not below it.
 
-    `end_offset` is the end of what is committed. Raises CatalogError, StoreError, CorruptObject.
+    `end_offset` is the end of what is committed, and `uncommitted_bytes` what lies past it. Nothing is cut when an
+    upload or a compaction came between: what was counted is not what is there. Raises CatalogError, StoreError,
+    CorruptObject.
     """
-    size_bytes = (await catalog.stream_bytes([stream_id]))[stream_id] + uncommitted_bytes
-    excess = size_bytes - bytes_max
-    at = start_offset
+    committed_bytes = (await catalog.stream_bytes([stream_id]))[stream_id]
+    excess = committed_bytes + uncommitted_bytes - bytes_max
     if excess <= min(SLACK_BYTES_MAX, bytes_max // SLACK_SHARE):
-        return at
+        return start_offset
+    at = await _find_cut(catalog, source, stream_id, excess, start_offset, end_offset)
+    info = (await catalog.get_streams([stream_id])).get(stream_id)
+    is_same = info is not None and info.end_offset == end_offset
+    if not is_same or (await catalog.stream_bytes([stream_id]))[stream_id] != committed_bytes:
+        return start_offset
+    return at
+
+
+async def _find_cut(
+    catalog: Catalog, source: BlockSource, stream_id: int, excess: int, start_offset: int, end_offset: int
+) -> int:
+    """The offset up to which whole blocks take no more than `excess`."""
+    at = start_offset
     while at < end_offset:
         locations = await catalog.find_ranges(stream_id, at, end_offset, limit=RANGES_PER_LOOKUP)
         if not locations:
