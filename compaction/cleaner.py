@@ -9,7 +9,7 @@ A batch that loses all its records goes, but for the end of an active producer's
 part, which stay, empty. Ranges stay contiguous: the offsets of dropped batches are taken over by the next one.
 
 Storage does not know Kafka: what a payload holds is told by a `BatchCodec`. What it cannot read stays, and so do
-tombstones behind it, which may hide a value there.
+tombstones and markers behind it, which may hide a value there, or decide about it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -209,7 +209,7 @@ class Cleaner:
         self._transactions = TransactionView(plan.history.aborted)
         self._gap_start = -1
         self._has_unread = False
-        """Batches were met that stay whatever is in them: a tombstone may be all that hides a value there."""
+        """Batches were met that stay whatever is in them: what hides a value there stays, too."""
         self.records_removed = 0
 
     @property
@@ -253,8 +253,8 @@ class Cleaner:
         return batch._replace(payload=payload, record_count=len(records), max_timestamp_ms=newest_ms)
 
     def _clean_control(self, batch: StreamBatch, info: BatchInfo) -> StreamBatch | None:
-        if not self._transactions.on_marker(info.marker, info.producer_id, info.last_offset):
-            return batch
+        if self._has_unread or not self._transactions.on_marker(info.marker, info.producer_id, info.last_offset):
+            return batch  # behind what cannot be read, too: it may be data of the transaction
         if info.marker is None:
             return self._emptied(batch, info)
         if info.delete_horizon_ms == NO_HORIZON:

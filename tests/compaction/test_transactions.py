@@ -13,7 +13,7 @@ from compaction.cleaner import Cleaning, CleanPolicy
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from compaction.transactions import AbortedRange, History, LastBatch, Marker, TransactionView
-from protocol.batch import TRANSACTIONAL_MASK, check_crc, parse_batch
+from protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, check_crc, parse_batch, seal
 from protocol.compression import Compression
 from protocol.records import ControlType, Record, build_batch, build_marker, control_record, decode_records
 from s3stream.errors import CorruptObject
@@ -184,6 +184,21 @@ async def test_records_of_aborted_transactions_go_and_their_marker_follows(log: 
         found = {key: value for _, key, value in await log.consume(committed=True, start=start)}
         assert (b"b" in found) == (start <= 5)
     await every_object_is_accounted_for(log.made)
+
+
+async def test_an_abort_stays_known_as_long_as_there_is_data_that_cannot_be_read(log: Log) -> None:
+    """Who reads committed data steps over such a batch, and must be told to go on doing so."""
+    log.write(7, [(b"a", b"aborted")])
+    payload = bytearray(log.pending[-1].payload)
+    payload[HEADER_BYTES] = 0xFF
+    seal(payload)
+    log.pending[-1] = log.pending[-1]._replace(payload=payload)
+    log.end(7, ControlType.ABORT)
+    for _ in range(4):
+        await clean(log, after_ms=RETENTION_MS)
+    assert (await log.batches())[:2] == [(0, 7, "data"), (1, 7, "ABORT")]
+    assert log.aborted
+    assert b"tick" in await log.table()
 
 
 async def test_a_commit_marker_stays_as_long_as_its_data(log: Log) -> None:
