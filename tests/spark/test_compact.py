@@ -2,13 +2,11 @@
 
 import asyncio
 import itertools
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,11 +16,12 @@ from compaction.settings import CompactionSettings
 from s3stream.model import object_key
 from spark.compact import CompactSummary, SparkCompaction
 from tests.compaction.cluster import CLUSTER
+from tests.conftest import QUICK_JVM
 from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+from tests.spark.programs import WAIT_S, Program, program
 
 pytestmark = pytest.mark.spark
 
-WAIT_S = 300
 KIB = 1024
 SMALL = CompactionSettings(memory_bytes=256 * KIB, split_bytes=48 * KIB, block_bytes=16 * KIB)
 """Several tasks, and outputs of both kinds, from a few hundred KiB."""
@@ -38,12 +37,17 @@ def filled(tmp_path: Path) -> Iterator[KafkaCluster]:
         yield made
 
 
-def compact(spark: SparkSession, filled: KafkaCluster, tell: Callable[[str], None] = lambda _: None) -> CompactSummary:
+def compact(
+    spark: SparkSession,
+    filled: KafkaCluster,
+    tell: Callable[[str], None] = lambda _: None,
+    settings: CompactionSettings = SMALL,
+) -> CompactSummary:
     numbers = itertools.count()
     run = SparkCompaction(
         spark,
         filled.location,
-        SMALL,
+        settings,
         now_ms=filled.made.clock.now_ms,
         new_writer_id=lambda: f"spark-{next(numbers)}",
         tell=tell,
@@ -110,48 +114,20 @@ def test_a_damaged_input_is_left_alone_and_the_others_are_compacted(spark: Spark
 # killed
 
 
-def start(filled: KafkaCluster, master: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def job(filled: KafkaCluster, master: str) -> Iterator[Program]:
     """The job as a process of its own."""
+    root = str(Path(__file__).parents[2])
     command = [
         sys.executable, "-m", "spark", "compact", "--catalog", filled.location.catalog_url,
         "--objects", str(filled.objects), "--cluster", CLUSTER, "--task-mib", "32", "--master", master,
-        "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "--conf", f"spark.driver.extraJavaOptions={QUICK_JVM}",
+        "--conf", f"spark.executor.extraJavaOptions={QUICK_JVM}",
         "--conf", f"spark.local.dir={filled.folder / 'spark'}",
-        "--conf", "spark.executorEnv.PYTHONPATH=" + str(Path(__file__).parents[2]),
+        "--conf", f"spark.executorEnv.PYTHONPATH={root}",
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with (filled.folder / "output.log").open("wb") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=filled.folder)
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """Living processes under a process, with their command lines."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except OSError:
-            continue
-        parents[int(stat.parent.name)] = int(text[text.rindex(")") + 2 :].split()[1])
-    found, todo = {}, [pid]
-    while todo:
-        parent = todo.pop()
-        children = [child for child, its in parents.items() if its == parent]
-        todo += children
-        for child in children:
-            try:
-                found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-    return found
-
-
-def wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
+    with program(command, filled.folder, "job", {"PYTHONPATH": root}) as started:
+        yield started
 
 
 @pytest.fixture
@@ -159,42 +135,34 @@ def large(tmp_path: Path) -> Iterator[KafkaCluster]:
     """Enough for several tasks of the command, each of which takes a while."""
     with kafka_cluster(tmp_path / "storage") as made:
         ids = list(asyncio.run(made.made.start(8)))
-        made.upload(ids, objects=6, batches=4, value_bytes=100_000)
+        made.upload(ids, objects=6, batches=4, value_bytes=50_000)
         yield made
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaCluster) -> None:
     before, files = large.contents(), large.files()
-    process = start(large, "local-cluster[2,1,1024]")
-    log = large.folder / "output.log"
-    try:
-        wait(lambda: len(large.files()) > len(files), process, log)
-        executors = [pid for pid, line in descendants(process.pid).items() if "CoarseGrainedExecutorBackend" in line]
-        if executors:  # none when all tasks are done already
-            os.kill(executors[0], signal.SIGKILL)
-        assert process.wait(WAIT_S) == 0, log.read_text()
-    finally:
-        end(process)
+    with job(large, "local-cluster[2,1,1024]") as started:
+        started.wait(lambda: len(large.files()) > len(files))
+        started.kill_executor()
+        assert started.process.wait(WAIT_S) == 0, started.log.read_text()
     assert large.contents() == before
     assert large.counts()["SO committed"] == 8
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
     spark: SparkSession, large: KafkaCluster
 ) -> None:
     before, files = large.contents(), large.files()
-    process = start(large, "local[1]")
-    try:
-        wait(lambda: len(large.files()) > len(files), process, large.folder / "output.log")
-    finally:
-        end(process)
+    with job(large, "local[1]") as started:
+        started.wait(lambda: len(large.files()) > len(files))
     assert large.contents() == before
-    summary = compact(spark, large)
+    summary = compact(spark, large, settings=CompactionSettings())
     assert not summary.refused
+    assert summary.commits
     assert large.contents() == before
     # What the dead run had written is prepared still; its deadline reaps it.
     asyncio.run(reap(large))
@@ -212,16 +180,3 @@ async def reap(filled: KafkaCluster) -> None:
         now_ms=filled.made.clock.now_ms,
     )
     await collector.collect()
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the job and all that it started."""
-    below = descendants(process.pid)
-    if process.poll() is None:
-        process.send_signal(signal.SIGKILL)
-        process.wait(WAIT_S)
-    for pid in below:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
