@@ -134,7 +134,7 @@ def plan_cleaning(
     dirty_start = objects[0].range.start_offset
     for each in objects[:OBJECTS_MAX]:
         last = chosen[-1] if chosen else None
-        if last and (last.range.end_offset != each.range.start_offset or last.object.store != each.object.store):
+        if last and last.range.end_offset != each.range.start_offset:
             break
         if each.range.end_offset > history.stable_offset:
             break

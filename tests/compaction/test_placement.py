@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.cleaning import KafkaBatches
+from compaction.cleaner import CLEANED, Cleaning
 from compaction.node import CompactionNode
 from compaction.service import CompactionService
 from s3stream.model import ObjectKind, ObjectState, RangeLocation
 from s3stream.store.memory import MemoryStore
 from tests.compaction.cluster import Cluster, cluster
+from tests.compaction.test_cleaner import POLICY, kafka_batch, table
 from tests.compaction.test_run import SMALL
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
@@ -62,3 +65,18 @@ async def test_what_is_joined_goes_where_the_stream_does(some: Cluster) -> None:
     assert {info.store for info in dead} == {"m"}
     some.store, some.epochs = other, {a: some.epochs[a]}
     assert await some.contents() == {a: old[a]}
+
+
+async def test_log_compaction_goes_on_where_the_stream_moved_to(some: Cluster) -> None:
+    (a,) = await some.start(1)
+    node, other = placed(some, {a: "m"})
+    node = replace(node, cleaning=Cleaning(KafkaBatches(), lambda: {a: POLICY}))
+    await some.upload((SO, [kafka_batch(some, a, [(b"k", b"1"), (b"l", b"1")])]))
+    await CompactionService(node).run_once()
+    assert (await locations(some, a))[0].object.writer_id.endswith(CLEANED)
+    some.store = other
+    await some.upload((SO, [kafka_batch(some, a, [(b"k", b"2")])]))
+    summary = await CompactionService(replace(node, placement={a: "other"}.get)).run_once()
+    assert (summary.streams_cleaned, summary.errors) == (1, [])
+    assert {each.object.store for each in await locations(some, a)} == {"other"}
+    assert await table(some, a) == [(1, b"l", b"1"), (2, b"k", b"2")]
