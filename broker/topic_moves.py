@@ -92,13 +92,17 @@ class TopicMoves:
                 )
             except AlreadyExists as error:
                 raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, str(error)) from None
-            return await self._topics.open_new(info)
+            return await self._opened(info)
+
+    async def _opened(self, info: TopicInfo) -> Topic:
+        (topic,) = await self._topics.open_new(info)
+        return topic
 
     async def _attached(self, which: str, name: str) -> Topic:
         """An earlier attempt may have got as far as the catalog."""
         for info in await self._catalog.list_topics():
             if info.name == name and which in {info.name, info.topic_id.hex()} and self._topics.get(name) is None:
-                return await self._topics.open_new(info)
+                return await self._opened(info)
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No topic {which!r} is detached.")
 
     async def clone(self, name: str, new_name: str) -> Topic:
@@ -115,7 +119,7 @@ class TopicMoves:
                 except AlreadyExists:
                     await self._topics.adopt(new_name)
                     raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new_name}' already exists.") from None
-                return await self._topics.open_new(info)
+                return await self._opened(info)
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Topic {name} was uploaded {CLONE_ATTEMPTS} times meanwhile; try again."
             )

@@ -8,7 +8,7 @@ asked for and not answered is neither here nor gone: `settle` asks the catalog a
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from broker.configs import TopicConfig, parse_topic_config
@@ -16,9 +16,9 @@ from broker.partition import Partition
 from broker.settings import Settings
 from broker.stores import store_names
 from protocol.errors import ErrorCode, KafkaError
-from s3stream.catalog.interface import Catalog, TopicInfo
+from s3stream.catalog.interface import Catalog, NewTopic, PartitionInfo, TopicInfo
 from s3stream.engine import S3Stream
-from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError, StorageStopped
+from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, StorageError, StorageStopped
 from s3stream.stream import Stream
 
 NAME_LENGTH_MAX = 249
@@ -52,6 +52,35 @@ class Topic:
         return [partition.stream for partition in self.partitions if partition is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic to be created."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, str]
+    internal: bool = False
+
+
+class Batch:
+    """Topics to be created together: each was checked against those there are, and against those before it."""
+
+    def __init__(self) -> None:
+        self.topics: list[WantedTopic] = []
+        self.partitions = 0
+        self._names: dict[str, str] = {}
+
+    def add(self, topic: WantedTopic) -> None:
+        """Take a topic that was checked."""
+        self.topics.append(topic)
+        self.partitions += topic.partitions
+        self._names[_collision_key(topic.name)] = topic.name
+
+    def collision(self, name: str) -> str | None:
+        """The topic that one of that name would collide with."""
+        return self._names.get(_collision_key(name))
+
+
 class TopicLeaving(StorageStopped):
     """The topic is on its way out of the cluster and takes no appends."""
 
@@ -69,6 +98,10 @@ def check_topic_name(name: str) -> None:
         problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
     if problem:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+def _collision_key(name: str) -> str:
+    return name.replace(".", "_")  # as in the names of Kafka's metrics
 
 
 class TopicManager:
@@ -142,24 +175,27 @@ class TopicManager:
                 if partition is not None:
                     yield partition
 
-    def check_new_name(self, name: str) -> None:
-        """Raise what Kafka raises when a topic of that name cannot be created."""
+    def check_new_name(self, name: str, batch: Batch | None = None) -> None:
+        """Raise what Kafka raises when a topic of that name cannot be created, those of `batch` being there."""
         check_topic_name(name)
         if name == CLUSTER_METADATA_TOPIC:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
-        if name in self._by_name:
+        other = self._collisions.get(_collision_key(name))
+        if other is None and batch is not None:
+            other = batch.collision(name)
+        if name == other or name in self._by_name:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        other = self._collisions.get(name.replace(".", "_"))
         if other is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
-    def check_room(self, partitions: int) -> None:
-        """Raise POLICY_VIOLATION when `partitions` more would be too many."""
+    def check_room(self, partitions: int, batch: Batch | None = None) -> None:
+        """Raise POLICY_VIOLATION when `partitions` more, beside those of `batch`, would be too many."""
         limit = self._settings.topic.partitions_max
-        if self.partition_count + partitions > limit:
+        there = self.partition_count + (0 if batch is None else batch.partitions)
+        if there + partitions > limit:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{partitions} partitions more than the {self.partition_count} there are would exceed the limit of "
+                f"{partitions} partitions more than the {there} there are would exceed the limit of "
                 f"{limit} (topic.partitions_max)",
             )
 
@@ -176,18 +212,7 @@ class TopicManager:
         """Open everything this node leads. Once, at the start."""
         topics = await self._catalog.list_topics()
         self._check_policies(topics)
-        mine = [
-            (info, partition.index, partition.stream_id)
-            for info in topics
-            for partition in info.partitions
-            if partition.leader in {self._node_id, -1}
-        ]
-        streams = await self._storage.open_streams([stream_id for _, _, stream_id in mine])
-        for info in topics:
-            self.add(self._new_topic(info))
-        for (info, index, _), stream in zip(mine, streams, strict=True):
-            topic = self._by_name[info.name]
-            topic.partitions[index] = self._new_partition(topic, index, stream)
+        await self.open_new(*topics)
 
     def _check_policies(self, topics: Sequence[TopicInfo]) -> None:
         """Raise StorageError when a topic's data should go to a store that is not configured (any more)."""
@@ -202,22 +227,48 @@ class TopicManager:
 
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
         """Create a topic and open it. Raises KafkaError."""
+        (created,) = await self.create_all([WantedTopic(name, partitions, configs, internal)])
+        if isinstance(created, KafkaError):
+            raise created
+        return created
+
+    async def create_all(self, wanted: Sequence[WantedTopic]) -> Sequence[Topic | KafkaError]:
+        """Create topics, no two of one name, and open them, all in two transactions of the catalog.
+
+        The error stands in the place of a topic that cannot be. A StorageError is of all that could: the catalog has
+        none of them then, or all of them, and those are adopted when they are asked for again, or at the next start.
+        """
         async with self.changing():
-            self.check_new_name(name)
-            self.check_room(partitions)
-            try:
-                info = await self._catalog.create_topic(
-                    name,
-                    self._new_topic_id(),
-                    partitions=partitions,
-                    configs=configs,
-                    leader=self._node_id,
-                    internal=internal,
-                )
-            except AlreadyExists:
-                await self.adopt(name)
-                raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from None
-            return await self.open_new(info)
+            errors: dict[str, KafkaError] = {}
+            batch = Batch()
+            for topic in wanted:
+                try:
+                    self.check_new_name(topic.name, batch)
+                    self.check_room(topic.partitions, batch)
+                except KafkaError as error:
+                    errors[topic.name] = error
+                else:
+                    batch.add(topic)
+            opened = {topic.name: topic for topic in await self._create_all(batch.topics, errors)}
+            return [errors.get(topic.name) or opened[topic.name] for topic in wanted]
+
+    async def _create_all(self, wanted: Sequence[WantedTopic], errors: dict[str, KafkaError]) -> Sequence[Topic]:
+        if not wanted:
+            return ()
+        answers = await self._catalog.create_topics(
+            [
+                NewTopic(topic.name, self._new_topic_id(), topic.partitions, topic.configs, topic.internal)
+                for topic in wanted
+            ],
+            leader=self._node_id,
+        )
+        taken = [topic.name for topic, answer in zip(wanted, answers, strict=True) if isinstance(answer, AlreadyExists)]
+        for name in taken:
+            errors[name] = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        opened = await self.open_new(*(answer for answer in answers if isinstance(answer, TopicInfo)))
+        if taken:
+            await self.adopt(*taken)
+        return opened
 
     async def ensure(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
         """The topic, created if it is not there yet."""
@@ -248,7 +299,7 @@ class TopicManager:
             topic.info = await self._catalog.add_partitions(name, total, leader=self._node_id)
             grown = self._new_topic(topic.info)
             grown.partitions[:before] = topic.partitions
-            await self._open(grown, range(before, total))
+            await self._open([(grown, info) for info in grown.info.partitions[before:]])
             topic.partitions = grown.partitions
             self.version += 1
             return topic
@@ -267,20 +318,22 @@ class TopicManager:
                     partition.stream.store = topic.config.store
             return topic
 
-    async def delete(self, name: str) -> None:
-        """Delete a topic; readers that wait on it learn at once. Raises KafkaError.
+    async def delete(self, *names: str) -> Sequence[str]:
+        """Delete topics in one transaction of the catalog; readers that wait on them learn at once.
 
-        CatalogUnavailable leaves open whether it is deleted: asking again is right, and `settle` finds out.
+        Returns the names of those that were there. CatalogUnavailable leaves open whether they are deleted, all of
+        them or none: asking again is right, and `settle` finds out.
         """
         async with self.changing():
-            topic = self._by_name.get(name)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            found = [self._by_name[name] for name in dict.fromkeys(names) if name in self._by_name]
+            if not found:
+                return ()
+            gone = [topic.name for topic in found]
             now_ms = self._now_ms()
             delete_after_ms = now_ms + self._settings.storage.delete_delay_ms
-            async with self.leaving(topic):
-                with suppress(NotFound):  # deleted behind our back: the outcome is what was asked for
-                    await self._catalog.delete_topic(name, now_ms=now_ms, delete_after_ms=delete_after_ms)
+            async with self.leaving(*found):
+                await self._catalog.delete_topics(gone, now_ms=now_ms, delete_after_ms=delete_after_ms)
+            return gone
 
     async def settle(self) -> Sequence[str]:
         """Ask what became of the topics that were leaving; returns the names of those gone. Raises CatalogError."""
@@ -308,7 +361,7 @@ class TopicManager:
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
         self.version += 1
-        self._collisions.pop(topic.name.replace(".", "_"), None)
+        self._collisions.pop(_collision_key(topic.name), None)
 
     def add(self, topic: Topic) -> None:
         """Serve it, its streams being open; one that was leaving takes appends again."""
@@ -318,27 +371,30 @@ class TopicManager:
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self.version += 1
-        self._collisions[topic.name.replace(".", "_")] = topic.name
+        self._collisions[_collision_key(topic.name)] = topic.name
 
     @asynccontextmanager
-    async def leaving(self, topic: Topic) -> AsyncIterator[None]:
-        """Serve the topic no more while the body has the catalog let it go; forget it then.
+    async def leaving(self, *topics: Topic) -> AsyncIterator[None]:
+        """Serve the topics no more while the body has the catalog let them go; forget them then.
 
-        When the catalog refuses it is served again. When its answer is lost, or nobody waits for it any longer, the
-        topic is left to `settle`.
+        When the catalog refuses they are served again. When its answer is lost, or nobody waits for it any longer, the
+        topics are left to `settle`.
         """
-        self.remove(topic)
-        self._leaving[topic.topic_id] = topic
+        for topic in topics:
+            self.remove(topic)
+            self._leaving[topic.topic_id] = topic
         try:
             yield
         except CatalogUnavailable:
             raise
         except (CatalogError, KafkaError):
-            del self._leaving[topic.topic_id]
-            self.add(topic)
+            for topic in topics:
+                del self._leaving[topic.topic_id]
+                self.add(topic)
             raise
-        await self.forget(topic)
-        del self._leaving[topic.topic_id]
+        for topic in topics:
+            await self.forget(topic)
+            del self._leaving[topic.topic_id]
 
     async def forget(self, topic: Topic) -> None:
         """Let go of a removed topic's streams; readers that wait on it learn at once."""
@@ -347,28 +403,29 @@ class TopicManager:
                 partition.wake_all()
                 await self._storage.close_stream(partition.stream, discard=True)
 
-    async def open_new(self, info: TopicInfo) -> Topic:
-        """Open and serve a topic that the catalog has."""
-        topic = self._new_topic(info)
-        await self._open(topic, [each.index for each in info.partitions if each.leader in {self._node_id, -1}])
-        self.add(topic)
-        return topic
+    async def open_new(self, *infos: TopicInfo) -> Sequence[Topic]:
+        """Open and serve topics that the catalog has, in one transaction of it."""
+        if not infos:
+            return ()
+        topics = [self._new_topic(info) for info in infos]
+        await self._open(
+            [(topic, each) for topic in topics for each in topic.info.partitions if each.leader in {self._node_id, -1}]
+        )
+        for topic in topics:
+            self.add(topic)
+        return topics
 
-    async def adopt(self, name: str) -> Topic | None:
-        """Open a topic that only the catalog knows: an attempt to create it got no further. None if there is none."""
-        for info in await self._catalog.list_topics():
-            if info.name == name:
-                return await self.open_new(info)
-        return None
+    async def adopt(self, *names: str) -> Sequence[Topic]:
+        """Open topics that only the catalog knows, those it has: an attempt to create them got no further."""
+        return await self.open_new(*(info for info in await self._catalog.list_topics() if info.name in names))
 
     def _new_topic(self, info: TopicInfo) -> Topic:
         config = parse_topic_config(info.configs, self._settings)
         return Topic(info, config, [None] * len(info.partitions))
 
-    async def _open(self, topic: Topic, indexes: Sequence[int]) -> None:
-        infos = [topic.info.partitions[index] for index in indexes]
-        streams = await self._storage.open_streams([info.stream_id for info in infos])
-        for info, stream in zip(infos, streams, strict=True):
+    async def _open(self, wanted: Sequence[tuple[Topic, PartitionInfo]]) -> None:
+        streams = await self._storage.open_streams([info.stream_id for _, info in wanted])
+        for (topic, info), stream in zip(wanted, streams, strict=True):
             topic.partitions[info.index] = self._new_partition(topic, info.index, stream)
 
     def _new_partition(self, topic: Topic, index: int, stream: Stream) -> Partition:

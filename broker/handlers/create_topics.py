@@ -1,12 +1,13 @@
-"""CreateTopics: make topics, each on its own; what is wrong with one does not touch the others."""
+"""CreateTopics: make topics in one go; what is wrong with one does not touch the others."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from broker.configs import TOPIC_CONFIGS, ConfigSource, check_topic_configs, default_value
 from broker.net.connection import Exchange
 from broker.node import Node
+from broker.topics import Batch, WantedTopic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_topics import (
     KEY,
@@ -16,38 +17,52 @@ from protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.wire import ZERO_UUID
 from s3stream.errors import StorageError
 
 __all__ = ["KEY", "handle"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """A topic that may be created."""
-
-    partitions: int
-    configs: dict[str, str]
-
-
 async def handle(node: Node, request: CreateTopicsRequest, context: Exchange) -> CreateTopicsResponse:
-    """Check and create in the order of the request."""
+    """Check in the order of the request, then create together what may be."""
     del context
     names = Counter(topic.name for topic in request.topics)
-    results = []
-    done: set[str] = set()
+    results: dict[str, CreatableTopicResult] = {}
+    batch = Batch()
     for topic in request.topics:
-        if topic.name in done:
+        if topic.name in results:
             continue
-        done.add(topic.name)
         try:
             check_unique(names, topic.name)
-            results.append(await _create(node, topic, validate_only=request.validate_only))
+            wanted = _checked(node, topic, None if request.validate_only else batch)
         except KafkaError as error:
-            results.append(_failure(topic.name, error.code, error.message))
-        except StorageError as error:
-            results.append(_failure(topic.name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
-    return CreateTopicsResponse(topics=results)
+            results[topic.name] = _failure(topic.name, error.code, error.message)
+        else:
+            batch.add(wanted)
+            results[topic.name] = CreatableTopicResult(
+                name=wanted.name,
+                error_message=None,
+                num_partitions=wanted.partitions,
+                replication_factor=1,
+                configs=_described(node, wanted.configs),
+            )
+    if not request.validate_only:
+        await _create(node, batch.topics, results)
+    return CreateTopicsResponse(topics=list(results.values()))
+
+
+async def _create(node: Node, wanted: Sequence[WantedTopic], results: dict[str, CreatableTopicResult]) -> None:
+    """Create what was found right; `results` are completed."""
+    try:
+        created = await node.topics.create_all(wanted)
+    except StorageError as error:
+        for topic in wanted:
+            results[topic.name] = _failure(topic.name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        return
+    for topic, answer in zip(wanted, created, strict=True):
+        if isinstance(answer, KafkaError):
+            results[topic.name] = _failure(topic.name, answer.code, answer.message)
+        else:
+            results[topic.name] = replace(results[topic.name], topic_id=answer.topic_id)
 
 
 def check_unique(names: Counter[str], name: str) -> None:
@@ -60,22 +75,12 @@ def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=())
 
 
-async def _create(node: Node, wanted: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
-    node.topics.check_new_name(wanted.name)
-    checked = _Checked(_partitions(node, wanted), check_topic_configs(_configs(wanted), node.settings))
-    node.topics.check_room(checked.partitions)
-    topic_id = ZERO_UUID
-    if not validate_only:
-        topic = await node.topics.create(wanted.name, partitions=checked.partitions, configs=checked.configs)
-        topic_id = topic.topic_id
-    return CreatableTopicResult(
-        name=wanted.name,
-        topic_id=topic_id,
-        error_message=None,
-        num_partitions=checked.partitions,
-        replication_factor=1,
-        configs=_described(node, checked.configs),
-    )
+def _checked(node: Node, wanted: CreatableTopic, batch: Batch | None) -> WantedTopic:
+    """The topic, when it can be created beside those of `batch`."""
+    node.topics.check_new_name(wanted.name, batch)
+    checked = WantedTopic(wanted.name, _partitions(node, wanted), check_topic_configs(_configs(wanted), node.settings))
+    node.topics.check_room(checked.partitions, batch)
+    return checked
 
 
 def _configs(wanted: CreatableTopic) -> dict[str, str | None]:
@@ -145,7 +150,7 @@ def check_replicas(node: Node, broker_ids: Sequence[int]) -> None:
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {broker_id} more than once.")
 
 
-def _described(node: Node, configs: dict[str, str]) -> list[CreatableTopicConfigs]:
+def _described(node: Node, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(
             name=name,

@@ -15,7 +15,7 @@ STATES_SINCE = 6
 
 
 async def handle(node: Node, request: DeleteTopicsRequest, context: Exchange) -> DeleteTopicsResponse:
-    """Delete each topic that can be deleted."""
+    """Delete the topics that can be deleted, together."""
     wanted: list[tuple[str | None, bytes]]
     if context.api_version >= STATES_SINCE:
         wanted = [(state.name, state.topic_id) for state in request.topics]
@@ -24,40 +24,38 @@ async def handle(node: Node, request: DeleteTopicsRequest, context: Exchange) ->
     wanted_times = Counter(wanted)
     named = {topic.topic_id for name, _ in wanted if name is not None and (topic := node.topics.get(name))}
     wanted_twice = named & {topic_id for name, topic_id in wanted if name is None}
-    responses = []
-    deleted = []
+    responses: list[DeletableTopicResult] = []
+    found: dict[str, tuple[int, str | None, bytes]] = {}
     for name, topic_id in wanted_times:
         if name is None and topic_id in wanted_twice:
             continue  # the answer is under the topic's name
         try:
             found_name, found_id = _find(node, name, topic_id, is_duplicate=wanted_times[name, topic_id] > 1)
             _check_not_in(wanted_twice, found_id)
-            await node.topics.delete(found_name)
-            deleted.append(found_name)
-            responses.append(DeletableTopicResult(name=found_name, topic_id=found_id))
         except KafkaError as error:
             known = node.topics.get(name) if name is not None and topic_id == ZERO_UUID else None
-            responses.append(
-                DeletableTopicResult(
-                    name=name,
-                    topic_id=topic_id if known is None else known.topic_id,
-                    error_code=error.code,
-                    error_message=error.message,
-                )
-            )
-        except StorageError as error:
-            responses.append(
-                DeletableTopicResult(
-                    name=name,
-                    topic_id=topic_id,
-                    error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
-                    error_message=str(error),
-                )
-            )
+            responses.append(_failure(name, topic_id if known is None else known.topic_id, error.code, error.message))
+        else:
+            found[found_name] = (len(responses), name, topic_id)
+            responses.append(DeletableTopicResult(name=found_name, topic_id=found_id))
+    try:
+        deleted = await node.topics.delete(*found)
+    except StorageError as error:
+        for place, asked_name, asked_id in found.values():
+            responses[place] = _failure(asked_name, asked_id, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        return DeleteTopicsResponse(responses=responses)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for gone in found.keys() - set(deleted):  # another request was faster
+        place, asked_name, asked_id = found[gone]
+        responses[place] = _failure(asked_name, asked_id, unknown, unknown.message)
     if deleted:
         node.groups.forget_topics(deleted)
         node.transactions.forget_topics(deleted)
     return DeleteTopicsResponse(responses=responses)
+
+
+def _failure(name: str | None, topic_id: bytes, code: ErrorCode, message: str) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
 
 
 def _check_not_in(wanted_twice: set[bytes], topic_id: bytes) -> None:

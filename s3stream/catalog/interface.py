@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from s3stream.errors import AlreadyExists
 from s3stream.model import NewObject, ObjectInfo, RangeLocation, StreamInfo
 
 
@@ -44,6 +45,18 @@ class TopicInfo:
     configs: Mapping[str, str]
     """Only what was set for this topic."""
     partitions: Sequence[PartitionInfo]
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created."""
+
+    name: str
+    topic_id: bytes
+    """16 bytes of a UUID; it tells a repeated command from another topic of that name."""
+    partitions: int
+    configs: Mapping[str, str]
     internal: bool = False
 
 
@@ -138,12 +151,23 @@ class Catalog(Protocol):
         """Create a topic and its streams, led by node `leader`. AlreadyExists unless it has this very `topic_id`."""
         ...
 
+    async def create_topics(self, wanted: Sequence[NewTopic], *, leader: int) -> Sequence[TopicInfo | AlreadyExists]:
+        """The same for many, in one transaction, in the order asked.
+
+        Where a topic cannot be created, the error it would be alone stands in its place; the others are created.
+        """
+        ...
+
     async def add_partitions(self, name: str, total: int, *, leader: int) -> TopicInfo:
         """Grow to `total` partitions; CatalogError when it has more already; no change when it has as many."""
         ...
 
     async def delete_topic(self, name: str, *, now_ms: int, delete_after_ms: int) -> None:
         """Forget the topic and its streams; objects nobody needs any more become destroyed. NotFound if unknown."""
+        ...
+
+    async def delete_topics(self, names: Sequence[str], *, now_ms: int, delete_after_ms: int) -> None:
+        """The same for many, in one transaction. Those that do not exist are as good as deleted."""
         ...
 
     async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
@@ -203,10 +227,6 @@ class Catalog(Protocol):
 
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
         """Those of the streams that exist."""
-        ...
-
-    async def stream_sizes(self, stream_ids: Sequence[int]) -> Mapping[int, int]:
-        """Bytes in objects of each of the streams that has any."""
         ...
 
     async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:

@@ -30,7 +30,7 @@ def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
 
 
 def select_in(
-    connection: Connection, query: Select[*tuple[Any, ...]], column: Column[int], ids: Collection[int]
+    connection: Connection, query: Select[*tuple[Any, ...]], column: Column[Item], ids: Collection[Item]
 ) -> Iterator[Row[*tuple[Any, ...]]]:
     """Rows of `query` whose `column` is one of `ids`, in the query's order within each chunk of ids."""
     for piece in chunks(ids):

@@ -5,8 +5,16 @@ from collections.abc import Mapping, Sequence
 
 from s3stream.catalog import configs, moves, objects, rows, topics
 from s3stream.catalog.database import Database
-from s3stream.catalog.interface import CompactionCommit, DetachedTopic, NodeInfo, OpenStream, TopicInfo, UploadCommit
-from s3stream.errors import CatalogError
+from s3stream.catalog.interface import (
+    CompactionCommit,
+    DetachedTopic,
+    NewTopic,
+    NodeInfo,
+    OpenStream,
+    TopicInfo,
+    UploadCommit,
+)
+from s3stream.errors import AlreadyExists, CatalogError
 from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
 
 
@@ -42,11 +50,13 @@ class SqlCatalog:
     async def create_topic(
         self, name: str, topic_id: bytes, *, partitions: int, configs: Mapping[str, str], leader: int, internal: bool
     ) -> TopicInfo:
-        return await self._database.write(
-            lambda c: topics.create_topic(
-                c, name, topic_id, total=partitions, configs=configs, leader=leader, internal=internal
-            )
-        )
+        (created,) = await self.create_topics([NewTopic(name, topic_id, partitions, configs, internal)], leader=leader)
+        if isinstance(created, AlreadyExists):
+            raise created
+        return created
+
+    async def create_topics(self, wanted: Sequence[NewTopic], *, leader: int) -> Sequence[TopicInfo | AlreadyExists]:
+        return await self._database.write(lambda c: topics.create_topics(c, wanted, leader))
 
     async def add_partitions(self, name: str, total: int, *, leader: int) -> TopicInfo:
         return await self._database.write(lambda c: topics.add_partitions(c, name, total, leader))
@@ -54,6 +64,10 @@ class SqlCatalog:
     async def delete_topic(self, name: str, *, now_ms: int, delete_after_ms: int) -> None:
         _check_moment(now_ms, delete_after_ms)
         await self._database.write(lambda c: topics.delete_topic(c, name, delete_after_ms))
+
+    async def delete_topics(self, names: Sequence[str], *, now_ms: int, delete_after_ms: int) -> None:
+        _check_moment(now_ms, delete_after_ms)
+        await self._database.write(lambda c: topics.delete_topics(c, names, delete_after_ms))
 
     async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
         return await self._database.write(lambda c: topics.alter_topic(c, name, set_configs, unset))
@@ -101,9 +115,6 @@ class SqlCatalog:
 
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
         return await self._database.read(lambda c: rows.find_streams(c, stream_ids))
-
-    async def stream_sizes(self, stream_ids: Sequence[int]) -> Mapping[int, int]:
-        return await self._database.read(lambda c: objects.stream_sizes(c, stream_ids))
 
     async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
         return await self._database.read(lambda c: topics.list_streams(c, after, limit))

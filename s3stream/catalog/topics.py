@@ -1,11 +1,12 @@
 """Statements about nodes, topics and streams. Each function is the body of one transaction."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Column, Connection, Row, Select, delete, func, insert, select, update
 
-from s3stream.catalog.interface import NodeInfo, OpenStream, PartitionInfo, TopicInfo
+from s3stream.catalog.interface import NewTopic, NodeInfo, OpenStream, PartitionInfo, TopicInfo
 from s3stream.catalog.rows import (
     STREAM_COLUMNS,
     check_node,
@@ -81,30 +82,51 @@ def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
     return [NodeInfo(*row) for row in connection.execute(query)]
 
 
-def create_topic(
-    connection: Connection,
-    name: str,
-    topic_id: bytes,
-    *,
-    total: int,
-    configs: Mapping[str, str],
-    leader: int,
-    internal: bool,
-) -> TopicInfo:
-    """Insert the topic with its partitions and streams; the very same topic again is a success."""
-    if total < 1:
-        raise CatalogError(f"topic {name!r} needs at least one partition, found {total}")
-    found = connection.execute(select(topics.c.topic_id).where(topics.c.name == name)).scalar_one_or_none()
-    if found is None:
-        taken = find_topic_by_id(connection, topic_id)
-        if taken is not None:
-            raise AlreadyExists(f"topic id {topic_id.hex()} belongs to topic {taken!r}")
-        row = {"name": name, "topic_id": topic_id, "internal": int(internal), "configs": _dump(configs)}
-        connection.execute(insert(topics).values(row))
-        _add_streams(connection, name, range(total), leader)
-    elif found != topic_id:
-        raise AlreadyExists(f"topic {name!r} exists")
-    return get_topic(connection, name)
+def create_topics(
+    connection: Connection, wanted: Sequence[NewTopic], leader: int
+) -> Sequence[TopicInfo | AlreadyExists]:
+    """Insert the topics with their partitions and streams; the very same topic again is a success."""
+    for topic in wanted:
+        if topic.partitions < 1:
+            raise CatalogError(f"topic {topic.name!r} needs at least one partition, found {topic.partitions}")
+    heads = select(topics.c.name, topics.c.topic_id)
+    id_of: dict[str, bytes] = {}
+    name_of: dict[bytes, str] = {}
+    for name, topic_id in (
+        *select_in(connection, heads, topics.c.name, [topic.name for topic in wanted]),
+        *select_in(connection, heads, topics.c.topic_id, [topic.topic_id for topic in wanted]),
+    ):
+        id_of[name] = topic_id
+        name_of[topic_id] = name
+    refused: dict[int, AlreadyExists] = {}
+    fresh: list[NewTopic] = []
+    for place, topic in enumerate(wanted):
+        if id_of.get(topic.name) == topic.topic_id:
+            continue
+        if topic.name in id_of:
+            refused[place] = AlreadyExists(f"topic {topic.name!r} exists")
+        elif topic.topic_id in name_of:
+            taken = name_of[topic.topic_id]
+            refused[place] = AlreadyExists(f"topic id {topic.topic_id.hex()} belongs to topic {taken!r}")
+        else:
+            fresh.append(topic)
+            id_of[topic.name] = topic.topic_id
+            name_of[topic.topic_id] = topic.name
+    if fresh:
+        connection.execute(insert(topics), [_row_of(topic) for topic in fresh])
+        _add_streams(connection, {topic.name: range(topic.partitions) for topic in fresh}, leader)
+    there = [topic.name for place, topic in enumerate(wanted) if place not in refused]
+    infos = {info.name: info for info in list_topics(connection, there)}
+    return [refused.get(place) or infos[topic.name] for place, topic in enumerate(wanted)]
+
+
+def _row_of(topic: NewTopic) -> Mapping[str, object]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "internal": int(topic.internal),
+        "configs": _dump(topic.configs),
+    }
 
 
 def add_partitions(connection: Connection, name: str, total: int, leader: int) -> TopicInfo:
@@ -112,14 +134,16 @@ def add_partitions(connection: Connection, name: str, total: int, leader: int) -
     count = len(get_topic(connection, name).partitions)
     if total < count:
         raise CatalogError(f"topic {name!r} has {count} partitions already, more than the {total} asked for")
-    _add_streams(connection, name, range(count, total), leader)
+    _add_streams(connection, {name: range(count, total)}, leader)
     return get_topic(connection, name)
 
 
-def _add_streams(connection: Connection, topic: str, indexes: range, leader: int) -> None:
-    if not indexes:
+def _add_streams(connection: Connection, wanted: Mapping[str, range], leader: int) -> None:
+    """Insert partitions, by topic their indexes, and the streams that hold them."""
+    places = [(topic, idx) for topic, indexes in wanted.items() for idx in indexes]
+    if not places:
         return
-    first = take_ids(connection, "stream", len(indexes))
+    first = take_ids(connection, "stream", len(places))
     fresh = {
         "epoch": 0,
         "node_id": NOBODY,
@@ -130,22 +154,27 @@ def _add_streams(connection: Connection, topic: str, indexes: range, leader: int
         "peak_timestamp_ms": NO_TIMESTAMP,
         "snapshot": b"",
     }
-    ids = range(first, first + len(indexes))
+    ids = range(first, first + len(places))
     connection.execute(insert(streams), [{"stream_id": stream_id, **fresh} for stream_id in ids])
     connection.execute(
         insert(partitions),
-        [{"topic": topic, "idx": idx, "stream_id": key} for idx, key in zip(indexes, ids, strict=True)],
+        [{"topic": topic, "idx": idx, "stream_id": key} for (topic, idx), key in zip(places, ids, strict=True)],
     )
 
 
 def delete_topic(connection: Connection, name: str, delete_after_ms: int) -> None:
-    """Remove the topic, its streams and their ranges, and destroy the objects that held nothing else."""
-    if connection.execute(select(topics.c.name).where(topics.c.name == name)).first() is None:
-        raise NotFound(f"topic {name!r} does not exist")
-    ids = connection.execute(select(partitions.c.stream_id).where(partitions.c.topic == name)).scalars().all()
-    connection.execute(delete(partitions).where(partitions.c.topic == name))
-    connection.execute(delete(topics).where(topics.c.name == name))
+    """Delete a topic that must exist."""
+    get_topic(connection, name)
+    delete_topics(connection, [name], delete_after_ms)
+
+
+def delete_topics(connection: Connection, names: Sequence[str], delete_after_ms: int) -> None:
+    """Remove the topics, their streams and their ranges, and destroy the objects that held nothing else."""
+    ids = [row[0] for row in select_in(connection, select(partitions.c.stream_id), partitions.c.topic, names)]
     touched = set(_scalars(connection, ids))
+    for some_names in chunks(names):
+        connection.execute(delete(partitions).where(partitions.c.topic.in_(some_names)))
+        connection.execute(delete(topics).where(topics.c.name.in_(some_names)))
     for piece in chunks(ids):
         connection.execute(delete(ranges).where(ranges.c.stream_id.in_(piece)))
         connection.execute(delete(streams).where(streams.c.stream_id.in_(piece)))
@@ -168,7 +197,7 @@ def alter_topic(connection: Connection, name: str, set_configs: Mapping[str, str
 
 def get_topic(connection: Connection, name: str) -> TopicInfo:
     """The topic of that name, or NotFound."""
-    found = list_topics(connection, name)
+    found = list_topics(connection, [name])
     if not found:
         raise NotFound(f"topic {name!r} does not exist")
     return found[0]
@@ -185,24 +214,27 @@ def parse_configs(text: str) -> Mapping[str, str]:
     return configs
 
 
-def list_topics(connection: Connection, name: str | None = None) -> Sequence[TopicInfo]:
-    """All topics by name, or only the one."""
+def list_topics(connection: Connection, names: Collection[str] | None = None) -> Sequence[TopicInfo]:
+    """All topics by name, or only those of the names that exist, in any order."""
     heads = select(topics.c.name, topics.c.topic_id, topics.c.internal, topics.c.configs).order_by(topics.c.name)
     parts = (
         select(partitions.c.topic, partitions.c.idx, partitions.c.stream_id, streams.c.leader, streams.c.leader_epoch)
         .join(streams, streams.c.stream_id == partitions.c.stream_id)
         .order_by(partitions.c.topic, partitions.c.idx)
     )
-    if name is not None:
-        heads = heads.where(topics.c.name == name)
-        parts = parts.where(partitions.c.topic == name)
     members: dict[str, list[PartitionInfo]] = {}
-    for topic, *fields in connection.execute(parts):
+    for topic, *fields in _rows(connection, parts, partitions.c.topic, names):
         members.setdefault(topic, []).append(PartitionInfo(*fields))
     return [
         TopicInfo(topic, topic_id, parse_configs(configs), members[topic], internal=bool(internal))
-        for topic, topic_id, internal, configs in connection.execute(heads)
+        for topic, topic_id, internal, configs in _rows(connection, heads, topics.c.name, names)
     ]
+
+
+def _rows(
+    connection: Connection, query: Select[*tuple[Any, ...]], column: Column[str], names: Collection[str] | None
+) -> Iterable[Row[*tuple[Any, ...]]]:
+    return connection.execute(query) if names is None else select_in(connection, query, column, names)
 
 
 def open_streams(

@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from broker.topics import WantedTopic
 from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import CatalogUnavailable
+from s3stream.errors import CatalogError, CatalogUnavailable
 from s3stream.stream import Stream
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
+
+
+class CrashError(Exception):
+    """The process ends here."""
 
 
 async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> None:
@@ -37,47 +42,106 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         topics, catalog = node.node.topics, node.node.catalog
         topic = await topics.create("t", partitions=2, configs={})
+        await topics.create("u", partitions=1, configs={})
         await client.produce("t", [batch_of(b"a")])
-        really = catalog.delete_topic
+        really = catalog.delete_topics
 
-        async def answer_lost(name: str, *, now_ms: int, delete_after_ms: int) -> None:
+        async def answer_lost(names: Sequence[str], *, now_ms: int, delete_after_ms: int) -> None:
             if deleted:
-                await really(name, now_ms=now_ms, delete_after_ms=delete_after_ms)
+                await really(names, now_ms=now_ms, delete_after_ms=delete_after_ms)
             raise CatalogUnavailable("the connection broke off")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(catalog, "delete_topic", answer_lost)
+            patch.setattr(catalog, "delete_topics", answer_lost)
             with pytest.raises(CatalogUnavailable):
-                await topics.delete("t")
+                await topics.delete("t", "u")
         assert topics.get("t") is None, "nobody knows: it is not served"
-        assert list(await topics.settle()) == (["t"] if deleted else [])
+        assert topics.get("u") is None
+        assert list(await topics.settle()) == (["t", "u"] if deleted else [])
         assert list(await topics.settle()) == []
         if deleted:
             assert topics.get("t") is None
-            with pytest.raises(KafkaError):
-                await topics.delete("t")
+            assert list(await topics.delete("t")) == []
             again = await topics.create("t", partitions=1, configs={})
             assert again.topic_id != topic.topic_id
         else:
             assert topics.get("t") is topic
             response = await client.produce("t", [batch_of(b"b")])
             assert response.responses[0].partition_responses[0].base_offset == 1
-            await topics.delete("t")
+            assert list(await topics.delete("t", "v", "u")) == ["t", "u"]
             assert list(await catalog.list_topics()) == []
         await node.node.storage.flush()
 
 
 async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Path) -> None:
-    async def away(name: str, **_: int) -> None:
-        raise CatalogUnavailable(f"not now: {name}")
+    async def away(names: Sequence[str], **_: int) -> None:
+        raise CatalogUnavailable(f"not now: {names}")
 
     async with running_node(tmp_path) as node:
         topics = node.node.topics
         await topics.create("t", partitions=1, configs={})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.node.catalog, "delete_topic", away)
+            patch.setattr(node.node.catalog, "delete_topics", away)
             with pytest.raises(CatalogUnavailable):
                 await topics.delete("t")
         await topics.delete("t")
         assert topics.get("t") is None
         assert list(await node.node.catalog.list_topics()) == []
+
+
+async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: Path) -> None:
+    async def away(stream_ids: Sequence[int]) -> list[Stream]:
+        raise CatalogUnavailable(f"not now: {len(stream_ids)} streams")
+
+    wanted = [WantedTopic("a", 2, {}), WantedTopic("b", 1, {"retention.ms": "5"})]
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        topics, catalog = node.node.topics, node.node.catalog
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.node.storage, "open_streams", away)
+            with pytest.raises(CatalogUnavailable, match="3 streams"):
+                await topics.create_all(wanted)
+        assert len(topics) == 0
+        assert [topic.name for topic in await catalog.list_topics()] == ["a", "b"]
+        # Asked for again, with one more: those the catalog has are served from now on.
+        answers = await topics.create_all([*wanted, WantedTopic("c", 1, {})])
+        assert [answer.code if isinstance(answer, KafkaError) else answer.name for answer in answers] == [
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            "c",
+        ]
+        assert [(topic.name, len(topic.streams)) for topic in topics] == [("a", 2), ("b", 1), ("c", 1)]
+        for name in "abc":
+            response = await client.produce(name, [batch_of(b"a")])
+            assert response.responses[0].partition_responses[0].error_code == 0
+
+
+async def test_a_start_serves_what_a_crash_left_between_the_catalog_and_the_map(tmp_path: Path) -> None:
+    async def crash(_: Sequence[int]) -> list[Stream]:
+        raise CrashError
+
+    async def create() -> None:
+        async with running_node(tmp_path) as node:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(node.node.storage, "open_streams", crash)
+                await node.node.topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
+
+    with pytest.raises(CrashError):
+        await create()
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        assert [(topic.name, len(topic.streams)) for topic in node.node.topics] == [("a", 2), ("b", 1)]
+        response = await client.produce("b", [batch_of(b"a")])
+        assert response.responses[0].partition_responses[0].error_code == 0
+
+
+async def test_topics_are_served_on_when_the_catalog_refuses_to_delete_them(tmp_path: Path) -> None:
+    async def refuse(names: Sequence[str], **_: int) -> None:
+        raise CatalogError(f"no: {names}")
+
+    async with running_node(tmp_path) as node:
+        topics = node.node.topics
+        before = await topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.node.catalog, "delete_topics", refuse)
+            with pytest.raises(CatalogError):
+                await topics.delete("a", "b")
+        assert list(topics) == list(before)

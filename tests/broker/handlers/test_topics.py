@@ -32,6 +32,7 @@ from protocol.messages.incremental_alter_configs import (
 )
 from protocol.messages.list_config_resources import ListConfigResourcesRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -121,6 +122,50 @@ async def test_validate_only_creates_nothing(node: RunningNode, client: RawClien
 async def test_a_topic_named_twice_in_a_request(client: RawClient) -> None:
     results = await create(client, topic("t"), topic("u"), topic("t"))
     assert [(each.name, each.error_code) for each in results] == [("t", ErrorCode.INVALID_REQUEST), ("u", 0)]
+
+
+async def test_topics_of_a_request_are_checked_against_each_other(node: RunningNode, client: RawClient) -> None:
+    results = await create(
+        client, topic("a.b", 150), topic("bad", 0), topic("a_b", 1, nonsense="1"), topic("c", 51), topic("d", 50)
+    )
+    assert [(each.name, ErrorCode(each.error_code)) for each in results] == [
+        ("a.b", ErrorCode.NONE),
+        ("bad", ErrorCode.INVALID_PARTITIONS),
+        ("a_b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("c", ErrorCode.POLICY_VIOLATION),
+        ("d", ErrorCode.NONE),
+    ]
+    assert results[2].error_message == "Topic 'a_b' collides with existing topic: a.b"
+    assert (results[3].error_message or "").startswith("51 partitions more than the 150 there are")
+    for result in (results[0], results[4]):
+        served = node.node.topics.get(result.name)
+        assert served is not None
+        assert served.topic_id == result.topic_id
+    assert len(node.node.topics) == 2
+
+
+async def test_all_topics_of_a_request_fail_when_the_catalog_does(
+    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise CatalogUnavailable("not now")
+
+    await create(client, topic("t"), topic("u"))
+    monkeypatch.setattr(node.node.catalog, "create_topics", away)
+    monkeypatch.setattr(node.node.catalog, "delete_topics", away)
+    results = await create(client, topic("v"), topic("t"), topic("w"))
+    assert [(each.error_code, each.error_message) for each in results] == [
+        (ErrorCode.UNKNOWN_SERVER_ERROR, "not now"),
+        (ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't' already exists."),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, "not now"),
+    ]
+    asked = [DeleteTopicState(name=name) for name in ("t", "none", "u")]
+    response = await client.call(DeleteTopicsRequest(topics=asked), 6)
+    assert [each.error_code for each in response.responses] == [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ]
 
 
 async def test_assignments(node: RunningNode, client: RawClient) -> None:

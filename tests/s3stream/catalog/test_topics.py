@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.interface import Catalog, NewTopic, TopicInfo
 from s3stream.errors import (
     AlreadyExists,
     CatalogError,
@@ -86,6 +86,53 @@ async def test_creating_a_topic_twice(catalog: Catalog) -> None:
     assert len(await catalog.list_topics()) == 1
 
 
+async def test_topics_are_created_in_one_command(catalog: Catalog) -> None:
+    await catalog.create_topic("old", b"o" * 16, partitions=1, configs={}, leader=3, internal=False)
+    wanted = [
+        NewTopic("b", b"b" * 16, 2, {"k": "v"}),
+        NewTopic("old", b"x" * 16, 1, {}),
+        NewTopic("a", b"a" * 16, 3, {}, internal=True),
+        NewTopic("other", b"o" * 16, 1, {}),
+        NewTopic("b", b"c" * 16, 1, {}),
+    ]
+    answers = await catalog.create_topics(wanted, leader=3)
+    assert [str(each) if isinstance(each, AlreadyExists) else each.name for each in answers] == [
+        "b",
+        "topic 'old' exists",
+        "a",
+        f"topic id {(b'o' * 16).hex()} belongs to topic 'old'",
+        "topic 'b' exists",
+    ]
+    listed = {topic.name: topic for topic in await catalog.list_topics()}
+    assert listed.keys() == {"a", "b", "old"}
+    assert [answers[2], answers[0]] == [listed["a"], listed["b"]]
+    assert (listed["b"].topic_id, listed["b"].configs, listed["a"].internal) == (b"b" * 16, {"k": "v"}, True)
+    assert [(p.index, p.leader, p.leader_epoch) for p in listed["a"].partitions] == [(0, 3, 0), (1, 3, 0), (2, 3, 0)]
+    ids = [p.stream_id for topic in listed.values() for p in topic.partitions]
+    assert len(set(ids)) == 6
+
+    again = await catalog.create_topics(wanted, leader=4)
+    assert [str(each) for each in again] == [str(each) for each in answers], "repeated, it changes nothing"
+    assert {topic.name: topic for topic in await catalog.list_topics()} == listed
+    assert list(await catalog.create_topics([], leader=3)) == []
+
+
+async def test_of_topics_in_one_command_all_are_created_or_none(catalog: Catalog) -> None:
+    with pytest.raises(CatalogError, match="topic 'b' needs at least one partition, found 0"):
+        await catalog.create_topics([NewTopic("a", b"a" * 16, 1, {}), NewTopic("b", b"b" * 16, 0, {})], leader=1)
+    assert list(await catalog.list_topics()) == []
+
+
+async def test_thousands_of_topics_go_in_one_command(catalog: Catalog) -> None:
+    wanted = [NewTopic(f"t{number}", number.to_bytes(16), 1, {}) for number in range(6_000)]
+    created = await catalog.create_topics(wanted, leader=1)
+    assert [topic.name for topic in created if isinstance(topic, TopicInfo)] == [topic.name for topic in wanted]
+    names = [topic.name for topic in wanted]
+    await catalog.delete_topics(names[1:], now_ms=NOW, delete_after_ms=LATER)
+    assert [topic.name for topic in await catalog.list_topics()] == ["t0"]
+    assert len(await catalog.list_streams(after=0, limit=10)) == 1
+
+
 async def test_topics_need_a_partition(catalog: Catalog) -> None:
     with pytest.raises(CatalogError, match="at least one partition"):
         await catalog.create_topic("t", b"1" * 16, partitions=0, configs={}, leader=1, internal=False)
@@ -153,6 +200,27 @@ async def test_deleted_streams_are_gone_and_their_ids_are_not_reused(catalog: Ca
         await catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
     again = await catalog.create_topic("t", b"n" * 16, partitions=3, configs={}, leader=NODE, internal=False)
     assert min(p.stream_id for p in again.partitions) > max(scene.streams)
+
+
+async def test_topics_are_deleted_in_one_command(catalog: Catalog) -> None:
+    scene = await Scene.make(catalog)
+    others = await catalog.create_topics(
+        [NewTopic("u", b"u" * 16, 1, {}), NewTopic("v", b"v" * 16, 1, {})], leader=NODE
+    )
+    u, v = (topic.partitions[0].stream_id for topic in others if isinstance(topic, TopicInfo))
+    await catalog.open_streams([u, v], node_id=NODE, node_epoch=scene.epoch)
+    both, kept = await scene.upload(
+        [span(scene.streams[0], 0, 5), span(u, 0, 5)], [span(scene.streams[1], 0, 5), span(v, 0, 5)]
+    )
+    for _ in range(2):  # repeated, it succeeds again
+        await catalog.delete_topics(["t", "none", "u"], now_ms=NOW, delete_after_ms=LATER)
+        assert [topic.name for topic in await catalog.list_topics()] == ["v"]
+        assert (await catalog.get_streams([*scene.streams, u, v])).keys() == {v}
+        assert await scene.state(both) == (ObjectState.DESTROYED, LATER)
+        assert await scene.state(kept) == (ObjectState.COMMITTED, 0)
+    await catalog.delete_topics([], now_ms=NOW, delete_after_ms=LATER)
+    with pytest.raises(CatalogError, match="a deadline is a time at or after now"):
+        await catalog.delete_topics(["v"], now_ms=1_700_000_000_000, delete_after_ms=60_000)
 
 
 async def test_deleting_a_topic_destroys_only_what_nobody_else_needs(catalog: Catalog) -> None:
