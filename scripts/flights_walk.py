@@ -34,7 +34,7 @@ MINUTES_MAX = 40
 
 def send_poison(servers: str) -> None:
     """Records that are no flights."""
-    producer = Producer({"bootstrap.servers": servers, "log_level": 3})
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0, "enable.metrics.push": False})
     for value in POISON:
         producer.produce("flights", value, partition=0)
     producer.flush(30)

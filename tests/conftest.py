@@ -21,10 +21,17 @@ hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+SPARK_TIMEOUT_S = 900
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+def aws_credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark's tasks look for S3 credentials; a test writes them there."""
+    return tmp_path_factory.mktemp("aws") / "credentials"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "Iterator[SparkSession]":
     """The one Spark session of a test run; skipped (or failed, where tools are required) without Java or jars."""
     from spark.jars import TABLE_JARS, all_jars, cached, installed_spark_version, spark_line
     from spark.session import DRIVER_OPTIONS, build_session
@@ -45,7 +52,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         "spark.databricks.delta.snapshotPartitions": "1",
     }
     formats = list(TABLE_JARS[spark_line(version)])
-    session = build_session("anabranch tests", master="local[2]", settings=settings, table_formats=formats)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(aws_credentials))  # Python workers have the JVM's environment
+        session = build_session("anabranch tests", master="local[2]", settings=settings, table_formats=formats)
     yield session
     with drop_sockets_of_py4j():
         session.stop()
@@ -70,9 +79,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Inside a Spark test they may be collected at any time."""
-    if item.get_closest_marker("spark") is not None:
-        item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    """Inside a Spark test they may be collected at any time; and Spark takes its time where others work too."""
+    if item.get_closest_marker("spark") is None:
+        return
+    item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.interop]
 START_MS = 1_600_000_000_000
 COUNT = 300
 PARTITIONS = 3
-WAIT_S = 100
+WAIT_S = 400
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_stream_comes_in_limited_batches_and_goes_on_from_its_checkpoint(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(WAIT_S)
         return sum(1 for progress in query.recentProgress if progress["numInputRows"])
 
     assert run("first") == 3
@@ -193,7 +193,7 @@ def test_the_sink_of_a_stream_copies_a_topic(spark: SparkSession, servers: str, 
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(WAIT_S)
     events = receive(servers, target, dict.fromkeys(range(PARTITIONS), COUNT // PARTITIONS))
     assert sorted((event.key, event.value) for event in events) == sorted(
         (b"k%d" % n, b"v%d" % n) for n in range(COUNT)

@@ -140,7 +140,6 @@ def large(tmp_path: Path) -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaCluster) -> None:
     before, files = large.contents(), large.files()
     with job(large, "local-cluster[2,1,1024]") as started:
@@ -152,7 +151,6 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaCluster) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
     spark: SparkSession, large: KafkaCluster
 ) -> None:

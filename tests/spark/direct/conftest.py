@@ -17,7 +17,7 @@ from spark.direct import register
 from tests.support.events import QUIET, TIMEOUT_S
 from tests.support.node import NodeProcess
 
-WAIT_S = 60
+WAIT_S = 300
 
 
 class Lake:

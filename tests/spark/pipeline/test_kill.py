@@ -14,11 +14,11 @@ from spark.pipeline.settings import Trigger
 from spark.pipeline.tables import open_tables
 from spark.pipeline.toml_file import read_pipeline
 from tests.conftest import QUICK_JVM
-from tests.spark.pipeline.support import every_offset_once, numbered, offsets, run
+from tests.spark.pipeline.support import every_offset_once, need, numbered, offsets, run
 from tests.spark.programs import Program, program
 from tests.support.events import send
 
-pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
 LONG = pytest.mark.skipif("ANABRANCH_SOAK" not in os.environ, reason="a long run: set ANABRANCH_SOAK=1")
 ROOT = Path(__file__).resolve().parents[3]
@@ -99,6 +99,7 @@ def run_and_kill(folder: Path, file: Path, master: str, worker: Program | None) 
 def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str
 ) -> None:
+    need("iceberg")
     (tmp_path / "values.ddl").write_text("n INT, name STRING")
     file = tmp_path / "pipeline.toml"
     values = {"servers": servers, "topic": topic, "batch": BATCH, "jvm": QUICK_JVM, "local": tmp_path / "local"}
