@@ -172,6 +172,18 @@ def test_each_record_once_through_crashes_new_data_new_partitions_and_compaction
     assert query.rows == all_rows(filled, begun)
 
 
+def test_a_first_batch_that_is_repeated_leaves_nothing_out(filled: KafkaCluster, start: Start) -> None:
+    query = start(asks_start=True, startingOffsets="latest")
+    began = query.reader.initialOffset()
+    filled.upload([1, 2], objects=1)
+    query.ends.append(json.dumps(query.reader.latestOffset(began, None)))
+    filled.upload([1, 2], objects=1)
+    query.restart()
+    query.catch_up()
+    assert query.rows == all_rows(filled, began)
+    assert len(query.rows) == 80
+
+
 def make_anew(filled: KafkaCluster, objects: int) -> None:
     async def replace() -> list[int]:
         catalog = filled.made.catalog
