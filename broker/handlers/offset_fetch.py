@@ -84,9 +84,7 @@ def _find(
     stable: bool,
 ) -> list[FoundTopic]:
     offsets = node.groups.shard(group_id).offsets(group_id) or GroupOffsets()
-    found = (
-        _all(node, offsets, version) if topics is None else (_asked(node, offsets, each, version) for each in topics)
-    )
+    found = _all(node, offsets) if topics is None else (_asked(node, offsets, each, version) for each in topics)
     if stable and offsets.transactional:
         return [_without_unstable(topic, offsets) for topic in found]
     return list(found)
@@ -99,13 +97,12 @@ def _without_unstable(topic: FoundTopic, offsets: GroupOffsets) -> FoundTopic:
     return topic._replace(offsets=shown, unstable=unstable)
 
 
-def _all(node: Node, offsets: GroupOffsets, version: int) -> Iterable[FoundTopic]:
+def _all(node: Node, offsets: GroupOffsets) -> Iterable[FoundTopic]:
+    """All but those in detached topics: they are kept, but tools ask for the ends of all they are told of."""
     for name, partitions in offsets.topics.items():
         topic = node.topics.get(name)
         if topic is not None:
             yield FoundTopic(name, topic.topic_id, partitions)
-        elif version < TOPIC_ID_VERSION:  # a topic that is gone has no id to name it by
-            yield FoundTopic(name, NO_TOPIC_ID, partitions)
 
 
 def _asked(

@@ -15,6 +15,9 @@ from broker.cli.storage import storage
 from broker.cli.topic import topic as topic_command
 from broker.topics import Topic
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from s3stream.errors import CatalogUnavailable, EndMoved
 from s3stream.model import ObjectState
 from s3stream.verify import verify
@@ -95,6 +98,31 @@ async def test_a_topic_is_detached_with_all_it_has_and_comes_back(tmp_path: Path
         await fill(client, "t", range(4, 6))
         assert [len(batches) for batches in await contents(node, "t")] == [6] * PARTITIONS
         await sound(node)
+
+
+async def test_offsets_in_a_detached_topic_are_kept_and_not_told_of(tmp_path: Path) -> None:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=3)]
+    commit = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)])
+
+    async with serving(tmp_path) as (node, client):
+
+        async def committed() -> list[str]:
+            answer = await client.call(
+                OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 9
+            )
+            assert answer.groups[0].error_code == ErrorCode.NONE
+            return [topic.name for topic in answer.groups[0].topics]
+
+        await made(node, client)
+        await client.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        async with asyncio.timeout(10):
+            while error := (await client.call(commit, 9)).topics[0].partitions[0].error_code:
+                assert error in {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
+        assert await committed() == ["t"]
+        await node.moves.detach("t")
+        assert await committed() == [], "Kafka's tools ask for the ends of all topics that are named here"
+        await node.moves.attach("t")
+        assert await committed() == ["t"]
 
 
 async def test_a_detached_topic_outlives_restarts_and_collections(tmp_path: Path) -> None:
