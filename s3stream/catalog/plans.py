@@ -62,9 +62,10 @@ def is_repeat(objects: Iterable[NewObject], found: Mapping[int, ObjectInfo]) -> 
 
 
 def check_repeat(commit: UploadCommit, held: Mapping[int, Sequence[StreamRange]]) -> None:
-    """A repeated upload may hold fewer ranges by now (trimmed, compacted), never others."""
+    """A repeated upload may hold fewer ranges by now (trimmed, compacted), never others; clones may refer to it."""
     for item in commit.objects:
-        if not set(held.get(item.object_id, ())) <= set(item.ranges):
+        own = {span.stream_id for span in item.ranges}
+        if not {span for span in held.get(item.object_id, ()) if span.stream_id in own} <= set(item.ranges):
             raise CatalogError(f"object {item.object_id} was committed before with other ranges")
 
 

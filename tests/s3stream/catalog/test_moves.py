@@ -161,6 +161,15 @@ async def test_a_clone_is_made_of_the_ends_that_were_seen(scene: Scene) -> None:
         await scene.catalog.clone_topic("t", "u", CLONE_ID, ends=stale, node_id=NODE, node_epoch=scene.epoch - 1)
 
 
+async def test_an_upload_whose_answer_was_lost_is_repeated_beside_a_clone(scene: Scene) -> None:
+    a, b, _ = scene.streams
+    commit = scene.upload_commit(await scene.new_objects([span(a, 0, 5), span(b, 0, 5)]))
+    await scene.catalog.commit_upload(commit)
+    copy, *_ = await clone_streams(scene)
+    await scene.catalog.commit_upload(commit)
+    assert await scene.bounds(a) == await scene.bounds(copy) == [(0, 5)]
+
+
 async def test_an_object_lives_until_no_stream_refers_to_it(scene: Scene) -> None:
     a = scene.streams[0]
     first, second = await scene.upload([span(a, 0, 5)], [span(a, 5, 9)])
