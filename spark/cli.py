@@ -16,6 +16,7 @@ from rich.console import Console
 from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.listener import PipelineListener, group_commit, serve_metrics
+from spark.pipeline.decode import read_schema_file
 from spark.pipeline.run import ANSI, Running, reason_of, start_pipeline
 from spark.pipeline.settings import Format, Pipeline, Trigger
 from spark.pipeline.source import source_options
@@ -70,6 +71,7 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
     """Copy topics into a table as the TOML file FILE describes, each record exactly once."""
     try:
         pipeline = read_pipeline(file)
+        read_schema_file(pipeline.decode)
     except PipelineError as error:
         raise BadFileError(str(error)) from error
     try:

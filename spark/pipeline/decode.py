@@ -72,10 +72,17 @@ class Decoders:
         settings = self._pipeline.decode
         if self._registry is not None:
             return self._registry.latest(self._pipeline.subject, protobuf=settings.format == "protobuf")
-        try:
-            return Path(settings.schema_file or "").read_bytes()
-        except OSError as error:
-            raise SchemaError(error.strerror or str(error)) from error
+        return read_schema_file(settings)
+
+
+def read_schema_file(settings: Decode) -> bytes:
+    """The schema file as it is; nothing where none is named. Raises PipelineError."""
+    if settings.schema_file is None:
+        return b""
+    try:
+        return Path(settings.schema_file).read_bytes()
+    except OSError as error:
+        raise PipelineError(f"decode.schema_file: {settings.schema_file}: {error.strerror or error}") from error
 
 
 def open_registry(settings: Decode, environ: Mapping[str, str]) -> SchemaRegistry | None:

@@ -42,6 +42,13 @@ def test_a_bad_setting_is_named_with_its_line(tmp_path: Path) -> None:
     assert result.output.startswith(f"Error: {path}:7: table.period is not a setting; [table] takes: format, name")
 
 
+def test_a_schema_file_is_looked_for_before_anything_is_started(tmp_path: Path) -> None:
+    path = write(tmp_path, more="[decode]\nformat = 'json'\nschema_file = 'none.ddl'\n")
+    result = CliRunner().invoke(main, ["ingest", "--check", path])
+    found = f"Error: decode.schema_file: {tmp_path}/none.ddl: No such file or directory\n"
+    assert (result.exit_code, result.output) == (2, found)
+
+
 def test_an_option_without_a_value_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["ingest", write(tmp_path), "--conf", "novalue"])
     assert result.exit_code == 2
