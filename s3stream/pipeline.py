@@ -181,8 +181,10 @@ class UploadPipeline:
             del self.stopped[stream_id]
 
     def frees(self, stream_id: int, wal_offset: int) -> bool:
-        """Whether the record is freed at once when the stream is given up."""
-        return self.stopped.keys() <= {stream_id} and wal_offset <= self._trimmable_wal_offset
+        """Whether the record is freed at once when the stream is given up, or was given up meanwhile."""
+        if stream_id not in self.stopped:
+            return True
+        return len(self.stopped) == 1 and wal_offset <= self._trimmable_wal_offset
 
     async def discard(self, stream_id: int) -> None:
         """Give up the WAL records of a stopped stream."""

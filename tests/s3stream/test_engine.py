@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from s3stream.catalog.interface import UploadCommit
 from s3stream.engine import S3Stream
 from s3stream.errors import AppendTooLarge, Discontinuity, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
-from s3stream.model import ObjectKind, StreamBatch, object_key
+from s3stream.model import ObjectKind, StreamBatch, StreamInfo, object_key
 from s3stream.object.writer import ObjectWriter
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
@@ -297,6 +297,34 @@ async def test_discarded_records_do_not_come_back_while_another_stream_is_stoppe
             assert list(engine.stopped_streams) == [ids[1]]
             assert not one.recovered
             assert same(await read_all(one), new)
+
+
+async def test_giving_up_twice_at_once_gives_up_nothing_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(2, name="broken")
+        await crash_with(cluster, ids, 3)
+        lose_record(cluster, 1)
+        async with cluster.engine() as engine:
+            one, _ = await engine.open_streams(ids)
+            look_up, go_on = cluster.catalog.get_streams, asyncio.Event()
+
+            async def slow(stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
+                await go_on.wait()
+                return await look_up(stream_ids)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(cluster.catalog, "get_streams", slow)
+                second = asyncio.create_task(engine.discard_recovered(ids[0]))
+                await asyncio.sleep(0)
+            await engine.discard_recovered(ids[0])
+            new = fill(one, 2)
+            go_on.set()
+            await second
+            cluster.wal.complete()
+        cluster.crash()
+        async with cluster.engine() as engine:
+            one, _ = await engine.open_streams(ids)
+            assert same(one.recovered, new)
 
 
 async def test_deleting_the_topic_of_a_stopped_stream_lets_the_wal_go(tmp_path: Path) -> None:
