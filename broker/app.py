@@ -106,6 +106,8 @@ class RunningNode:
         self.moves: TopicMoves
         self.compaction_node: CompactionNode
         self.admin: AdminServer | None = None
+        self._cautious = CautiousClock(now_ms, lambda: time.monotonic_ns() // 1_000_000)
+        """For what is dropped by its age: records and committed offsets."""
         self._stopping = False
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -242,6 +244,7 @@ class RunningNode:
             new_id=lambda: str(uuid.uuid4()),
             topics=TopicImages(topics),
             session_timeout_ms=group_configs.session_timeout_ms,
+            expiry_now_ms=self._cautious.now_ms,
         )
         markers = MarkerWriter(topics, groups)
         producer_ids = ProducerIds(catalog)
@@ -313,7 +316,7 @@ class RunningNode:
             self._expire_producers(),
             keep_enforcing(
                 self.node.topics.led_partitions,
-                CautiousClock(now_ms, lambda: time.monotonic_ns() // 1_000_000).now_ms,
+                self._cautious.now_ms,
                 self.settings.topic.retention_check_interval_ms,
             ),
         ):

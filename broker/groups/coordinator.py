@@ -32,9 +32,12 @@ class GroupCoordinator:
         new_id: Callable[[], str],
         topics: Topics = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
+        expiry_now_ms: Callable[[], int] | None = None,
     ) -> None:
+        """`expiry_now_ms` tells by what time offsets are dropped, where that is another clock."""
         self.settings = settings
         self.now_ms = now_ms
+        self._expiry_now_ms = expiry_now_ms or now_ms
         self.new_id = new_id
         """Makes the unique part of member ids."""
         self._topics = topics
@@ -81,7 +84,7 @@ class GroupCoordinator:
         """Drop expired offsets, and groups with nothing left."""
         for shard in self._shards.led():
             for count, group_id in enumerate(shard.group_ids() if shard.loaded else ()):
-                shard.expire(group_id)
+                shard.expire(group_id, self._expiry_now_ms())
                 if count % EXPIRE_GROUPS_PER_TURN == 0:
                     await asyncio.sleep(0)
 

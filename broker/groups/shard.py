@@ -405,13 +405,13 @@ class GroupShard:
         records = [offset_record(group_id, key, None) for key in entry.offsets.known()]
         self.writer.write(records + gone, done)
 
-    def expire(self, group_id: str) -> None:
+    def expire(self, group_id: str, now_ms: int) -> None:
         """Drop the offsets of a group that have outlived their retention, and the group if it is empty then."""
         entry = self._entries.get(group_id)
         if entry is None:
             return
         since = unused_since(entry)
-        expired = entry.offsets.expired(self._now_ms(), self._settings.offsets_retention_ms, since)
+        expired = entry.offsets.expired(now_ms, self._settings.offsets_retention_ms, since)
         if is_unused(entry) and entry.offsets.known() == set(expired):
             self._delete(entry)
         else:

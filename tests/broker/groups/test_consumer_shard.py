@@ -246,13 +246,13 @@ async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: C
     _ = client.log.append([offset_record("g", unread, CommittedOffset(1, 1, "", 1))])
     client = await client.crash()
     client.wall_ms += 30 * 86_400_000
-    client.shard.expire("g")
+    client.shard.expire("g", client.wall_ms)
     await asyncio.sleep(0)
     offsets = client.shard.offsets("g")
     assert offsets is not None
     assert list(offsets.topics) == ["t"]
     await client.beat("m", -1)
-    client.shard.expire("g")
+    client.shard.expire("g", client.wall_ms)
     assert client.shard.group("g") is None
 
 

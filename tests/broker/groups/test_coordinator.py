@@ -154,6 +154,21 @@ async def test_old_offsets_are_dropped_everywhere() -> None:
         task.cancel()
 
 
+async def test_offsets_are_dropped_by_a_clock_of_their_own() -> None:
+    """One that doubts leaps: the wall clock's would drop what all idle groups have committed."""
+    log = MemoryLog([committed(1)])
+    groups = GroupCoordinator(
+        MemoryTopic([log]), GroupSettings(), now_ms=lambda: 10**12, expiry_now_ms=lambda: 1_000, new_id=lambda: "id"
+    )
+    await groups.start()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(groups.run())
+        await settled(groups)
+        await groups.expire()
+        assert [group.group_id for group in groups.groups()] == ["g"]
+        task.cancel()
+
+
 async def test_deleted_topics_are_forgotten() -> None:
     log = MemoryLog([committed(1)])
     async with running(MemoryTopic([log])) as groups:

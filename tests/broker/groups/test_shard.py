@@ -233,7 +233,7 @@ async def test_offsets_of_a_deleted_topic_are_forgotten(client: Client) -> None:
 
 
 async def expire(client: Client) -> None:
-    client.shard.expire("g")
+    client.shard.expire("g", client.wall_ms)
     await asyncio.sleep(0)
 
 

@@ -109,7 +109,7 @@ async def test_a_rewrite_keeps_what_is_undecided(group: Group) -> None:
 
 async def test_a_group_with_undecided_offsets_does_not_expire(group: Group) -> None:
     await group.commit(T0, 5, P)
-    group.shard.expire("g")
+    group.shard.expire("g", 1_000)
     await asyncio.sleep(0)
     group.mark(P, committed=True)
     assert group.offset(T0) == 5
