@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -134,6 +135,12 @@ def run(suite: Suite, python: Path, kind: str) -> tuple[set[str], str]:
     return failed, done.stdout.rstrip().splitlines()[-1]
 
 
+def stop(*_: object) -> None:
+    """Leave, by the ways out of all blocks, so that the broker and the tests end, too. For SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
+
+
 def expected(suite: Suite) -> set[str]:
     """The tests that are known to fail: one a line, with the reasons in comments."""
     lines = (HERE / "expected" / f"{suite.name}.txt").read_text().splitlines()
@@ -165,4 +172,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, stop)
     sys.exit(main(sys.argv[1:]))

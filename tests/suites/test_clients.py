@@ -1,9 +1,17 @@
 """What the suites are made of is there; `make suites` runs them."""
 
+import asyncio
+import signal
+import socket
+import sys
+
 import pytest
 
 from tests.suites.clients import SUITES, Suite
 from tests.suites.run import HERE, expected, home_of, lay_out
+from tests.support.waiting import until
+
+WAIT_S = 60
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
@@ -28,3 +36,35 @@ def test_tests_are_laid_out_apart_from_the_clients_own_code(
         lay_out(suite, home)
     found = {str(path.relative_to(home / "work")) for path in (home / "work").rglob("*") if path.is_file()}
     assert found == {"test/test_it.py", *suite.overlay}
+
+
+async def test_a_run_that_is_stopped_leaves_no_node_behind(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANABRANCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+    suite = SUITES[0]
+    home = home_of(suite)
+    (home / "source" / "test").mkdir(parents=True)
+    (home / "ready").touch()
+    python = home / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    # In place of the suite's Python: tests that say where their broker is, and go on for ever.
+    told = home / "told"
+    python.write_text(f'#!/bin/sh\necho "$KAFKA_URI" >{told}.new && mv {told}.new {told}\nexec sleep 600\n')
+    python.chmod(0o755)
+    run = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.suites.run", suite.name, cwd=HERE.parent.parent
+    )
+    try:
+        await until(lambda: told.exists() or run.returncode is not None, timeout_s=WAIT_S, pause_s=0.02)
+        host, port = told.read_text().strip().removeprefix("kafka://").split(":")
+        socket.create_connection((host, int(port))).close()
+        run.terminate()
+        async with asyncio.timeout(WAIT_S):
+            assert await run.wait() == 128 + signal.SIGTERM
+    finally:
+        if run.returncode is None:
+            run.kill()
+            await run.wait()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
