@@ -332,7 +332,8 @@ class TopicManager:
             now_ms = self._now_ms()
             delete_after_ms = now_ms + self._settings.storage.delete_delay_ms
             async with self.leaving(*found):
-                await self._catalog.delete_topics(gone, now_ms=now_ms, delete_after_ms=delete_after_ms)
+                ids = [topic.topic_id for topic in found]
+                await self._catalog.delete_topics(ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
             return gone
 
     async def settle(self) -> Sequence[str]:

@@ -166,8 +166,11 @@ class Catalog(Protocol):
         """Forget the topic and its streams; objects nobody needs any more become destroyed. NotFound if unknown."""
         ...
 
-    async def delete_topics(self, names: Sequence[str], *, now_ms: int, delete_after_ms: int) -> None:
-        """The same for many, in one transaction. Those that do not exist are as good as deleted."""
+    async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
+        """The same for many, in one transaction. Those that do not exist are as good as deleted.
+
+        By their ids: the command may be repeated when there is a new topic of the name.
+        """
         ...
 
     async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:

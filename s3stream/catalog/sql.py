@@ -65,9 +65,9 @@ class SqlCatalog:
         _check_moment(now_ms, delete_after_ms)
         await self._database.write(lambda c: topics.delete_topic(c, name, delete_after_ms))
 
-    async def delete_topics(self, names: Sequence[str], *, now_ms: int, delete_after_ms: int) -> None:
+    async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
         _check_moment(now_ms, delete_after_ms)
-        await self._database.write(lambda c: topics.delete_topics(c, names, delete_after_ms))
+        await self._database.write(lambda c: topics.delete_topics(c, topic_ids, delete_after_ms))
 
     async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
         return await self._database.write(lambda c: topics.alter_topic(c, name, set_configs, unset))

@@ -164,12 +164,12 @@ def _add_streams(connection: Connection, wanted: Mapping[str, range], leader: in
 
 def delete_topic(connection: Connection, name: str, delete_after_ms: int) -> None:
     """Delete a topic that must exist."""
-    get_topic(connection, name)
-    delete_topics(connection, [name], delete_after_ms)
+    delete_topics(connection, [get_topic(connection, name).topic_id], delete_after_ms)
 
 
-def delete_topics(connection: Connection, names: Sequence[str], delete_after_ms: int) -> None:
+def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_after_ms: int) -> None:
     """Remove the topics, their streams and their ranges, and destroy the objects that held nothing else."""
+    names = [row[0] for row in select_in(connection, select(topics.c.name), topics.c.topic_id, topic_ids)]
     ids = [row[0] for row in select_in(connection, select(partitions.c.stream_id), partitions.c.topic, names)]
     touched = set(_scalars(connection, ids))
     for some_names in chunks(names):

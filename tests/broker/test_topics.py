@@ -46,9 +46,9 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
         await client.produce("t", [batch_of(b"a")])
         really = catalog.delete_topics
 
-        async def answer_lost(names: Sequence[str], *, now_ms: int, delete_after_ms: int) -> None:
+        async def answer_lost(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
             if deleted:
-                await really(names, now_ms=now_ms, delete_after_ms=delete_after_ms)
+                await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
             raise CatalogUnavailable("the connection broke off")
 
         with pytest.MonkeyPatch.context() as patch:

@@ -127,8 +127,7 @@ async def test_thousands_of_topics_go_in_one_command(catalog: Catalog) -> None:
     wanted = [NewTopic(f"t{number}", number.to_bytes(16), 1, {}) for number in range(6_000)]
     created = await catalog.create_topics(wanted, leader=1)
     assert [topic.name for topic in created if isinstance(topic, TopicInfo)] == [topic.name for topic in wanted]
-    names = [topic.name for topic in wanted]
-    await catalog.delete_topics(names[1:], now_ms=NOW, delete_after_ms=LATER)
+    await catalog.delete_topics([topic.topic_id for topic in wanted[1:]], now_ms=NOW, delete_after_ms=LATER)
     assert [topic.name for topic in await catalog.list_topics()] == ["t0"]
     assert len(await catalog.list_streams(after=0, limit=10)) == 1
 
@@ -213,14 +212,22 @@ async def test_topics_are_deleted_in_one_command(catalog: Catalog) -> None:
         [span(scene.streams[0], 0, 5), span(u, 0, 5)], [span(scene.streams[1], 0, 5), span(v, 0, 5)]
     )
     for _ in range(2):  # repeated, it succeeds again
-        await catalog.delete_topics(["t", "none", "u"], now_ms=NOW, delete_after_ms=LATER)
+        await catalog.delete_topics([b"t" * 16, b"n" * 16, b"u" * 16], now_ms=NOW, delete_after_ms=LATER)
         assert [topic.name for topic in await catalog.list_topics()] == ["v"]
         assert (await catalog.get_streams([*scene.streams, u, v])).keys() == {v}
         assert await scene.state(both) == (ObjectState.DESTROYED, LATER)
         assert await scene.state(kept) == (ObjectState.COMMITTED, 0)
     await catalog.delete_topics([], now_ms=NOW, delete_after_ms=LATER)
     with pytest.raises(CatalogError, match="a deadline is a time at or after now"):
-        await catalog.delete_topics(["v"], now_ms=1_700_000_000_000, delete_after_ms=60_000)
+        await catalog.delete_topics([b"v" * 16], now_ms=1_700_000_000_000, delete_after_ms=60_000)
+
+
+async def test_a_deletion_that_is_repeated_leaves_a_new_topic_of_the_name_alone(catalog: Catalog) -> None:
+    """The answer was lost, and another node has made the topic anew before the command is repeated."""
+    for topic_id in (b"1" * 16, b"2" * 16):
+        await catalog.create_topic("t", topic_id, partitions=1, configs={}, leader=1, internal=False)
+        await catalog.delete_topics([b"1" * 16], now_ms=NOW, delete_after_ms=LATER)
+    assert [topic.topic_id for topic in await catalog.list_topics()] == [b"2" * 16]
 
 
 async def test_deleting_a_topic_destroys_only_what_nobody_else_needs(catalog: Catalog) -> None:
