@@ -305,6 +305,11 @@ def _stores_documentation() -> list[str]:
         f"As a flag, `{STORE_FLAG} cold.type=s3 {STORE_FLAG} cold.bucket=archive`; in the environment,",
         f"`{STORE_ENV_PREFIX}COLD_TYPE=s3` (a hyphen of the name is an underscore there).",
         "",
+        "A topic is made in it by `anabranch topic create NAME --config storage.policy=cold`; what a topic writes from",
+        "now on goes there after `kafka-configs.sh --alter --entity-type topics --entity-name NAME --add-config",
+        "storage.policy=cold`. `kafka-topics.sh --create` refuses configs that Apache Kafka does not have.",
+        "`anabranch storage ls --topic NAME` shows where each range of a topic lies.",
+        "",
         "| TOML | default | |",
         "|---|---|---|",
     ]

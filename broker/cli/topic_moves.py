@@ -45,7 +45,8 @@ def detach(name: str, admin: str) -> None:
     """Take the topic NAME out of the cluster; its data stays.
 
     What is in the node's log is uploaded first. The data stays until the topic is attached and deleted; committed
-    offsets of groups stay as they are.
+    offsets of groups stay as they are. A producer that goes on makes a new, empty topic NAME where the setting
+    topic.auto_create is on; `attach --as` brings back the old one beside it.
     """
     answer = call(admin, "POST", "/topics/detach", topic=name)
     click.echo(f"detached topic {_told(answer)}")
