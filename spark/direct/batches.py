@@ -23,6 +23,7 @@ from protocol.batch import (
 from protocol.compression import compression_of, decompress
 from s3stream.errors import CorruptObject
 from s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, BLOCK_MAGIC, IndexEntry, check_block, corrupt
+from spark.direct.plan import INT64_MAX, Wanted
 from spark.direct.records import (
     Bodies,
     Bools,
@@ -35,12 +36,10 @@ from spark.direct.records import (
     repeat_text,
     timestamps,
 )
-from spark.direct.transactions import Aborted
 
 UNFOLDED_BYTES_MAX: Final = 16 << 20
 """Compressed batches are unfolded up to so much (or one batch) at a time."""
 COMPRESSION_MASK: Final = 7
-INT64_MAX: Final = 2**63 - 1
 ROWS_MAX: Final = 131_072
 """Rows of one Arrow batch: what Spark holds of a task at a time."""
 
@@ -53,17 +52,6 @@ _BATCH_HEAD = np.dtype([
 
 assert _BLOCK_BATCH.itemsize == BATCH_HEADER.size, "as s3stream.object.format has it"
 assert _BATCH_HEAD.itemsize == HEADER_BYTES, "as protocol.batch has it"
-
-
-class Wanted(NamedTuple):
-    """Which records of a partition a task reads."""
-
-    topic: str
-    partition: int
-    start_offset: int
-    end_offset: int
-    aborted: Sequence[Aborted] = ()
-    """Empty where uncommitted records are read, too."""
 
 
 class Block(NamedTuple):

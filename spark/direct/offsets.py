@@ -9,14 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from protocol.errors import KafkaError
-from protocol.records import decode_records
 from s3stream.model import RangeLocation, StreamInfo, object_key
-from s3stream.object.reader import decode_block, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
-from spark.direct.batches import Wanted
 from spark.direct.options import EARLIEST, LATEST, Bound, DataLossError, OptionError, ReadOptions
-from spark.direct.plan import Piece
+from spark.direct.plan import Piece, Wanted
 from spark.direct.transactions import Transactions, read_transactions
 
 if TYPE_CHECKING:  # it takes long to import, and tasks do not need it
@@ -145,6 +141,11 @@ async def offset_for_time(storage: Storage, state: PartitionState, timestamp_ms:
 
 
 async def _first_in_range(storage: Storage, location: RangeLocation, start: int, timestamp_ms: int) -> int | None:
+    # Most plans name no time, and each is made in a process of its own that need not import this.
+    from protocol.errors import KafkaError
+    from protocol.records import decode_records
+    from s3stream.object.reader import decode_block, index_tail_bytes, read_index
+
     info = location.object
     store = storage.stores[info.store]
     key = object_key(storage.cluster, info.object_id)

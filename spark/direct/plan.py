@@ -8,13 +8,28 @@ than `TASK_BYTES_MIN`: starting one costs a Python worker about 0.2 s of CPU.
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from spark.direct.transactions import Aborted
 
 TASK_BYTES_MIN: Final = 4 << 20
 TASK_BYTES_MAX: Final = 128 << 20
+INT64_MAX: Final = 2**63 - 1
 SLACK: Final = 1.25
 """An object may be so much more than a task's share before it is cut."""
+
+
+class Wanted(NamedTuple):
+    """Which records of a partition a task reads."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    aborted: Sequence[Aborted] = ()
+    """Empty where uncommitted records are read, too."""
 
 
 class Piece(NamedTuple):
@@ -32,6 +47,14 @@ class Piece(NamedTuple):
     end_offset: int
     size_bytes: int
     """About how many bytes they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one task reads; pickles, and holds no secret."""
+
+    pieces: Sequence[Piece]
+    wanted: Mapping[int, Wanted]
 
 
 def plan_tasks(

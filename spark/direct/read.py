@@ -11,7 +11,6 @@ import itertools
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -21,9 +20,9 @@ from s3stream.io_plan import Span, plan_pieces
 from s3stream.model import object_key
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
-from spark.direct.batches import INT64_MAX, BatchReader, Block, Wanted
+from spark.direct.batches import BatchReader, Block
 from spark.direct.offsets import cut_pieces, find_locations
-from spark.direct.plan import Piece, join_neighbours
+from spark.direct.plan import INT64_MAX, Piece, Task, join_neighbours
 from spark.storage import StorageLocation, opened_catalog, opened_stores
 
 Result = TypeVar("Result")
@@ -41,14 +40,6 @@ RELOCATIONS_MAX: Final = 5
 
 class ObjectGoneError(StorageError):
     """Planned data is not where it was, and could not be found anew. Running the query again plans afresh."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What one task reads; pickles, and holds no secret."""
-
-    pieces: Sequence[Piece]
-    wanted: Mapping[int, Wanted]
 
 
 class _Get(NamedTuple):

@@ -28,7 +28,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark.direct.batches import INT64_MAX
 from spark.direct.offsets import (
     Offsets,
     PartitionState,
@@ -40,8 +39,7 @@ from spark.direct.offsets import (
     resolve,
 )
 from spark.direct.options import COLUMNS, DataLossError, OptionError, ReadOptions
-from spark.direct.plan import TASK_BYTES_MIN, plan_tasks
-from spark.direct.read import Task, read_task
+from spark.direct.plan import INT64_MAX, TASK_BYTES_MIN, Task, plan_tasks
 from spark.direct.worker import keep_archives
 from spark.storage import StorageLocation, opened_catalog, opened_stores
 
@@ -198,6 +196,8 @@ class _Read:
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
+        from spark.direct.read import read_task  # a tenth of a second of CPU that planning, a process of its own, saves
+
         keep_archives()
         if isinstance(partition, TaskPartition):
             yield from read_task(
@@ -249,10 +249,10 @@ def to_json(offsets: Offsets, states: Mapping[TopicPartition, PartitionState]) -
     """
     found: JsonOffsets = {}
     for partition in sorted(offsets):
-        own = found.setdefault(partition.topic, {})
-        own[str(partition.partition)] = offsets[partition]
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    for partition in offsets:
         if partition in states:
-            own[TOPIC_ID] = states[partition].topic_id
+            found[partition.topic][TOPIC_ID] = states[partition].topic_id
     return found
 
 

@@ -11,10 +11,10 @@ import pytest
 from s3stream.errors import CorruptObject
 from s3stream.gc import GarbageCollector
 from s3stream.model import object_key
-from spark.direct.batches import INT64_MAX
 from spark.direct.offsets import Storage, find_partitions, find_pieces
 from spark.direct.options import parse_options
-from spark.direct.read import ObjectGoneError, Task, read_task
+from spark.direct.plan import INT64_MAX, Task
+from spark.direct.read import ObjectGoneError, read_task
 from spark.direct.readers import FORMAT_TYPES
 from spark.storage import StorageLocation
 from tests.compaction.cluster import CLUSTER
