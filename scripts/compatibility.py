@@ -8,13 +8,16 @@ a test compares the page with what this script makes. What is said about an API 
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import fill
 
+from broker.configs import TOPIC_CONFIGS
 from broker.handlers import HANDLERS
 from protocol.registry import APIS, Api
 from tests.differential.known_differences import KNOWN
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
 KAFKA_VERSION = "4.3.1"
+LINE = 120
 NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics plug-in"}
 """APIs that Apache Kafka has messages of but does not name in ApiVersions."""
 _SECURITY = "Comes with authentication and authorisation; until then everybody may do everything."
@@ -83,8 +86,49 @@ What a node serves of the protocol of Apache Kafka {KAFKA_VERSION}, and how its 
 A node names an API in ApiVersions only when it works. Clients choose by that table, so that an API that is missing
 costs what needs it and nothing else.
 """
+SUMMARY = f"""
+## Known differences in short
+
+Everything in which a node is known to differ from Apache Kafka {KAFKA_VERSION}.
+
+Not served, and therefore not advertised:
+
+- authentication and authorisation: SASL, TLS, ACLs, SCRAM users, delegation tokens;
+- quotas;
+- share groups, and the streams protocol of groups (KIP-932, KIP-1071);
+- a quorum of controllers, and adding and removing its voters.
+
+Different by design:
+
+- A cluster has one node and a partition one replica: other replication factors and reassignments are refused, elections
+  are never needed, nobody fetches as a follower, no other replica is preferred for reading.
+- A catalog in a database takes the place of the log of metadata: DescribeQuorum has the node as its only voter, and
+  offsets of 0.
+- Configs of a broker are settings of its start: changing one by request is refused, but for levels of loggers.
+- Topics keep their records until told otherwise (`retention.ms` is -1); a topic chooses its object store by
+  `storage.policy`. Taken, described and without effect: {{no_effect}}.
+- Of the configs of groups, `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms` are served; of features,
+  `group.version` and `transaction.version`.
+- A group of the consumer protocol assigns with the first heartbeat after a change. Apache Kafka puts changes of a
+  second together (KIP-1263, `group.consumer.assignment.interval.ms`, 1000), to compute less in large groups; here a
+  group acts as if that were 0, as in versions before 4.3, so that a member has its partitions sooner, and members that
+  join one after the other may move partitions more often.
+- Metadata creates a topic before it answers, and says at once why one cannot be created. An id is of a topic that
+  exists: one that was only validated has none.
+- `min.insync.replicas` is a plain default, not one that eligible leader replicas (KIP-966) set.
+- Nothing is tiered as in KIP-405: ListOffsets for -4 is the start of the log, for -5 and -6 nothing.
+- A batch is checked by its header, its checksum and the beginning of its first record or compressed frame, not record
+  by record. One whose producer claims that the broker has set its time is refused.
+- Metrics of clients are taken without a plug-in, while the admin port is on, and read at once.
+- Patterns of topics (groups) and of ids (ListTransactions) are RE2's without Unicode classes, and bounded in size.
+- Frames are decoded strictly: negative lengths other than -1, and text that is not UTF-8, are malformed.
+- Errors say what is wrong where Apache Kafka gives its general words or the code alone, or fails inside.
+- Single fields: refusals of Produce have the start of the log; a duplicate batch has a time of append only in a topic
+  with LogAppendTime; the last timestamp of a producer (DescribeProducers) is when its last batch was appended; a Fetch
+  for negative bytes brings one batch, and one at an unknown isolation level reads uncommitted.
+"""
 DIFFERENCES = """
-## Known differences
+## Known differences, answer by answer
 
 The differential test (`tests/differential/`) sends the same requests, valid and invalid, to a node and to Apache Kafka
 and compares the answers field by field, but for ids, times, epochs and addresses. These are all the differences it
@@ -133,12 +177,43 @@ def differences() -> Iterator[str]:
         yield ""
 
 
+def summary() -> str:
+    """The known differences in short."""
+    without = [f"`{name}`" for name, config in sorted(TOPIC_CONFIGS.items()) if "no effect" in config.documentation]
+    return fill_items(SUMMARY.format(no_effect=", ".join(without)))
+
+
+def fill_items(text: str) -> str:
+    """Break the lines of a list anew."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if lines and line.startswith("  ") and lines[-1].startswith("- "):
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line)
+    return "\n".join(
+        fill(line, LINE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        if line.startswith("- ")
+        else line
+        for line in lines
+    )
+
+
 def page() -> str:
     """The whole page."""
     served = len(HANDLERS.keys() - NOT_ADVERTISED.keys())
     total = sum(1 for api in APIS.values() if api.key not in NOT_ADVERTISED)
     lines = [f"\n{served} of the {total} APIs that Apache Kafka advertises are served.\n", *table()]
-    return INTRODUCTION + "\n".join(lines) + "\n" + DIFFERENCES + "\n".join(differences()).rstrip("\n") + "\n"
+    return (
+        INTRODUCTION
+        + "\n".join(lines)
+        + "\n"
+        + summary()
+        + "\n"
+        + DIFFERENCES
+        + "\n".join(differences()).rstrip("\n")
+        + "\n"
+    )
 
 
 if __name__ == "__main__":
