@@ -9,7 +9,7 @@ Locations may be stale: compaction replaces objects under a running engine. An o
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from s3stream.block_cache import BlockKey, CachedBlock
@@ -72,9 +72,17 @@ class ColdReader:
         stats: StorageStats,
         cluster: str,
         spawn: Spawn,
+        appends_wait: Callable[[], bool],
     ) -> None:
+        """`appends_wait` tells whether the log is at work on an append: reads of history leave it room then."""
         self.loader = ObjectLoader(
-            catalog=catalog, stores=stores, settings=settings, stats=stats, cluster=cluster, spawn=spawn
+            catalog=catalog,
+            stores=stores,
+            settings=settings,
+            stats=stats,
+            cluster=cluster,
+            spawn=spawn,
+            appends_wait=appends_wait,
         )
         self._catalog = catalog
         self._stats = stats

@@ -118,7 +118,13 @@ class S3Stream:
             on_room=self._wake_writers,
         )
         self._reader = ColdReader(
-            catalog=catalog, stores=stores, settings=settings, stats=self.stats, cluster=cluster, spawn=self._spawn
+            catalog=catalog,
+            stores=stores,
+            settings=settings,
+            stats=self.stats,
+            cluster=cluster,
+            spawn=self._spawn,
+            appends_wait=lambda: self._journal.appends_wait,
         )
         self._fenced_records: set[int] = set()
         self._writable_waiters: list[asyncio.Future[None]] = []

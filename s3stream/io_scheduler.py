@@ -16,6 +16,9 @@ from s3stream.store.interface import ObjectStore
 
 HAND_OUT_BYTES_PER_TURN = 1024 * 1024
 """What is decoded in one turn of the event loop; its check sums take some 100 us."""
+HAND_OUT_PAUSE_S = 0.001
+"""While appends wait for the log the next such turn comes this much later: turns back to back would keep the log's
+threads from the interpreter. So 1 GB/s is the most that is decoded beside appends."""
 LONG_PIECE_GETS = 4
 """GETs at a time for one block that is longer than a GET may be; they share one slot."""
 
@@ -38,11 +41,16 @@ class IoScheduler:
         settings: StorageSettings,
         stats: StorageStats,
         spawn: Callable[[Coroutine[object, object, None]], None],
+        appends_wait: Callable[[], bool],
     ) -> None:
-        """`spawn` starts a task that outlives whoever asked for the read, or raises StorageError."""
+        """`spawn` starts a task that outlives whoever asked for the read, or raises StorageError.
+
+        `appends_wait` tells whether the log is at work on an append.
+        """
         self._settings = settings
         self._stats = stats
         self._spawn = spawn
+        self._appends_wait = appends_wait
         self._limits = slots_by_priority(settings.reads_in_flight)
         self._running = dict.fromkeys(Priority, 0)
         self._queue: list[_Wanted] = []
@@ -150,11 +158,14 @@ class IoScheduler:
                 wanted.answer.set_result(data[wanted.span.start - piece.start : wanted.span.end - piece.start])
 
     def _turn_over(self) -> "asyncio.Future[None]":
-        """Done when whoever was answered in this turn has run."""
+        """Done when whoever was answered in this turn has run, and appends had their turn."""
         if self._next_turn is None:
             loop = asyncio.get_running_loop()
             self._next_turn = loop.create_future()
-            loop.call_soon(self._begin_turn)
+            if self._appends_wait():
+                loop.call_later(HAND_OUT_PAUSE_S, self._begin_turn)
+            else:
+                loop.call_soon(self._begin_turn)
         return self._next_turn
 
     def _begin_turn(self) -> None:

@@ -59,6 +59,11 @@ class Journal:
         self._on_due = on_due
         self._on_failure = on_failure
 
+    @property
+    def appends_wait(self) -> bool:
+        """Whether the WAL is at work on an append."""
+        return self.durable is not None and not self.durable.done
+
     def start_run(self, stream_id: int, start_offset: int) -> Run:
         """The stream's run in the current block; the first one of a block starts the clock of its age."""
         block = self.cache.current

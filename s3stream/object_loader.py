@@ -74,10 +74,11 @@ class ObjectLoader:
         stats: StorageStats,
         cluster: str,
         spawn: Spawn,
+        appends_wait: Callable[[], bool],
     ) -> None:
         self.cache = BlockCache(settings.block_cache_bytes)
         self.indexes: ByteLru[int, ObjectIndex] = ByteLru(settings.index_cache_bytes)
-        self.io = IoScheduler(settings=settings, stats=stats, spawn=spawn)
+        self.io = IoScheduler(settings=settings, stats=stats, spawn=spawn, appends_wait=appends_wait)
         self._catalog = catalog
         self._stores = stores
         self._settings = settings

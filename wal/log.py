@@ -52,7 +52,8 @@ from wal.stats import WalStats
 from wal.window import SlidingWindow
 
 _LOG = structlog.get_logger(__name__)
-_IDLE_BUFFERS_BYTES_MAX: Final = 64 << 20
+_IDLE_BUFFERS_BYTES_MAX: Final = 16 << 20
+"""Kept for the next blocks, beside what is in flight: four times what the writers hold at the default sizes."""
 _BLOCKS_PER_WRITE: Final = 4
 """Blocks that wait for a writer share one system call, up to 1 MiB at the default size: a call costs as much as copying
 a block, a disk is no faster with more."""

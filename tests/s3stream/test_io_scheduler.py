@@ -9,10 +9,11 @@ import pytest
 
 from s3stream.errors import StoreError
 from s3stream.io_plan import Priority
-from s3stream.io_scheduler import IoScheduler
+from s3stream.io_scheduler import HAND_OUT_PAUSE_S, IoScheduler
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.memory import MemoryStore
+from tests.support.virtual_time import run_virtual
 
 SETTINGS = StorageSettings(
     reads_in_flight=8, read_bytes_max=400, read_split_bytes_min=100, read_gap_bytes_max=0, read_deadline_ms=60_000
@@ -28,7 +29,10 @@ class Bench:
         self.store = MemoryStore("main", hook=self.hold)
         self.gate = asyncio.Event()
         self.started: list[str] = []
-        self.io = IoScheduler(settings=settings, stats=self.stats, spawn=self.spawn)
+        self.appends_wait = False
+        self.io = IoScheduler(
+            settings=settings, stats=self.stats, spawn=self.spawn, appends_wait=lambda: self.appends_wait
+        )
         self._group = group
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
@@ -170,3 +174,21 @@ async def test_a_long_run_is_handed_out_over_several_turns() -> None:
         await asyncio.gather(*answers)
         assert made.stats.gets == 1
         assert max(seen.count(each) for each in set(seen)) <= 2
+
+
+def test_runs_leave_the_loop_to_appends_that_wait_for_the_log() -> None:
+    """A MiB a turn, and the next turn a pause later; without appends at once."""
+
+    async def seconds_for_four_mib(*, appends_wait: bool) -> float:
+        mib = 1024 * 1024
+        async with bench(replace(SETTINGS, read_bytes_max=8 * mib, read_split_bytes_min=8 * mib)) as made:
+            made.appends_wait = appends_wait
+            await made.store.put("long", [bytes(4 * mib)], writer_id="w")
+            made.gate.set()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await asyncio.gather(*(made.ask("long", at * mib, (at + 1) * mib, Priority.CATCH_UP) for at in range(4)))
+            return loop.time() - began
+
+    assert run_virtual(seconds_for_four_mib(appends_wait=True)) == pytest.approx(3 * HAND_OUT_PAUSE_S)
+    assert run_virtual(seconds_for_four_mib(appends_wait=False)) == 0
