@@ -1,6 +1,6 @@
 """Run the integration tests of client libraries against a node, or against Apache Kafka for comparison.
 
-    python -m tests.suites.run [--against node|kafka] [SUITE ...]
+    python -m tests.suites.run [--against node|kafka] [--set NAME=VALUE] [SUITE ...]
 
 Each suite has a folder and a virtual environment in the cache (ANABRANCH_CACHE). What fails is compared with
 `expected/<suite>.txt`: the run fails when another test does, and says so when one does not fail any more. Sources that
@@ -17,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,12 +103,12 @@ def broker(suite: Suite, kind: str) -> Iterator[str]:
                 yield f"127.0.0.1:{kafka.port}"
 
 
-def run(suite: Suite, python: Path, kind: str) -> tuple[set[str], str]:
-    """Run a suite; returns the tests that failed, and pytest's last line."""
+def run(suite: Suite, python: Path, kind: str, told: Mapping[str, str]) -> tuple[set[str], str]:
+    """Run a suite, with `told` in its environment; returns the tests that failed, and pytest's last line."""
     work = home_of(suite) / "work"
     log = home_of(suite) / f"{kind}.log"
     with broker(suite, kind) as bootstrap:
-        told = {name: value.format(bootstrap=bootstrap, home=work) for name, value in suite.environ.items()}
+        environ = {name: value.format(bootstrap=bootstrap, home=work) for name, value in suite.environ.items()}
         left_out = [argument for path in suite.deselected for argument in ("--ignore", path)]
         options = [
             "-q",
@@ -124,7 +124,7 @@ def run(suite: Suite, python: Path, kind: str) -> tuple[set[str], str]:
         done = subprocess.run(
             [python, "-m", "pytest", *options, *left_out, *suite.paths],
             cwd=work,
-            env={**os.environ, **told, "PYTHONPATH": str(work)},
+            env={**os.environ, **environ, **told, "PYTHONPATH": str(work)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -147,10 +147,20 @@ def expected(suite: Suite) -> set[str]:
     return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
 
 
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {text!r}")
+    return name, value
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the suites; 1 when a test fails against a node that is not in the list."""
     parser = argparse.ArgumentParser(prog="python -m tests.suites.run", description=__doc__.split("\n\n")[0])
     parser.add_argument("--against", choices=("node", "kafka"), default="node")
+    parser.add_argument(
+        "--set", action="append", default=[], type=_assignment, metavar="NAME=VALUE", help="for the tests' environment"
+    )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(suite.name for suite in SUITES)}")
     wanted = parser.parse_args(arguments)
     unknown = set(wanted.suites) - {suite.name for suite in SUITES}
@@ -160,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
     for suite in SUITES:
         if wanted.suites and suite.name not in wanted.suites:
             continue
-        failed, summary = run(suite, prepare(suite), wanted.against)
+        failed, summary = run(suite, prepare(suite), wanted.against, dict(wanted.set))
         known = expected(suite)
         sys.stdout.write(f"{suite.name}: {summary}\n")
         for test in sorted(failed):
