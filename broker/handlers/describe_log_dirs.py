@@ -32,7 +32,7 @@ async def handle(node: Node, request: DescribeLogDirsRequest, context: Exchange)
     del context
     partitions = _wanted(node, request)
     try:
-        committed = await node.catalog.stream_sizes([partition.stream.stream_id for partition in partitions])
+        committed = await node.catalog.stream_bytes([partition.stream.stream_id for partition in partitions])
     except StorageError:
         return DescribeLogDirsResponse(
             results=(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir(node)),)

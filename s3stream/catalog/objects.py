@@ -296,13 +296,6 @@ def list_stream_objects(connection: Connection, stream_id: int) -> Sequence[Rang
     return [to_location(row) for row in connection.execute(query.order_by(ranges.c.end_offset))]
 
 
-def stream_sizes(connection: Connection, stream_ids: Collection[int]) -> dict[int, int]:
-    """Bytes of the live ranges of each stream that has any."""
-    query = select(ranges.c.stream_id, func.sum(ranges.c.size_bytes)).group_by(ranges.c.stream_id)
-    rows = select_in(connection, query, ranges.c.stream_id, stream_ids)
-    return {stream_id: int(size) for stream_id, size in rows}
-
-
 def list_compactable_streams(connection: Connection, node_id: int, objects_min: int, limit: int) -> Sequence[int]:
     """The node's streams with the most stream objects."""
     count = func.count()
