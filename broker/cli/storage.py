@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from broker.cli import BadSetting
 from broker.cli.stopped import discard, stopped
@@ -310,10 +311,12 @@ async def verify(opened: Storage, deep: bool) -> None:  # noqa: FBT001 - click p
     print_report(report, console)
     detached = await opened.catalog.list_detached()
     if detached:
-        console.print(f"{len(detached)} detached topics are among it: their data is kept until they are deleted")
+        console.print(
+            f"detached topics among it: {len(detached)}; their data is kept until they are attached and deleted"
+        )
     if not report.ok:
         count = len(report.findings) + report.findings_dropped
-        raise click.ClickException(f"{count} findings: the storage is not sound")
+        raise click.ClickException(f"{count} finding{'s' if count != 1 else ''}: the storage is not sound")
 
 
 def print_report(report: VerifyReport, console: Console) -> None:
@@ -334,9 +337,11 @@ def print_report(report: VerifyReport, console: Console) -> None:
     if report.ok:
         console.print("[green]sound[/green]: nothing missing, nothing damaged, nothing unaccounted for")
         return
-    table = Table("finding", "where", "detail", header_style="bold red")
+    table = Table(header_style="bold red")
+    for name in ("finding", "where", "detail"):
+        table.add_column(name, overflow="fold")  # a key that is cut off finds nothing
     for finding in report.findings[:FINDINGS_SHOWN]:
-        table.add_row(finding.trouble.value, finding.where, finding.detail)
+        table.add_row(*map(Text, (finding.trouble.value, finding.where, finding.detail)))
     console.print(table)
 
 

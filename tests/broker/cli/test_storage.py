@@ -127,7 +127,9 @@ def test_verify_fails_with_the_finding(data_dir: Path) -> None:
     result = run(data_dir, "verify", "--deep")
     assert result.exit_code == 1
     assert "block CRC32C" in result.output
-    assert "Error: 1 findings: the storage is not sound" in result.output
+    assert "Error: 1 finding: the storage is not sound" in result.output
+    narrow = run(data_dir, "verify", "--deep", width=70).output
+    assert "…" not in narrow, "a key must not be cut off"
     file.unlink()
     assert "a committed object is not in its store" in run(data_dir, "verify").output
 
