@@ -84,6 +84,7 @@ def test_a_spark_without_the_tables_format_is_refused(tmp_path: Path, monkeypatc
 
 def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.1.3")
     result = CliRunner().invoke(main, ["ingest", write(tmp_path)])
     assert result.output == "Error: no broker answers: 127.0.0.1:1: Connection refused\n"
 
@@ -91,6 +92,7 @@ def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.interop
 def test_topics_are_looked_for(servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.1.3")
     path = write(tmp_path, servers, topic)
     result = CliRunner().invoke(main, ["ingest", "--check", path])
     assert (result.exit_code, result.output) == (0, f"{path}: ready to run\n")
