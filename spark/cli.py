@@ -27,7 +27,7 @@ from spark.session import build_session
 from spark.storage_commands import compact, verify
 
 POLL_S = 0.2
-LISTENER_TIMEOUT_S = 20
+LISTENER_TIMEOUT_S = 60
 
 
 class PairType(click.ParamType[tuple[str, str]]):

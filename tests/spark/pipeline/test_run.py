@@ -16,6 +16,7 @@ from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import (
     DAY_MS,
     JANUARY_MS,
+    WAIT_S,
     every_offset_once,
     forget_last_commit,
     make_pipeline,
@@ -100,7 +101,7 @@ def test_a_micro_batch_that_is_repeated_is_not_there_twice(
         patched.setattr(run_module.Batches, "_append_dead_letters", fail)
         running = start_pipeline(spark, pipeline)
         with pytest.raises(StreamingQueryException):
-            running.query.awaitTermination(100)
+            running.query.awaitTermination(WAIT_S)
         assert running.batches is not None
         assert str(running.batches.failure) == "the driver dies here"
     run(spark, pipeline)
