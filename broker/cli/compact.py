@@ -21,6 +21,7 @@ import click
 import structlog
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -304,7 +305,7 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         table.add_row(f"[bold]{name}[/bold]", value)
     console.print(table)
     for error in summary["errors"]:
-        console.print(f"[red]left undone[/red]: {error}", highlight=False)
+        console.print(f"[red]left undone[/red]: {escape(error)}", highlight=False)
 
 
 def print_plan(plan: Mapping[str, Any], console: Console) -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
+from rich.console import Console
 
-from broker.cli.compact import compact
+from broker.cli.compact import compact, print_summary
 from s3stream.catalog import open_catalog
 from tests.support.node import NodeProcess
 
@@ -102,3 +104,14 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("admin", ["nowhere", ":1", "h:x"])
 def test_bad_addresses_are_refused(admin: str) -> None:
     assert f"expected HOST:PORT, found '{admin}'" in run("--admin", admin).output
+
+
+def test_what_is_left_undone_is_told_in_its_own_words() -> None:
+    names = (
+        "sso_before", "sso_after", "so_before", "so_after", "bytes_read", "bytes_written", "bytes_copied",
+        "streams_cleaned", "records_removed", "write_amplification", "iterations", "commits", "seconds",
+    )  # fmt: skip
+    error = "add the table [stores.cold]"
+    console = Console(width=160, record=True, file=StringIO())
+    print_summary({**dict.fromkeys(names, 0), "calls": {}, "errors": [error]}, console)
+    assert f"left undone: {error}\n" in console.export_text(), "brackets are no markup there"
