@@ -33,6 +33,8 @@ class Connection:
             self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         except OSError as error:
             raise click.ClickException(f"cannot connect to {self._where}: {error.strerror or error}") from None
+        # A request may go out in several parts: the last must not wait for the node's acknowledgement of the first.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             answer: ApiVersionsResponse = self._exchange(ApiVersionsRequest(), 0)
         except click.ClickException:
