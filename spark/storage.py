@@ -1,9 +1,9 @@
 """Where a cluster's catalog and objects lie, for jobs that read them without a node: from options, or a settings file.
 
 A node's settings file does (`[node] cluster, data_dir`, `[catalog] url`, `[objects] store, path, bucket, endpoint,
-region, path_style`), and so do options of the same names. No secret goes into a task: S3 credentials come from each
-machine's own environment, shared files or instance, and a catalog's password is taken out of the URL that tasks get;
-PostgreSQL's own `PGPASSWORD` or `~/.pgpass` gives it to them.
+region, path_style`, and `[stores.NAME]` for each further store), and so do options of the same names. No secret goes
+into a task: S3 credentials come from each machine's own environment, shared files or instance, and a catalog's password
+is taken out of the URL that tasks get; PostgreSQL's own `PGPASSWORD` or `~/.pgpass` gives it to them.
 """
 
 import random
@@ -31,7 +31,10 @@ OPTIONS: Final = {
     "endpoint": "address of the S3 service",
     "region": "region of the bucket",
     "pathStyle": "whether the bucket stands in the path",
+    "stores.NAME.FIELD": "a field of a further store: type, path, bucket, endpoint, region or path_style",
 }
+STORES: Final = "stores"
+STORE_FIELDS: Final = ("type", "path", "bucket", "endpoint", "region", "path_style")
 
 
 class LocationError(StorageError):
@@ -45,6 +48,7 @@ class StorageLocation:
     cluster: str
     catalog_url: str
     stores: tuple[StoreConfig, ...]
+    """The one of `[objects]` first, whose name is its kind; then those with names of the user's choice."""
 
     def without_password(self) -> "StorageLocation":
         """The same for a task, which may be looked at by others."""
@@ -71,7 +75,8 @@ def find_storage(options: Mapping[str, str]) -> StorageLocation:
             raise LocationError(f"there is no catalog in the data directory {data_dir}")
         url = f"sqlite:///{database}"
     cluster = given.get("cluster") or node.get("cluster") or CLUSTER_DEFAULT
-    return StorageLocation(cluster, url, (_store(given, objects, data_dir),))
+    default = _store(given, objects, data_dir)
+    return StorageLocation(cluster, url, (default, *_named_stores(given, file, default.name)))
 
 
 def _store(given: Mapping[str, str], objects: Mapping[str, Any], data_dir: str | None) -> StoreConfig:
@@ -88,12 +93,48 @@ def _store(given: Mapping[str, str], objects: Mapping[str, Any], data_dir: str |
             bucket=bucket,
             endpoint=given.get("endpoint") or objects.get("endpoint", ""),
             region=given.get("region") or objects.get("region", "us-east-1"),
-            path_style=given.get("pathstyle", str(objects.get("path_style", True))).lower() == "true",
+            path_style=_is_true(given.get("pathstyle", objects.get("path_style", True))),
         )
     path = place or objects.get("path") or (str(Path(data_dir) / "objects") if data_dir else None)
     if path is None:
         raise LocationError("where are the objects? Name a settings file (config), a dataDir, or objects")
     return StoreConfig("local", "local", path=Path(path).expanduser().resolve())
+
+
+def _named_stores(given: Mapping[str, str], file: Mapping[str, Any], default: str) -> list[StoreConfig]:
+    """The tables `[stores.NAME]`, and options over them."""
+    tables: dict[str, dict[str, Any]] = {name: dict(table) for name, table in file.get(STORES, {}).items()}
+    for option, value in given.items():
+        area, _, rest = option.partition(".")
+        if area == STORES:
+            name, _, key = rest.partition(".")
+            tables.setdefault(name, {})[key] = value
+    return [_named_store(name, table, default) for name, table in tables.items()]
+
+
+def _named_store(name: str, table: Mapping[str, Any], default: str) -> StoreConfig:
+    if unknown := [key for key in table if key not in STORE_FIELDS]:
+        raise LocationError(f"{STORES}.{name}.{unknown[0]}: expected one of {', '.join(STORE_FIELDS)}")
+    if not name or name == default:
+        raise LocationError(f"{STORES}.{name}: this is no name for a further store; the first one is {default!r}")
+    kind, path, bucket = table.get("type"), table.get("path"), table.get("bucket", "")
+    if kind == "local" and path:
+        return StoreConfig(name, "local", path=Path(path).expanduser().resolve())
+    if kind == "s3" and bucket:
+        return StoreConfig(
+            name,
+            "s3",
+            bucket=bucket,
+            endpoint=table.get("endpoint", ""),
+            region=table.get("region", "us-east-1"),
+            path_style=_is_true(table.get("path_style", True)),
+        )
+    raise LocationError(f"{STORES}.{name}: expected type local with a path, or s3 with a bucket; found {dict(table)}")
+
+
+def _is_true(value: object) -> bool:
+    """Of an option or a setting."""
+    return str(value).lower() == "true"
 
 
 def _read_settings(path: Path) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from spark.compact import CompactSummary, SparkCompaction
 from spark.jars import SparkVersionError
 from spark.java import JavaNotFoundError, SparkNotFoundError
 from spark.session import build_session
-from spark.storage import LocationError, StorageLocation, find_storage
+from spark.storage import STORES, LocationError, StorageLocation, find_storage
 from spark.verify import Summary
 from spark.verify import verify as verify_storage
 
@@ -37,16 +37,18 @@ LOCATION_OPTIONS = {
     "endpoint": ("--endpoint", "URL", "The S3 service; credentials come from the environment, as for boto."),
     "region": ("--region", "NAME", "Region of the bucket."),
 }
+STORE_HELP = "A field of a store beside that of the objects, as for a node: cold.type=s3, cold.bucket=archive."
 
 
 def on_storage(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that find the storage and start Spark, and run it with both."""
 
-    def run(*, master: str | None, settings: tuple[str, ...], **rest: Any) -> None:
+    def run(*, master: str | None, settings: tuple[str, ...], stores: tuple[str, ...], **rest: Any) -> None:
         given = {name: value for name in LOCATION_OPTIONS if (value := rest.pop(name.lower())) is not None}
+        given |= {f"{STORES}.{name}": value for name, value in split_settings(stores, "--store").items()}
         try:
             location = find_storage(given)
-            with started(f"anabranch {command.__name__}", master, split_settings(settings)) as spark:
+            with started(f"anabranch {command.__name__}", master, split_settings(settings, "--conf")) as spark:
                 command(spark, location, **rest)
         except LocationError as error:
             raise click.UsageError(str(error)) from error
@@ -55,18 +57,20 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
         except PySparkException as error:
             raise click.ClickException(f"the job failed: {str(error).strip().splitlines()[0]}") from error
 
-    made = update_wrapper(run, command)
+    made = click.option("--store", "stores", multiple=True, metavar="NAME.FIELD=VALUE", help=STORE_HELP)(
+        update_wrapper(run, command)
+    )
     for name, (flag, metavar, text) in reversed(LOCATION_OPTIONS.items()):
         made = click.option(flag, name.lower(), metavar=metavar, help=text)(made)
     made = click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="Settings of Spark.")(made)
     return click.option("--master", help="Where Spark runs. Default: all cores of this machine.")(made)
 
 
-def split_settings(settings: tuple[str, ...]) -> Mapping[str, str]:
+def split_settings(settings: tuple[str, ...], flag: str) -> Mapping[str, str]:
     """`name=value` texts as a mapping."""
     pairs = [text.partition("=") for text in settings]
     if bad := next((name for name, sign, _ in pairs if not (name and sign)), None):
-        raise click.BadParameter(f"expected name=value, found {bad!r}", param_hint="--conf")
+        raise click.BadParameter(f"expected name=value, found {bad!r}", param_hint=flag)
     return {name: value for name, _, value in pairs}
 
 

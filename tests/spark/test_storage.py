@@ -40,6 +40,21 @@ def test_a_settings_file_and_options_over_it(data_dir: Path, tmp_path: Path) -> 
     assert over.stores == (StoreConfig("s3", "s3", bucket="other", endpoint="http://s3", region="r", path_style=False),)
 
 
+def test_further_stores_of_a_settings_file_and_of_options(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'[node]\ndata_dir = "{data_dir}"\n[stores.cold]\ntype = "s3"\nbucket = "b"\npath_style = false\n'
+        f'[stores.near]\ntype = "local"\npath = "{tmp_path}"\n'
+    )
+    _, *others = find_storage({"config": str(file), "stores.cold.bucket": "other", "stores.x.type": "s3",
+                               "stores.x.bucket": "c", "stores.x.endpoint": "http://s3"}).stores  # fmt: skip
+    assert others == [
+        StoreConfig("cold", "s3", bucket="other", path_style=False),
+        StoreConfig("near", "local", path=tmp_path),
+        StoreConfig("x", "s3", bucket="c", endpoint="http://s3"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -47,11 +62,15 @@ def test_a_settings_file_and_options_over_it(data_dir: Path, tmp_path: Path) -> 
         ({"catalog": "sqlite:///x"}, "where are the objects"),
         ({"dataDir": "/nowhere"}, "no catalog in the data directory /nowhere"),
         ({"config": "/nowhere.toml"}, "No such file"),
+        ({"stores.cold.type": "s3"}, "stores.cold: expected type local with a path, or s3 with a bucket"),
+        ({"stores.cold.bukket": "b"}, "stores.cold.bukket: expected one of type"),
+        ({"stores.local.type": "local"}, "no name for a further store"),
     ],
 )
-def test_what_is_missing_is_named(options: dict[str, str], text: str) -> None:
+def test_what_is_missing_is_named(data_dir: Path, options: dict[str, str], text: str) -> None:
+    named = {"dataDir": str(data_dir)} if text.startswith(("stores", "no name")) else {}
     with pytest.raises(LocationError, match=text):
-        find_storage(options)
+        find_storage({**named, **options})
 
 
 def test_a_settings_file_that_is_none(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class NodeProcess:
     def spawn(self) -> None:
         """Start without waiting."""
         assert self._process is None, "running"
-        flags = {setting.outside_name: setting.flag for setting in all_settings()}
+        flags = {setting.outside_name: setting.flag for setting in all_settings()} | {"config": "--config"}
         command = [sys.executable, "-m", "broker", "serve", "--log-format", "json"]
         for name, value in self._values.items():
             command += [flags[name], str(value)]
