@@ -5,7 +5,7 @@ scan reads all columns of a topic into nothing (`format("noop")`); CPU is user a
 workers together) and of the broker. The Kafka source is the tuned one, `kafka.max.poll.records=10000`. Ratios are of
 medians of one run, scans of the sources taken in turn.
 
-    python -m benchmarks.spark [--quick] [--json FILE] [--only PART] [--record-bytes N --mib N]
+    python -m benchmarks.spark [--quick] [--json FILE] [--only PART] [--record-bytes N] [--mib N]
 """
 
 import argparse
@@ -343,7 +343,7 @@ def main() -> None:
     made = parser("Spark over topics, beside Apache Kafka.")
     made.add_argument("--only", choices=[name for name, _ in parts()], action="append", help="only this part")
     made.add_argument("--record-bytes", choices=list(FULL.topic_bytes), type=int, help="scan records of this size only")
-    made.add_argument("--mib", type=int, help="size of the topics that are scanned")
+    made.add_argument("--mib", type=int, help="size of each topic that is scanned and of what is compacted")
     options = made.parse_args()
     home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     try:
@@ -369,6 +369,7 @@ def measure(options: argparse.Namespace, home: Path) -> None:
     sizes = {options.record_bytes: plan.topic_bytes[options.record_bytes]} if options.record_bytes else plan.topic_bytes
     if options.mib:
         sizes = dict.fromkeys(sizes, options.mib * MIB)
+        plan = replace(plan, compact_bytes=options.mib * MIB)
     plan = replace(plan, topic_bytes=sizes)
     ours = Anabranch(home / "anabranch", ["--storage-upload-age-ms=500", "--compaction-enabled=false"])
     peer = ApacheKafka(home / "kafka")
