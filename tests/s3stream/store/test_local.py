@@ -223,3 +223,21 @@ async def test_creating_and_deleting_neighbours_do_not_collide(root: Path) -> No
             group.create_task(churn(name))
     assert not (root / "same").exists()
     await store.close()
+
+
+async def test_a_long_read_is_many_short_calls(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long one would keep the log's threads off its processor."""
+    store = await opened(root)
+    content = os.urandom(2 * MIB)
+    await store.put("a/1", [content], writer_id="w")
+    calls: list[int] = []
+    preadv = os.preadv
+
+    def noted(fd: int, buffers: list[memoryview], offset: int) -> int:
+        calls.append(preadv(fd, buffers, offset))
+        return calls[-1]
+
+    monkeypatch.setattr(os, "preadv", noted)
+    assert bytes(await store.get("a/1", 1, 2 * MIB - 1)) == content[1:-1]
+    assert max(calls) <= MIB // 2
+    await store.close()
