@@ -278,7 +278,7 @@ class RunningNode:
                 ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
                 for key, handler in HANDLERS.items()
                 # What clients push is read on the admin port: without it nobody could.
-                if settings.admin.enabled or key not in TELEMETRY_APIS
+                if (settings.telemetry.enabled and settings.admin.enabled) or key not in TELEMETRY_APIS
             ],
             advertised=advertised,
         )

@@ -420,8 +420,13 @@ class CompactionSettings(Area):
 
 
 class TelemetrySettings(Area):
-    """Metrics that clients push (KIP-714). They show beside the node's own, so they are taken while `admin` is on."""
+    """Metrics that clients push (KIP-714). They show beside the node's own, so `admin` must be on, too."""
 
+    enabled: bool = Field(
+        default=False,
+        description="Ask clients for their metrics. Off as in Apache Kafka without a metrics plug-in: clients of "
+        "librdkafka write a line about it at each start.",
+    )
     push_bytes_max: Bytes = Field(
         default=MIB,
         ge=1,

@@ -58,7 +58,7 @@ NOTES: Mapping[int, str] = {
     57: "`group.version` and `transaction.version`.",
     64: "A node that lives or leads partitions is not forgotten.",
     66: "Patterns are RE2's without Unicode classes.",
-    71: "While the admin port is on: what clients push is read there.",
+    71: "With `telemetry.enabled`, while the admin port is on: what clients push is read there.",
     72: "Gauges and sums, shown on the admin port's metrics page.",
     76: _SHARE,
     77: _SHARE,
@@ -119,7 +119,7 @@ Different by design:
 - Nothing is tiered as in KIP-405: ListOffsets for -4 is the start of the log, for -5 and -6 nothing.
 - A batch is checked by its header, its checksum and the beginning of its first record or compressed frame, not record
   by record. One whose producer claims that the broker has set its time is refused.
-- Metrics of clients are taken without a plug-in, while the admin port is on, and read at once.
+- Metrics of clients are taken without a plug-in when `telemetry.enabled` says so, and read at once.
 - Patterns of topics (groups) and of ids (ListTransactions) are RE2's without Unicode classes, and bounded in size.
 - Frames are decoded strictly: negative lengths other than -1, and text that is not UTF-8, are malformed.
 - Errors say what is wrong where Apache Kafka gives its general words or the code alone, or fails inside.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import RunningNode
+from broker.app import TELEMETRY_APIS, RunningNode
 from broker.handlers import HANDLERS
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
@@ -97,11 +97,14 @@ async def test_a_malformed_software_name_is_refused(client: RawClient) -> None:
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_the_table_is_what_is_served(client: RawClient) -> None:
-    response = await client.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
+@pytest.mark.parametrize("telemetry", [True, False])
+async def test_the_table_is_what_is_served(tmp_path: Path, telemetry: bool) -> None:
+    """Metrics of clients are asked for only where somebody wants them."""
+    async with running_node(tmp_path, telemetry_enabled=telemetry) as node, raw_client(node.bootstrap) as client:
+        response = await client.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
     table = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
     assert table[PRODUCE] == (0, 13), "0 to 2 are named for librdkafka"
-    assert set(table) == set(HANDLERS)
+    assert set(table) == set(HANDLERS) - (set() if telemetry else TELEMETRY_APIS)
 
 
 async def test_a_frame_in_single_bytes_and_many_frames_at_once(client: RawClient) -> None:

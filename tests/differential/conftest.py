@@ -19,7 +19,11 @@ KAFKA_SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "log.initial.task.delay.ms": "3600000",  # else it drops what scripts have dated back
 }
-OUR_SETTINGS: dict[str, object] = {"group_offsets_partitions": 1, "wal_capacity_bytes": 64 << 20}
+OUR_SETTINGS: dict[str, object] = {
+    "group_offsets_partitions": 1,
+    "wal_capacity_bytes": 64 << 20,
+    "telemetry_enabled": True,
+}
 
 
 TELEMETRY_PLUGIN = Path(__file__).with_name("TelemetryPlugin.java")

@@ -22,7 +22,7 @@ SAMPLE = re.compile(r"^anabranch_(client_\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("telemetry")) as running:
+    with NodeProcess(tmp_path_factory.mktemp("telemetry"), telemetry_enabled=True) as running:
         subscribe = ["--alter", "--name", "all", "--metrics", "*", "--interval", INTERVAL_MS]
         run(running.bootstrap, CLIENT_METRICS, *subscribe, "--match", "client_id=(java|rdkafka)-.*")
         yield running
