@@ -34,9 +34,8 @@ class Scene:
         self.configs = configs
         self.now_ms = 1_000_000
         self.ids = iter(range(100, 200))
-        self.metrics = ClientMetrics(
-            configs, TelemetrySettings(**settings), lambda: self.now_ms, lambda: next(self.ids).to_bytes(16, "big")
-        )
+        limits = TelemetrySettings().model_copy(update=settings)
+        self.metrics = ClientMetrics(configs, limits, lambda: self.now_ms, lambda: next(self.ids).to_bytes(16, "big"))
 
     async def subscribe(self, name: str, **values: str) -> None:
         given = {key.replace("_", "."): value for key, value in values.items()}
