@@ -210,7 +210,7 @@ class RunningNode:
             cluster=settings.node.cluster,
             node_id=node.node_id,
             node_epoch=node.node_epoch,
-            now_ms=now_ms,
+            now_ms=self._cautious.now_ms,
             new_writer_id=lambda: uuid.uuid4().hex,
             cleaning=Cleaning(
                 KafkaBatches(),
@@ -304,7 +304,7 @@ class RunningNode:
             catalog=node.catalog,
             stores=self.stores,
             cluster=self.settings.node.cluster,
-            now_ms=now_ms,
+            now_ms=self._cautious.now_ms,
             settings=GcSettings(period_ms=self.settings.storage.gc_period_ms),
         )
         for work in (

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.table import Table
 
 from compaction.settings import CompactionSettings
@@ -112,7 +113,9 @@ def print_verified(summary: Summary, console: Console) -> None:
         table.add_row(f"[bold]{name}[/bold]", value)
     console.print(table)
     for finding in summary.shown[:FINDINGS_SHOWN]:
-        console.print(f"[red]{finding.trouble.value}[/red]: {finding.where}: {finding.detail}", highlight=False)
+        console.print(
+            f"[red]{finding.trouble.value}[/red]: {escape(finding.where)}: {escape(finding.detail)}", highlight=False
+        )
     if summary.findings > FINDINGS_SHOWN:
         console.print(f"(the first {FINDINGS_SHOWN} of {summary.findings:,}; --report writes all)")
 
@@ -155,6 +158,6 @@ def print_compacted(summary: CompactSummary, console: Console) -> None:
         table.add_row(f"[bold]{name}[/bold]", value)
     console.print(table)
     for text in summary.refused:
-        console.print(f"[red]left undone[/red]: {text}", highlight=False)
+        console.print(f"[red]left undone[/red]: {escape(text)}", highlight=False)
     if summary.left_alone:
         console.print(f"[red]unreadable objects[/red]: {', '.join(map(str, summary.left_alone))}", highlight=False)

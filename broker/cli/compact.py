@@ -328,6 +328,8 @@ def print_plan(plan: Mapping[str, Any], console: Console) -> None:
         console.print(table)
     print_streams("Stream objects to join", plan["stream_objects"], console)
     print_streams("Streams to clean by key", plan["cleanings"], console)
+    if plan["stream_sets"]:
+        console.print("What comes of the stream set objects is joined and cleaned by key in the same run.")
 
 
 def print_streams(title: str, rows: Sequence[Mapping[str, Any]], console: Console) -> None:
