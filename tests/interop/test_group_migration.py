@@ -79,7 +79,8 @@ def read(node: NodeProcess, group: str, batch: int, *clients: Consumer) -> None:
     assert sorted(value or b"" for value in found) == sorted(wanted)
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+# librdkafka's sticky assignor at times puts its own data into assignments; such groups are refused, as by Apache Kafka.
+@pytest.mark.parametrize("strategy", ["range", "roundrobin"])
 def test_a_rolling_upgrade_and_a_rolling_downgrade(node: NodeProcess, strategy: str) -> None:
     group = f"rolling-{strategy}"
     create_topic(node.bootstrap, group, PARTITIONS)
