@@ -3,6 +3,9 @@
 `plan_split` decides which objects a block becomes. The shell repeats what may succeed later for ever, with growing
 pauses: while the store or the catalog is away the data stays in the WAL and in the log cache, both bounded. What can't
 heal (a fence, a range that does not begin at its stream's end) is raised, never retried.
+
+Nothing is left behind: objects are written within half the time after which the collector reaps them, and what still
+arrives in the store after they were (a machine that slept in the middle of a PUT) is deleted here.
 """
 
 import asyncio
@@ -15,7 +18,7 @@ import structlog
 from s3stream.catalog.interface import Catalog, UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
 from s3stream.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
-from s3stream.model import NewObject, ObjectKind, object_key
+from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
 from s3stream.object.hedge import PartHedge
 from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
 from s3stream.settings import StorageSettings
@@ -77,6 +80,17 @@ class _PreparedTooLong(StorageError):
     """Objects prepared so long ago that they may be reaped before the commit: prepare others."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One attempt at writing the objects of a block."""
+
+    writer_id: str
+    give_up_ms: int
+    """When to begin again with other objects, long before these may be reaped."""
+    prepared: dict[int, str]
+    """Store by object id."""
+
+
 class StreamOwner(NamedTuple):
     """Under which epoch a stream's data is committed, and where it goes."""
 
@@ -135,8 +149,10 @@ class Uploader:
             await block.durable
         backoff = Backoff(self._settings)
         while True:
+            give_up_ms = self._now_ms() + self._settings.prepare_ttl_ms // 2
+            attempt = _Attempt(self._identity.new_writer_id(), give_up_ms, {})
             try:
-                objects = await self._write_objects(block)
+                objects = await self._write_objects(block, attempt)
                 if previous is not None:
                     await asyncio.shield(previous)
                 await self._commit(block, objects)
@@ -144,27 +160,28 @@ class Uploader:
                 # The objects were reaped, or their time is up: begin again with new ones.
                 self._stats.upload_retries += 1
                 log.warning("upload begins again", reason=str(error))
+                await self._remove_reaped(attempt)
                 await backoff.pause()
             else:
                 return
 
-    async def _write_objects(self, block: Block) -> list[NewObject]:
+    async def _write_objects(self, block: Block, attempt: _Attempt) -> list[NewObject]:
         runs = [RunSize(key, run.size_bytes, self._owner_of(key).store) for key, run in block.runs.items()]
         plans = plan_split(runs, self._settings.split_bytes)
-        give_up_ms = self._now_ms() + self._settings.prepare_ttl_ms // 2
-        writer_id = self._identity.new_writer_id()
         object_ids: dict[str, list[int]] = {}
         for store in {plan.store for plan in plans}:
             count = sum(plan.store == store for plan in plans)
-            object_ids[store] = list(await self._prepare(count, store, writer_id))
+            object_ids[store] = list(await self._prepare(count, store, attempt.writer_id))
+            attempt.prepared.update(dict.fromkeys(object_ids[store], store))
+        left_s = (attempt.give_up_ms - self._now_ms()) / 1000
         try:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.timeout(left_s), asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(
-                        self._write_object(block, plan, object_ids[plan.store].pop(0), writer_id, give_up_ms)
-                    )
+                    group.create_task(self._write_object(block, plan, object_ids[plan.store].pop(0), attempt))
                     for plan in plans
                 ]
+        except TimeoutError:
+            raise _PreparedTooLong(f"objects {sorted(attempt.prepared)} could not be written in time") from None
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [item for task in tasks if (item := task.result()) is not None]
@@ -187,7 +204,7 @@ class Uploader:
                 await self._pause(backoff, "prepare", error)
 
     async def _write_object(
-        self, block: Block, plan: ObjectPlan, object_id: int, writer_id: str, give_up_ms: int
+        self, block: Block, plan: ObjectPlan, object_id: int, attempt: _Attempt
     ) -> NewObject | None:
         """Write one object, again and again until it is there; None when all its streams are gone meanwhile."""
         # Each attempt writes the same bytes, whatever happens to the streams: the store takes a repeated PUT of one
@@ -198,7 +215,7 @@ class Uploader:
         backoff = Backoff(self._settings)
         while True:
             try:
-                async with self._writes, self._writer(plan, runs, object_id, writer_id) as writer:
+                async with self._writes, self._writer(plan, runs, object_id, attempt.writer_id) as writer:
                     written = 0
                     for run in runs:
                         for batch in run.batches:
@@ -211,7 +228,7 @@ class Uploader:
             except (ObjectExists, NotFound):
                 raise
             except (StoreError, CatalogUnavailable) as error:
-                if self._now_ms() >= give_up_ms:
+                if self._now_ms() >= attempt.give_up_ms:
                     raise _PreparedTooLong(f"object {object_id} could not be written in time: {error}") from error
                 await self._pause(backoff, f"object {object_id}", error)
 
@@ -269,6 +286,24 @@ class Uploader:
             else:
                 self._count(objects)
                 return
+
+    async def _remove_reaped(self, attempt: _Attempt) -> None:
+        """Delete what arrived in the store after the collector had looked there: nobody else will come for it.
+
+        Objects still prepared are left to the collector, committed ones (the answer was lost) to whoever reads them.
+        """
+        try:
+            known = await self._catalog.get_objects(list(attempt.prepared))
+            for object_id, store_name in attempt.prepared.items():
+                info = known.get(object_id)
+                if info is None or (info.state is ObjectState.DESTROYED and not info.committed_ms):
+                    store, key = self._stores[store_name], object_key(self._identity.cluster, object_id)
+                    if await store.writer_id(key) == attempt.writer_id:
+                        failures = await store.delete([key])
+                        if failures:
+                            raise failures[key]
+        except (StoreError, CatalogUnavailable) as error:
+            log.warning("objects of a late upload may be left", objects=sorted(attempt.prepared), reason=str(error))
 
     async def _drop_fenced(self, block: Block, epochs: Mapping[int, int], error: StreamFenced) -> None:
         """Let go of the streams that others have taken over; the rest of the block is committed without them."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Self
 
-from s3stream.errors import StorageError
+from s3stream.errors import StorageError, StoreError
 from s3stream.model import NewObject, ObjectKind, StreamBatch
 from s3stream.object.format import (
     BATCH_HEADER,
@@ -29,6 +29,8 @@ from wal.interface import Buffer
 BLOCK_BYTES = 512 * 1024
 PART_BYTES = 8 * 1024 * 1024
 PARTS_IN_FLIGHT = 4
+ABORT_TIMEOUT_S = 5
+"""How long a failed or cancelled writer tries to abort its upload: a node must stop while its store is away."""
 COPY_BYTES_PER_TURN = 1024 * 1024
 
 
@@ -100,8 +102,14 @@ class ObjectWriter:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.abort()
+    async def __aexit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
+        try:
+            async with asyncio.timeout(None if error is None else ABORT_TIMEOUT_S):
+                await self.abort()
+        except (StoreError, TimeoutError):
+            # What ended the block counts, above all a cancellation. The catalog's note of the upload outlives it.
+            if error is None:
+                raise
 
     @property
     def size_bytes(self) -> int:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3stream.errors import CatalogUnavailable, StorageError, StorageStopped, StoreError, StreamFenced
-from s3stream.model import ObjectKind, StreamBatch
+from s3stream.model import ObjectKind, ObjectState, StreamBatch, object_key
 from s3stream.settings import MIB, StorageSettings
 from s3stream.store.memory import let_through
 from s3stream.upload import RunSize, plan_split
 from tests.support.steps import Steps, step_catalog, step_store
-from tests.support.storage import NODE_ID, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.storage import CLUSTER, NODE_ID, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
 
 
 @given(
@@ -263,6 +263,57 @@ async def test_objects_condemned_before_the_commit_are_written_anew(tmp_path: Pa
             await flush
             assert engine.error is None
             assert same(await read_all(stream), sent)
+
+
+async def expect_only_committed_objects(cluster: Cluster) -> None:
+    infos = await cluster.catalog.list_objects(after=-1, limit=100)
+    committed = {object_key(CLUSTER, info.object_id) for info in infos if info.state is ObjectState.COMMITTED}
+    assert set(cluster.store.objects) == committed
+
+
+async def test_a_write_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path, replace(SMALL, prepare_ttl_ms=100)) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            keys: list[str] = []
+
+            async def first_hangs(call: str, key: str) -> None:
+                keys.append(key)
+                if key == keys[0]:
+                    await asyncio.Event().wait()
+
+            cluster.store.hook = first_hangs
+            sent = fill(stream, 3)
+            await engine.flush()
+            assert len(set(keys)) == 2
+            assert same(await read_all(stream), sent)
+            await expect_only_committed_objects(cluster)
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+async def test_an_object_that_arrives_after_it_was_reaped_is_removed(tmp_path: Path, *, forgotten: bool) -> None:
+    """As on a machine that slept in the middle of a PUT, while the collector of another one worked on."""
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            reaped: list[int] = []
+
+            async def reap_first(call: str, _key: str) -> None:
+                if call == "put" and not reaped:
+                    (info,) = await cluster.catalog.list_objects(after=-1, limit=10)
+                    reaped.append(info.object_id)
+                    await cluster.catalog.condemn_objects(reaped, now_ms=2**62)
+                    if forgotten:
+                        await cluster.catalog.forget_objects(reaped)
+
+            cluster.store.hook = reap_first
+            sent = fill(stream, 3)
+            await engine.flush()
+            assert len(reaped) == 1
+            assert same(await read_all(stream), sent)
+            await expect_only_committed_objects(cluster)
 
 
 async def take_over(cluster: Cluster, stream_id: int) -> None:

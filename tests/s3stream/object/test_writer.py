@@ -260,3 +260,27 @@ async def test_small_neighbours_are_joined() -> None:
         data = await store.get("b", entry.position, entry.end_position)
         found += [each._replace(payload=bytes(each.payload)) for each in decode_block(data, entry, where="b")]
     assert found == [*batches, batch(4, 0, 10)]
+
+
+async def test_a_cancelled_writer_stops_although_its_store_is_away() -> None:
+    """Or a node that must stop in an outage would not."""
+    sending = asyncio.Event()
+
+    async def away(call: str, _key: str) -> None:
+        if call == "part":
+            sending.set()
+            await asyncio.Event().wait()
+        if call == "abort":
+            raise StoreError("the store is away")
+
+    async def write() -> None:
+        async with writer_for(MemoryStore("m", hook=away)) as writer:
+            for at in range(11):
+                await writer.write(batch(1, 10 * at, MIB))
+            await writer.close()
+
+    task = asyncio.create_task(write())
+    await sending.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
