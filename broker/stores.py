@@ -48,9 +48,9 @@ def store_names(settings: Settings) -> list[str]:
     return [settings.objects.store, *settings.stores]
 
 
-def make_stores(settings: Settings, rng: random.Random) -> Mapping[str, ObjectStore]:
+def make_stores(settings: Settings, rng: random.Random, *, read_only: bool = False) -> Mapping[str, ObjectStore]:
     """All stores by name, the default one first, not opened yet."""
-    return stores_of(store_configs(settings), rng)
+    return stores_of(store_configs(settings), rng, read_only=read_only)
 
 
 def check_stores_known(committed: Mapping[str, int], configured: Collection[str]) -> None:

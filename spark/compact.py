@@ -112,10 +112,10 @@ def run_task(location: StorageLocation, settings: CompactionSettings, task: _Sha
 async def _run_task(
     location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask, attempt: int
 ) -> _Done:
-    async with opened_stores(location) as stores:
+    async with opened_stores(location, read_only=False) as stores:
 
         async def note(object_id: int, upload_id: str) -> None:
-            async with opened_catalog(location) as catalog:
+            async with opened_catalog(location, read_only=False) as catalog:
                 await catalog.note_multipart(object_id, upload_id)
 
         workshop = Workshop(stores[task.store], location.cluster, settings, on_multipart=note)
@@ -154,8 +154,8 @@ class SparkCompaction:
     async def run(self, *, node_ids: Sequence[int] = (), full: bool = True) -> CompactSummary:
         """Both levels, node by node. Raises CatalogError and StoreError for what cannot be reached."""
         async with AsyncExitStack() as stack:
-            catalog = await stack.enter_async_context(opened_catalog(self._location))
-            stores = await stack.enter_async_context(opened_stores(self._location))
+            catalog = await stack.enter_async_context(opened_catalog(self._location, read_only=False))
+            stores = await stack.enter_async_context(opened_stores(self._location, read_only=False))
             for info in await catalog.list_nodes():
                 if not node_ids or info.node_id in node_ids:
                     node = self._node(catalog, stores, info)

@@ -147,13 +147,19 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
 
 
 @asynccontextmanager
-async def opened_stores(location: StorageLocation) -> AsyncIterator[Mapping[str, ObjectStore]]:
+async def opened_stores(
+    location: StorageLocation, *, read_only: bool = True
+) -> AsyncIterator[Mapping[str, ObjectStore]]:
     """The object stores, opened. Raises StoreError; a local directory that is not there is not made."""
     async with AsyncExitStack() as stack:
         for config in location.stores:
             if config.path is not None and not config.path.is_dir():
                 raise LocationError(f"the directory of the objects, {config.path}, is not on this machine")
-        stores = make_stores(location.stores, random.Random())  # noqa: S311 - spreads retries, hides nothing
+        stores = make_stores(
+            location.stores,
+            random.Random(),  # noqa: S311 - spreads retries, hides nothing
+            read_only=read_only,
+        )
         for store in stores.values():
             stack.push_async_callback(store.close)
             await store.open()
@@ -161,11 +167,11 @@ async def opened_stores(location: StorageLocation) -> AsyncIterator[Mapping[str,
 
 
 @asynccontextmanager
-async def opened_catalog(location: StorageLocation) -> "AsyncIterator[Catalog]":
-    """The catalog, opened. Raises CatalogError."""
+async def opened_catalog(location: StorageLocation, *, read_only: bool = True) -> "AsyncIterator[Catalog]":
+    """The catalog, opened, to be looked at unless the caller says otherwise. Raises CatalogError."""
     from s3stream.catalog import open_catalog  # a quarter of a second that tasks, which rarely need it, can save
 
-    catalog = open_catalog(location.catalog_url)
+    catalog = open_catalog(location.catalog_url, read_only=read_only)
     try:
         await catalog.open(cluster=location.cluster)
         yield catalog

@@ -205,11 +205,11 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
 
     async with AsyncExitStack() as stack:
         stack.callback(DataDirLock(settings.node.data_dir).release)
-        catalog = open_catalog(settings.catalog_url)
+        catalog = open_catalog(settings.catalog_url, read_only=plan_only)
         stack.push_async_callback(catalog.close)
         await catalog.open(cluster=settings.node.cluster)
         rng = random.Random()  # noqa: S311 - spreads retries and tells writers apart, hides nothing
-        stores = make_stores(settings, rng)
+        stores = make_stores(settings, rng, read_only=plan_only)
         for store in stores.values():
             stack.push_async_callback(store.close)
             await store.open()

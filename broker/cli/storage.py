@@ -60,17 +60,17 @@ class Storage:
 
 @asynccontextmanager
 async def open_storage(settings: Settings) -> AsyncIterator[Storage]:
-    """Open what the settings name; nothing is created where nothing is."""
+    """Open what the settings name, to look at it only: nothing is made, migrated or written."""
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
             f"no catalog in the data directory {settings.node.data_dir}: name the node's with --data-dir or --config"
         )
     cluster = settings.node.cluster
     async with AsyncExitStack() as stack:
-        catalog = open_catalog(settings.catalog_url)
+        catalog = open_catalog(settings.catalog_url, read_only=True)
         stack.push_async_callback(catalog.close)
         await catalog.open(cluster=cluster)
-        stores = make_stores(settings, random.Random())  # noqa: S311 - spreads retries, hides nothing
+        stores = make_stores(settings, random.Random(), read_only=True)  # noqa: S311 - spreads retries, hides nothing
         for store in stores.values():
             stack.push_async_callback(store.close)
             await store.open()

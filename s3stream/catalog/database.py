@@ -6,19 +6,24 @@ statements on both engines and without retries for serialization. Writes are rar
 at once), so this costs nothing that is missed. Reads run beside the writer on connections of their own and see one
 snapshot.
 
+Whoever only looks (`read_only`) leaves no trace: no migration, no file made or changed, and SQLite's database may lie
+where nothing can be written.
+
 Commands are idempotent, so one that lost its connection is run again.
 """
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.pool import NullPool, PoolProxiedConnection
 
 from s3stream.catalog.schema import MIGRATIONS, WORDS
 from s3stream.errors import CatalogError, CatalogUnavailable
@@ -48,7 +53,7 @@ POSTGRES_OPTIONS: Final = (
 class Database:
     """Two engines on one database, one for writing transactions and one for reading, each with its own threads."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
         try:
             parsed = make_url(url)
         except ArgumentError:
@@ -59,6 +64,7 @@ class Database:
             raise CatalogError(
                 f"catalog {self._where}: expected sqlite:///PATH or postgresql://USER@HOST/DB, found {self._dialect}"
             )
+        self._read_only = read_only
         readers = 1
         arguments: dict[str, Any] = {}
         if self._dialect == "postgresql":
@@ -67,7 +73,11 @@ class Database:
             readers = POSTGRES_READERS
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
-            self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
+            if read_only and self._dialect == "sqlite":
+                path = Path(parsed.database or "").absolute()
+                self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: _only_look(path))
+            else:
+                self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
         except ModuleNotFoundError as error:
             raise CatalogError(
                 f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
@@ -78,7 +88,7 @@ class Database:
 
     def _prepare_engines(self) -> None:
         if self._dialect == "sqlite":
-            for engine in (self._writer, self._reader):
+            for engine in (self._writer,) if self._read_only else (self._writer, self._reader):
                 event.listen(engine, "connect", _prepare_sqlite)
             event.listen(self._writer, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
             event.listen(self._reader, "begin", lambda c: c.exec_driver_sql("BEGIN"))
@@ -94,14 +104,22 @@ class Database:
         return self._where
 
     async def open(self) -> None:
-        """Connect and bring the schema to this version."""
+        """Connect and bring the schema to this version; read-only, expect it to be of this version."""
         # Without another try: whoever starts a node waits for the answer, and nothing is under way yet.
-        await self._run(
-            self._writer,
-            self._writer_thread,
-            lambda connection: migrate(connection, self._dialect, self._where),
-            reconnect_delays_s=(),
-        )
+        if self._read_only:
+            await self._run(
+                self._reader,
+                self._reader_threads,
+                lambda connection: check_version(connection, self._where),
+                reconnect_delays_s=(),
+            )
+        else:
+            await self._run(
+                self._writer,
+                self._writer_thread,
+                lambda connection: migrate(connection, self._dialect, self._where),
+                reconnect_delays_s=(),
+            )
 
     async def close(self) -> None:
         """Release connections and threads."""
@@ -113,6 +131,8 @@ class Database:
 
     async def write(self, command: Callable[[Connection], Result]) -> Result:
         """Run `command` in a transaction of its own, alone among writers; commits if it returns."""
+        if self._read_only:
+            raise CatalogError(f"catalog {self._where} was opened to be read, and takes no changes")
         return await self._run(self._writer, self._writer_thread, command)
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
@@ -175,13 +195,58 @@ def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
             time.sleep(JOURNAL_PAUSE_S)
 
 
+def _only_look(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, whether a node has the database open, has crashed, or has stopped.
+
+    One for each transaction, since a node may start or stop between two.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists():
+        mode = "mode=ro"
+    elif os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        # SQLite needs its log to see what a node that starts meanwhile writes; it takes away again what it makes here.
+        mode = "mode=rw"
+    else:
+        # Nothing can be made here, and without a log nobody else is writing.
+        mode = "mode=ro&immutable=1"
+    connection = sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, isolation_level=None, check_same_thread=False)
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def check_version(connection: Connection, where: str) -> None:
+    """Refuse a database whose schema is not this program's."""
+    newest = MIGRATIONS[-1][0]
+    if not inspect(connection).has_table("schema_version"):
+        raise CatalogError(f"catalog {where}: there is no catalog in this database")
+    found = _found_version(connection)
+    if found < newest:
+        raise CatalogError(
+            f"catalog {where}: schema version {found} is older than this program's {newest}: it is brought up to date "
+            "when a node of this version starts"
+        )
+    _refuse_newer(found, where)
+
+
+def _found_version(connection: Connection) -> int:
+    return connection.execute(text("SELECT max(version) FROM schema_version")).scalar_one() or 0
+
+
+def _refuse_newer(found: int, where: str) -> None:
+    newest = MIGRATIONS[-1][0]
+    if found > newest:
+        raise CatalogError(
+            f"catalog {where}: schema version {found} is newer than this program's {newest}: use the version of the "
+            "nodes"
+        )
+
+
 def migrate(connection: Connection, dialect: str, where: str) -> None:
     """Apply the migrations that the database has not had. Refuses a schema newer than this program."""
     connection.execute(text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)"))
-    found = connection.execute(text("SELECT max(version) FROM schema_version")).scalar_one() or 0
-    newest = MIGRATIONS[-1][0]
-    if found > newest:
-        raise CatalogError(f"catalog {where}: schema version {found} is newer than this program's {newest}")
+    found = _found_version(connection)
+    _refuse_newer(found, where)
     for version, statements in MIGRATIONS:
         if version > found:
             for statement in statements:

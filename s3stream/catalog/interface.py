@@ -118,7 +118,10 @@ class Catalog(Protocol):
     """The metadata store of a cluster. Errors are those of `s3stream.errors`."""
 
     async def open(self, *, cluster: str) -> None:
-        """Connect, migrate the schema, and adopt `cluster` as the cluster's name, or check that it is."""
+        """Connect, migrate the schema, and adopt `cluster` as the cluster's name, or check that it is.
+
+        A catalog that is only read is not changed by this either: schema and name must be as expected.
+        """
         ...
 
     async def close(self) -> None:

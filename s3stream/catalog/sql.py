@@ -21,12 +21,16 @@ from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
 class SqlCatalog:
     """`Catalog` on SQLite (`sqlite:///PATH`, one node) or PostgreSQL (`postgresql://...`, many nodes)."""
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        self._database = Database(url, read_only=read_only)
+        self._read_only = read_only
 
     async def open(self, *, cluster: str) -> None:
         await self._database.open()
-        await self._database.write(lambda c: topics.adopt_cluster(c, cluster))
+        if self._read_only:
+            await self._database.read(lambda c: topics.check_cluster(c, cluster))
+        else:
+            await self._database.write(lambda c: topics.adopt_cluster(c, cluster))
 
     async def close(self) -> None:
         await self._database.close()

@@ -36,11 +36,17 @@ REMOVED = -1
 
 def adopt_cluster(connection: Connection, name: str) -> None:
     """Take the cluster's name, or check that it is the one the catalog belongs to."""
-    found = connection.execute(select(cluster.c.name)).scalar_one_or_none()
-    if found is None:
+    if connection.execute(select(cluster.c.name)).scalar_one_or_none() is None:
         connection.execute(insert(cluster).values(name=name))
-    elif found != name:
-        raise CatalogError(f"the catalog belongs to cluster {found!r}, not to {name!r}")
+    check_cluster(connection, name)
+
+
+def check_cluster(connection: Connection, name: str) -> None:
+    """Raise CatalogError unless the catalog belongs to that cluster."""
+    found = connection.execute(select(cluster.c.name)).scalar_one_or_none()
+    if found != name:
+        owner = "no cluster yet" if found is None else f"cluster {found!r}"
+        raise CatalogError(f"the catalog belongs to {owner}, not to {name!r}")
 
 
 def register_node(connection: Connection, node_id: int, host: str, port: int, lease_until_ms: int) -> NodeInfo:

@@ -34,12 +34,15 @@ class StoreConfig:
     path_style: bool = True
 
 
-def make_store(config: StoreConfig, rng: random.Random) -> ObjectStore:
-    """The store, not opened yet. `rng` spreads retries in time. Raises StoreError for a config that lacks something."""
+def make_store(config: StoreConfig, rng: random.Random, *, read_only: bool = False) -> ObjectStore:
+    """The store, not opened yet. `rng` spreads retries in time. Raises StoreError for a config that lacks something.
+
+    With `read_only` opening it makes no directory and leaves no trace.
+    """
     if config.kind == "local":
         if config.path is None:
             raise StoreError(f"store {config.name!r} needs a directory")
-        return LocalStore(config.name, config.path)
+        return LocalStore(config.name, config.path, read_only=read_only)
     if not config.bucket:
         raise StoreError(f"store {config.name!r} needs a bucket")
     from s3stream.store.s3 import S3Settings, S3Store  # half a second that a local store need not spend
@@ -50,6 +53,8 @@ def make_store(config: StoreConfig, rng: random.Random) -> ObjectStore:
     return S3Store(config.name, settings, rng=rng)
 
 
-def make_stores(configs: Iterable[StoreConfig], rng: random.Random) -> dict[str, ObjectStore]:
+def make_stores(
+    configs: Iterable[StoreConfig], rng: random.Random, *, read_only: bool = False
+) -> dict[str, ObjectStore]:
     """All of them by name, in the order given, not opened yet. Raises StoreError."""
-    return {config.name: make_store(config, rng) for config in configs}
+    return {config.name: make_store(config, rng, read_only=read_only) for config in configs}

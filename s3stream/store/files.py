@@ -63,6 +63,11 @@ class Files:
                 if now - _newest(each) > TEMPORARY_AGE_SECONDS_MAX:
                     _remove(each)
 
+    def check(self) -> None:
+        """Check that the directory is there and can be looked at; nothing is changed."""
+        with self.explain(str(self.root)):
+            os.scandir(self.root).close()
+
     def put(self, key: str, parts: Sequence[Buffer], writer_id: str) -> int:
         """Create an object; returns its bytes."""
         trailer = self.trailer(key, writer_id)

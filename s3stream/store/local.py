@@ -51,9 +51,13 @@ class _Threads:
 
 
 class LocalStore:
-    """Objects as files under `root`, which is created when it is missing; at most `threads` calls at the same time."""
+    """Objects as files under `root`, which is created when it is missing; at most `threads` calls at the same time.
 
-    def __init__(self, name: str, root: Path, *, threads: int = 4) -> None:
+    With `read_only` opening it changes nothing, so that a directory that only can be read will do; it must be there.
+    """
+
+    def __init__(self, name: str, root: Path, *, threads: int = 4, read_only: bool = False) -> None:
+        self._read_only = read_only
         self._files = Files(name, root)
         self._calls = CallCounts()
         self._threads = _Threads(name, threads, self._calls)
@@ -71,7 +75,7 @@ class LocalStore:
     async def open(self) -> None:
         """Create the directory, check that it can be written, and remove old temporary files."""
         self._threads.open()
-        await self._threads.run(self._files.prepare)
+        await self._threads.run(self._files.check if self._read_only else self._files.prepare)
 
     async def close(self) -> None:
         """End the threads."""

@@ -1,7 +1,11 @@
 """The storage commands on a real data directory."""
 
 import asyncio
+import os
+import shutil
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,10 @@ from click.testing import CliRunner, Result
 from broker.cli.storage import storage
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import UploadCommit
+from s3stream.catalog.schema import MIGRATIONS
 from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
 from s3stream.object.writer import ObjectWriter
+from s3stream.store.files import TEMPORARY
 from s3stream.store.local import LocalStore
 
 CLUSTER = "anabranch"
@@ -79,6 +85,37 @@ def test_ls_shows_objects_with_their_state(data_dir: Path) -> None:
     assert "flights-0" in rows["2"]
     assert rows["3"][1:3] == ["-", "prepared"]
     assert "SSO prepared" in result.output
+
+
+def test_looking_needs_no_right_to_write(data_dir: Path) -> None:
+    """And leaves nothing behind, whoever looks."""
+
+    def there() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (data_dir, *data_dir.rglob("*"))}
+
+    shutil.rmtree(data_dir / "objects" / TEMPORARY)
+    for folder in (data_dir, data_dir / "objects"):
+        folder.chmod(0o555)
+    before = there()
+    for command in (["ls"], ["inspect", "1"], ["verify", "--deep"]):
+        result = run(data_dir, *command)
+        assert result.exit_code == 0, result.output
+    after = there()
+    assert after.keys() == before.keys()
+    if os.geteuid() != 0:  # for whom SQLite may make its log and take it away again
+        assert after == before
+    for folder in (data_dir, data_dir / "objects"):
+        folder.chmod(0o755)
+
+
+def test_an_older_catalog_is_not_migrated_by_looking(data_dir: Path) -> None:
+    newest = MIGRATIONS[-1][0]
+    with closing(sqlite3.connect(data_dir / "catalog.db", isolation_level=None)) as database:
+        database.execute("DELETE FROM schema_version WHERE version = ?", [newest])
+        result = run(data_dir, "ls")
+        assert result.exit_code == 1
+        assert f"schema version {newest - 1} is older than this program's {newest}" in result.output
+        assert database.execute("SELECT max(version) FROM schema_version").fetchone() == (newest - 1,)
 
 
 def test_ls_can_be_narrowed(data_dir: Path) -> None:

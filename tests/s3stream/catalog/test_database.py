@@ -1,6 +1,7 @@
 """What lies under the contract: schema, transactions, lost connections, messages."""
 
 import asyncio
+import shutil
 import socket
 import sqlite3
 from collections.abc import Callable
@@ -54,6 +55,77 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
     with pytest.raises(CatalogError, match=f"schema version 99 is newer than this program's {MIGRATIONS[-1][0]}"):
         await database.open()
     await database.close()
+
+
+async def test_whoever_only_looks_changes_nothing(url: str) -> None:
+    database = Database(url)
+    await database.open()
+    only = Database(url, read_only=True)
+    await only.open()
+    await database.write(lambda c: c.execute(text("INSERT INTO cluster (name) VALUES ('x')")))
+    count = text("SELECT count(*) FROM cluster")
+    assert await only.read(lambda c: c.execute(count).scalar_one()) == 1, "what came meanwhile is seen"
+    with pytest.raises(CatalogError, match="was opened to be read"):
+        await only.write(lambda c: c.execute(text("DELETE FROM cluster")))
+    with pytest.raises(CatalogError, match=r"read-only|readonly"):
+        await only.read(lambda c: c.execute(text("DELETE FROM cluster")))
+    await only.close()
+    await database.close()
+
+
+async def test_whoever_only_looks_needs_the_schema_as_it_is(url: str) -> None:
+    newest = MIGRATIONS[-1][0]
+    database = Database(url)
+    only = Database(url, read_only=True)
+    with pytest.raises(CatalogError, match=r"there is no catalog in this database|unable to open database file"):
+        await only.open()
+    await database.open()
+    await database.write(lambda c: c.execute(text(f"DELETE FROM schema_version WHERE version = {newest}")))
+    with pytest.raises(CatalogError, match=f"schema version {newest - 1} is older than this program's {newest}"):
+        await only.open()
+    await database.write(lambda c: c.execute(text("INSERT INTO schema_version (version) VALUES (99)")))
+    with pytest.raises(CatalogError, match=f"schema version 99 is newer than this program's {newest}"):
+        await only.open()
+    await only.close()
+    await database.close()
+
+
+async def test_a_catalog_that_is_looked_at_must_be_of_the_cluster(url: str) -> None:
+    catalog = open_catalog(url)
+    await catalog.open(cluster="c")
+    only = open_catalog(url, read_only=True)
+    with pytest.raises(CatalogError, match="belongs to cluster 'c', not to 'other'"):
+        await only.open(cluster="other")
+    await only.open(cluster="c")
+    assert await only.list_topics() == []
+    await only.close()
+    await catalog.close()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+@pytest.mark.parametrize("state", ["running", "crashed", "stopped"])
+async def test_a_look_leaves_files_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, writable: bool
+) -> None:
+    home = tmp_path / "running"
+    home.mkdir()
+    catalog = open_catalog(f"sqlite:///{home / 'c.db'}")
+    await catalog.open(cluster="c")
+    await Scene.make(catalog)
+    if state == "crashed":
+        home = Path(shutil.copytree(home, tmp_path / "crashed"))
+    elif state == "stopped":
+        await catalog.close()
+    # Tests may run as root, who may write where the permissions say no.
+    monkeypatch.setattr("os.access", lambda path, mode: writable)
+    before = {path.name: path.read_bytes() for path in home.iterdir() if not path.name.endswith("-shm")}
+    only = open_catalog(f"sqlite:///{home / 'c.db'}", read_only=True)
+    await only.open(cluster="c")
+    assert [topic.name for topic in await only.list_topics()] == ["t"]
+    await only.close()
+    assert {path.name: path.read_bytes() for path in home.iterdir() if not path.name.endswith("-shm")} == before
+    if state != "stopped":
+        await catalog.close()
 
 
 async def test_a_failed_command_leaves_nothing(url: str) -> None:
