@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import structlog
 
-from broker import logs
+from broker import logs, stacks
 from broker.log_levels import LogLevels
+from broker.log_writer import LineWriter
 from broker.settings import Settings
 from broker.settings_sources import (
     STORE_FLAG,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 BAD_SETTING = 2
 FAILED = 1
 SECOND_SIGNAL = 130
+STOP_GRACE_S = 20
+"""What a stop may take beyond the settings' limits for draining and uploading, before it is ended by force."""
+LOG_SETTLE_S = 1.0
+"""How long a process that ends waits for the reader of its log."""
 CYCLE_THRESHOLD = 50_000
 """Allocations between two looks for cycles."""
 
@@ -82,7 +87,7 @@ def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     help="One more object store, field by field (type, path, bucket, ...); repeatable.",
 )
 def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> None:
-    """Run a node until it is told to stop (SIGTERM or SIGINT).
+    """Run a node until it is told to stop (SIGTERM or SIGINT). On SIGUSR1 it tells what it is doing.
 
     Settings come from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
     """
@@ -94,12 +99,17 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
         click.echo(f"anabranch: {error}", err=True)
         sys.exit(BAD_SETTING)
     levels = LogLevels()
-    logs.configure(settings.log, levels)
+    writer = LineWriter()
+    logs.configure(settings.log, levels, writer)
     log = structlog.get_logger("node")
     for name in unknown_environment(os.environ):
         log.warning("environment variable names no setting", variable=name)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        sys.exit(runner.run(_serve(settings, levels)))
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            code = runner.run(_serve(settings, levels, writer))
+    finally:
+        writer.settle(LOG_SETTLE_S)
+    sys.exit(code)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -111,28 +121,41 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings, levels: LogLevels) -> int:
+async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> int:
     from broker.app import StartError, run_node  # after the settings are known to be right: it imports everything
 
     log = structlog.get_logger("node")
     stop = asyncio.Event()
+    serving = asyncio.Event()
     loop = asyncio.get_running_loop()
+    dump = stacks.install(loop, writer.fd, writer.line)
+
+    def exit_now(code: int) -> None:
+        writer.settle(LOG_SETTLE_S)
+        os._exit(code)
 
     def on_signal(name: str) -> None:
         if stop.is_set():
             log.warning("second signal: exit at once; what was acknowledged is in the log", signal=name)
-            os._exit(SECOND_SIGNAL)
-        log.info("stopping", signal=name)
+            exit_now(SECOND_SIGNAL)
         stop.set()
+        log.info("stopping", signal=name)
+        if not serving.is_set():
+            exit_now(0)  # a start may wait for others for minutes, and is safe to leave anywhere
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     try:
         async with run_node(settings, levels) as running:
+            serving.set()
             _calm_collector()
-            return await _until_stopped(running, stop)
+            try:
+                return await _until_stopped(running, stop)
+            finally:
+                limit_ms = settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms
+                stacks.limit_stop(limit_ms / 1000 + STOP_GRACE_S, dump)
     except StartError as error:
-        click.echo(f"anabranch: {error}", err=True)
+        writer.line(f"anabranch: {error}")
         return FAILED
 
 

@@ -1,13 +1,20 @@
 """A whole node through a real client: what goes in comes out, before and after it was stopped."""
 
 import asyncio
+import contextlib
+import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from tests.support.node import NodeProcess, running_node
+from tests.support.node import STOP_TIMEOUT_S, NodeProcess, running_node
 
 
 async def _produce(bootstrap: str, topic: str, values: list[bytes]) -> list[int]:
@@ -68,6 +75,45 @@ async def test_a_stop_ends_while_the_store_takes_nothing_and_the_log_keeps_it_al
         assert await _consume(node.bootstrap, "events", 200) == values
         assert node.terminate() == 0
         assert node.events("stopped")[-1]["wal_used_bytes"] == 0
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_node_stops_although_nobody_reads_its_log(tmp_path: Path, *, gone: bool) -> None:
+    """Its reader has died, or is stuck with the pipe full."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "broker", "serve", "--data-dir", str(tmp_path / "data")]
+    command += ["--port", "0", "--admin-port", "0", "--wal-capacity-bytes", "8MiB", "--log-format", "json"]
+    with os.fdopen(reading, "rb") as said, subprocess.Popen(command, stderr=writing) as process:
+        try:
+            while b'"event": "serving"' not in (line := said.readline()):
+                assert line
+            if gone:
+                said.close()
+            else:
+                os.set_blocking(writing, False)
+                with contextlib.suppress(BlockingIOError):
+                    while os.write(writing, b"x" * 65536):
+                        pass
+                os.set_blocking(writing, True)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(STOP_TIMEOUT_S) == 0
+        finally:
+            process.kill()
+            os.close(writing)
+
+
+def test_a_node_that_waits_for_its_store_at_the_start_stops_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        node = NodeProcess(tmp_path, objects_store="s3", objects_bucket="b", objects_endpoint=endpoint)
+        node.spawn()
+        with silent.accept()[0]:
+            assert node.terminate() == 0
+    assert not node.events("serving")
 
 
 def test_an_s3_endpoint_that_is_none_is_one_line(tmp_path: Path) -> None:

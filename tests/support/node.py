@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,9 +26,12 @@ from typing import Any, Self
 from broker.app import RunningNode, run_node
 from broker.settings import Settings
 from broker.settings_sources import all_settings, load
+from broker.stacks import END as END_OF_STACKS
 
 START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 60
+"""Longer than a stop may take by the settings: the node ends it by force after that, and says where it hung."""
+STACKS_TIMEOUT_S = 5
 TEST_DEFAULTS: dict[str, object] = {
     "port": 0,
     "admin_port": 0,
@@ -110,8 +114,9 @@ class NodeProcess:
         if not self._serving.wait(START_TIMEOUT_S) or not self.port:
             said = "\n".join(self.lines[-20:])
             code = self._process.poll()
+            stacks = self.stacks() if code is None else ""
             self.kill9()
-            raise RuntimeError(f"the node does not serve (exit code {code}):\n{said}")
+            raise RuntimeError(f"the node does not serve (exit code {code}):\n{said}\n{stacks}")
 
     def kill9(self) -> None:
         """Kill it as a power cut would."""
@@ -129,6 +134,16 @@ class NodeProcess:
         """Wait until it ends by itself; returns its exit code."""
         return self._ended()
 
+    def stacks(self) -> str:
+        """What it is doing: the stacks of its threads and tasks; without the latter when its loop is stuck."""
+        assert self._process is not None, "not started"
+        before = len(self.lines)
+        self._process.send_signal(signal.SIGUSR1)
+        until = time.monotonic() + STACKS_TIMEOUT_S
+        while END_OF_STACKS not in self.lines[before:] and time.monotonic() < until:
+            time.sleep(0.05)
+        return "\n".join(self.lines[before:])
+
     def events(self, event: str) -> list[dict[str, Any]]:
         """The log lines with that event."""
         found = []
@@ -142,7 +157,15 @@ class NodeProcess:
     def _ended(self) -> int:
         assert self._process is not None, "not started"
         assert self._reader is not None, "not started"
-        code = self._process.wait(STOP_TIMEOUT_S)
+        try:
+            code = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            said = "\n".join(self.lines[-20:])
+            stacks = self.stacks()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            raise RuntimeError(f"the node does not end:\n{said}\nIt does:\n{stacks}") from None
         self._reader.join(STOP_TIMEOUT_S)
         self._process = None
         return code
