@@ -27,18 +27,18 @@ from botocore.utils import get_environ_proxies
 
 from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
 from s3stream.store.body import Body
-from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from s3stream.store.interface import CallCounts, MultipartUpload, StoredObject, TailRead
 from s3stream.store.ranged_get import Answer, RangedGets
 from s3stream.store.recycled import BufferPool
 from s3stream.store.retry import BadRange, Conflict, Failure, Kind, NoSuchUpload, RetryPolicy, classify, classify_code
-from s3stream.store.rules import check_key, check_range, check_receipts
+from s3stream.store.rules import check_key, check_range
+from s3stream.store.s3_upload import S3Upload
 from s3stream.store.signed_urls import SignedUrls, refusal
 from wal.interface import Buffer
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
     from types_aiobotocore_s3.type_defs import (
-        CompletedPartTypeDef,
         DeleteTypeDef,
         GetObjectOutputTypeDef,
         ListObjectsV2OutputTypeDef,
@@ -49,6 +49,7 @@ R = TypeVar("R")
 WRITER_KEY = "writer"
 DELETE_KEYS_MAX = 1000
 DELETES_IN_FLIGHT = 4
+NOBODY_THERE = "Nobody who speaks S3 answers there"
 REFUSALS_MAX = 3
 """After so many GETs in a row that a signed URL was refused and the general client was not, it does them all."""
 
@@ -71,6 +72,8 @@ class S3Settings:
     """Longest silence of the service inside an answer."""
     attempt_timeout_ms: int = 120_000
     """Longest time for one attempt at a call: a connection that takes bytes and leads nowhere has no other limit."""
+    open_timeout_ms: int = 60_000
+    """Longest time to find out whether the bucket can be used: whoever starts a node waits for it."""
     attempts_max: int = 8
     backoff_ms_min: int = 50
     backoff_ms_max: int = 5_000
@@ -153,10 +156,15 @@ class S3Store:
             raise StoreError(f"{self._name}: {error} (expected an endpoint like http://127.0.0.1:9000)") from error
         where = f"bucket {settings.bucket} at {settings.endpoint or settings.region}"
         try:
-            await self.call(where, "head", lambda: self.client.head_bucket(Bucket=settings.bucket))
+            async with asyncio.timeout(settings.open_timeout_ms / 1000):
+                await self.call(where, "head", lambda: self.client.head_bucket(Bucket=settings.bucket))
         except StoreError as error:
             await self.close()
             raise StoreError(f"{error}. {_advice(error)}") from error
+        except TimeoutError:
+            await self.close()
+            seconds = settings.open_timeout_ms / 1000
+            raise StoreError(f"{self._name}:{where}: no answer within {seconds:g} s. {NOBODY_THERE}") from None
         except BaseException:
             await self.close()
             raise
@@ -211,7 +219,7 @@ class S3Store:
                 Bucket=self.bucket, Key=key, Metadata={WRITER_KEY: writer_id}, ChecksumAlgorithm="CRC32C"
             ),
         )
-        return _Upload(self, key, writer_id, answer["UploadId"])
+        return S3Upload(self, key, writer_id, answer["UploadId"])
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
         """Abort an upload a crashed process left behind; no error when there is none."""
@@ -428,92 +436,4 @@ def _advice(error: StoreError) -> str:
             return "The bucket must exist, and the credentials must be right and allow its use"
         case NoCredentialsError():
             return "Expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS's shared files, or an instance's role"
-    return "Nobody who speaks S3 answers there"
-
-
-class _Upload:
-    """A multipart upload under way. The tag of a part is its ETag and its checksum."""
-
-    def __init__(self, store: S3Store, key: str, writer_id: str, upload_id: str) -> None:
-        self._store = store
-        self._key = key
-        self._writer_id = writer_id
-        self._upload_id = upload_id
-
-    @property
-    def upload_id(self) -> str:
-        """The store's name for the upload."""
-        return self._upload_id
-
-    async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
-        """Send part `number` (from 1)."""
-        store = self._store
-        body = Body(parts)
-        checksum = body.checksum()
-
-        async def attempt() -> str:
-            store.calls.bytes_written += len(body)
-            answer = await store.client.upload_part(
-                Bucket=store.bucket,
-                Key=self._key,
-                UploadId=self._upload_id,
-                PartNumber=number,
-                Body=cast("IO[bytes]", body),
-                ChecksumCRC32C=checksum,
-            )
-            return answer["ETag"]
-
-        etag = await store.call(self._key, "part", attempt)
-        return PartReceipt(number, f"{etag} {checksum}", len(body))
-
-    async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
-        """Make part `number` of bytes [start, end) of another object of the bucket, inside the service."""
-        store = self._store
-        check_range(start, end, where=f"{store.name}:{source_key}")
-        answer = await store.call(
-            source_key,
-            "part_copy",
-            lambda: store.client.upload_part_copy(
-                Bucket=store.bucket,
-                Key=self._key,
-                UploadId=self._upload_id,
-                PartNumber=number,
-                CopySource={"Bucket": store.bucket, "Key": source_key},
-                CopySourceRange=f"bytes={start}-{end - 1}",
-            ),
-        )
-        result = answer["CopyPartResult"]
-        return PartReceipt(number, f"{result['ETag']} {result.get('ChecksumCRC32C', '')}", end - start)
-
-    async def complete(self, receipts: Sequence[PartReceipt]) -> None:
-        """Make the object visible; a repetition that finds the upload gone and its own object there is a success."""
-        store = self._store
-        check_receipts(receipts, where=f"{store.name}:{self._key}")
-        parts = [_completed_part(receipt) for receipt in receipts]
-        try:
-            await store.call(
-                self._key,
-                "multipart",
-                lambda: store.client.complete_multipart_upload(
-                    Bucket=store.bucket,
-                    Key=self._key,
-                    UploadId=self._upload_id,
-                    MultipartUpload={"Parts": parts},
-                    IfNoneMatch="*",
-                ),
-                expected=(Conflict, NoSuchUpload),
-            )
-        except (Conflict, NoSuchUpload) as error:
-            await store.expect_own(self._key, self._writer_id, error)
-
-    async def abort(self) -> None:
-        """Give up."""
-        await self._store.abort_multipart(self._key, self._upload_id)
-
-
-def _completed_part(receipt: PartReceipt) -> "CompletedPartTypeDef":
-    etag, _, checksum = receipt.tag.partition(" ")
-    part: CompletedPartTypeDef = {"PartNumber": receipt.number, "ETag": etag}
-    if checksum:
-        part["ChecksumCRC32C"] = checksum
-    return part
+    return NOBODY_THERE

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
-from s3stream.store.s3 import S3Store
+from s3stream.store.s3 import S3Settings, S3Store
 from tests.s3stream.store.conftest import s3_settings
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy
 from tests.support.s3 import S3Server
@@ -81,6 +82,17 @@ async def test_passing_failures_are_repeated(server: S3Server, prefix: str, faul
         assert (store.calls.retries, store.calls.errors) == (6, 0)
         assert len(faults.sleeps) == store.calls.retries
         assert faults.sleeps[2] > faults.sleeps[0] * 0.5
+
+
+async def test_a_service_that_never_answers_is_named_in_bounded_time() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        settings = S3Settings("b", endpoint, access_key="a", secret_key="s", open_timeout_ms=500)
+        store = S3Store("s3", settings, rng=random.Random(1))
+        with pytest.raises(StoreError, match=rf"s3:bucket b at {endpoint}: no answer within 0\.5 s\. Nobody who"):
+            await store.open()
 
 
 async def test_attempts_run_out(server: S3Server, prefix: str) -> None:
