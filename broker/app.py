@@ -56,6 +56,7 @@ from s3stream.errors import CatalogError, NodeFenced, StorageError
 from s3stream.gc import GarbageCollector, GcSettings
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
+from s3stream.tasks import end_tasks
 from wal.device import open_device
 from wal.interface import WalError
 from wal.log import DeltaWal
@@ -353,7 +354,10 @@ class RunningNode:
     # while it runs
 
     async def _keep_lease(self) -> None:
-        """Renew the lease; an old epoch means that another process has taken this node's place."""
+        """Renew the lease, and follow what the catalog has been told meanwhile.
+
+        An old epoch means that another process has taken this node's place.
+        """
         lease_ms = self.settings.catalog.lease_ms
         while True:
             await asyncio.sleep(lease_ms / 3000)
@@ -364,11 +368,21 @@ class RunningNode:
                 if gone := await self.node.topics.settle():
                     self.node.groups.forget_topics(gone)
                     self.node.transactions.forget_topics(gone)
+                await self._follow_configs()
             except NodeFenced as error:
                 self._fail(f"fenced: {error}")
                 return
             except CatalogError as error:
                 self.log.warning("the lease could not be renewed", reason=str(error))
+
+    async def _follow_configs(self) -> None:
+        """Take over configs that were set through other nodes; alone there are none."""
+        try:
+            if len(await self.node.catalog.list_nodes()) > 1:
+                await self.node.topics.refresh_configs()
+                await self.node.cluster_configs.load()
+        except CatalogError as error:
+            self.log.warning("configs that other nodes may have set could not be read", reason=str(error))
 
     async def _compact(self) -> None:
         try:
@@ -445,7 +459,7 @@ class RunningNode:
 
     async def _leave_group(self) -> None:
         """End all tasks. The group is not told of the caller's error: it would wrap it in a group of one."""
-        self._cancel_tasks()
+        await end_tasks(self._tasks)
         await self._group.__aexit__(None, None, None)
 
     def _cancel_tasks(self) -> None:

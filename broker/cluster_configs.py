@@ -28,9 +28,12 @@ class ClusterConfigs:
         """Goes up with every change."""
 
     async def load(self) -> None:
-        """Read everything. Once, at the start."""
-        self._entries = dict(await self._catalog.list_configs())
-        self.version += 1
+        """Read everything: at the start, and when another node may have changed it. Raises CatalogError."""
+        async with self._changes:
+            entries = dict(await self._catalog.list_configs())
+            if entries != self._entries:
+                self._entries = entries
+                self.version += 1
 
     def get(self, kind: str, name: str) -> Mapping[str, str]:
         """What is set for one thing; empty if nothing is."""

@@ -8,8 +8,10 @@ asked for and not answered is neither here nor gone: `settle` asks the catalog a
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+
+import structlog
 
 from broker.configs import TopicConfig, parse_topic_config
 from broker.partition import Partition
@@ -18,7 +20,7 @@ from broker.stores import store_names
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.interface import Catalog, NewTopic, PartitionInfo, TopicInfo
 from s3stream.engine import S3Stream
-from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, StorageError, StorageStopped
+from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError, StorageStopped
 from s3stream.stream import Stream
 
 NAME_LENGTH_MAX = 249
@@ -100,6 +102,15 @@ def check_topic_name(name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
+@contextmanager
+def _unknown_if_gone() -> Iterator[None]:
+    """Another node has deleted the topic: for the client it is unknown."""
+    try:
+        yield
+    except NotFound:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+
+
 def _collision_key(name: str) -> str:
     return name.replace(".", "_")  # as in the names of Kafka's metrics
 
@@ -128,6 +139,7 @@ class TopicManager:
         self._leaving: dict[bytes, Topic] = {}
         """By id: the catalog was asked to let go of them, and its answer was lost."""
         self._changes = asyncio.Lock()
+        self._log = structlog.get_logger("topics")
         self.version = 0
         """Goes up whenever a topic appears, goes, or gets more partitions."""
 
@@ -296,7 +308,8 @@ class TopicManager:
                     f"The topic {name} currently has {before} partition(s); {total} would not be an increase.",
                 )
             self.check_room(total - before)
-            topic.info = await self._catalog.add_partitions(name, total, leader=self._node_id)
+            with _unknown_if_gone():
+                topic.info = await self._catalog.add_partitions(topic.topic_id, total, leader=self._node_id)
             grown = self._new_topic(topic.info)
             grown.partitions[:before] = topic.partitions
             await self._open([(grown, info) for info in grown.info.partitions[before:]])
@@ -310,13 +323,37 @@ class TopicManager:
             topic = self._by_name.get(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            topic.info = await self._catalog.alter_topic(name, set_configs=set_configs, unset=unset)
-            topic.config = parse_topic_config(topic.info.configs, self._settings)
-            for partition in topic.partitions:
-                if partition is not None:
-                    partition.config = topic.config
-                    partition.stream.store = topic.config.store
+            with _unknown_if_gone():
+                info = await self._catalog.alter_topic(topic.topic_id, set_configs=set_configs, unset=unset)
+            self._take_configs(topic, info.configs)
             return topic
+
+    async def refresh_configs(self) -> None:
+        """Take what was set for topics through other nodes. Raises CatalogError."""
+        async with self._changes:
+            found = await self._catalog.list_topic_configs()
+            for topic in self:
+                configs = found.get(topic.topic_id, {})
+                if configs != topic.info.configs:
+                    self._take_configs(topic, configs)
+
+    def _take_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        topic.info = replace(topic.info, configs=configs)
+        config = parse_topic_config(configs, self._settings)
+        if config.store not in store_names(self._settings):
+            # Accepted by a node that has the store. Data goes on to the store before, which this node has.
+            self._log.error(
+                "a topic's storage.policy names a store that is not configured here",
+                topic=topic.name,
+                policy=config.store,
+                used=topic.config.store,
+            )
+            config = replace(config, store=topic.config.store)
+        topic.config = config
+        for partition in topic.partitions:
+            if partition is not None:
+                partition.config = config
+                partition.stream.store = config.store
 
     async def delete(self, *names: str) -> Sequence[str]:
         """Delete topics in one transaction of the catalog; readers that wait on them learn at once.

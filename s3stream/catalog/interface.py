@@ -161,27 +161,29 @@ class Catalog(Protocol):
         """
         ...
 
-    async def add_partitions(self, name: str, total: int, *, leader: int) -> TopicInfo:
-        """Grow to `total` partitions; CatalogError when it has more already; no change when it has as many."""
-        ...
+    # Changes go by topic id: a command may be repeated when there is a new topic of the name.
 
-    async def delete_topic(self, name: str, *, now_ms: int, delete_after_ms: int) -> None:
-        """Forget the topic and its streams; objects nobody needs any more become destroyed. NotFound if unknown."""
+    async def add_partitions(self, topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
+        """Grow to `total` partitions; CatalogError when it has more already; no change when as many. NotFound."""
         ...
 
     async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
-        """The same for many, in one transaction. Those that do not exist are as good as deleted.
+        """Forget the topics and their streams, in one transaction; objects nobody needs any more become destroyed.
 
-        By their ids: the command may be repeated when there is a new topic of the name.
+        Topics that do not exist are as good as deleted.
         """
         ...
 
-    async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
-        """Change the topic's own settings."""
+    async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+        """Change the topic's own settings. NotFound."""
         ...
 
     async def list_topics(self) -> Sequence[TopicInfo]:
         """All topics by name."""
+        ...
+
+    async def list_topic_configs(self) -> Mapping[bytes, Mapping[str, str]]:
+        """What was set for topics, by topic id; topics without anything set are not listed."""
         ...
 
     # moving topics: catalog changes only, no data is touched
@@ -223,12 +225,11 @@ class Catalog(Protocol):
 
     # streams
 
-    async def open_stream(self, stream_id: int, *, node_id: int, node_epoch: int) -> OpenStream:
-        """Take the stream over: its epoch and its leader epoch grow by one, the leader becomes `node_id`."""
-        ...
-
     async def open_streams(self, stream_ids: Sequence[int], *, node_id: int, node_epoch: int) -> Sequence[OpenStream]:
-        """The same for many, in one transaction, in the order asked."""
+        """Take streams over: epoch and leader epoch of each grow by one, the leader becomes `node_id`.
+
+        In one transaction; the answer is in the order asked. StreamNotFound.
+        """
         ...
 
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:

@@ -62,19 +62,15 @@ class SqlCatalog:
     async def create_topics(self, wanted: Sequence[NewTopic], *, leader: int) -> Sequence[TopicInfo | AlreadyExists]:
         return await self._database.write(lambda c: topics.create_topics(c, wanted, leader))
 
-    async def add_partitions(self, name: str, total: int, *, leader: int) -> TopicInfo:
-        return await self._database.write(lambda c: topics.add_partitions(c, name, total, leader))
-
-    async def delete_topic(self, name: str, *, now_ms: int, delete_after_ms: int) -> None:
-        _check_moment(now_ms, delete_after_ms)
-        await self._database.write(lambda c: topics.delete_topic(c, name, delete_after_ms))
+    async def add_partitions(self, topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
+        return await self._database.write(lambda c: topics.add_partitions(c, topic_id, total, leader))
 
     async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
         _check_moment(now_ms, delete_after_ms)
         await self._database.write(lambda c: topics.delete_topics(c, topic_ids, delete_after_ms))
 
-    async def alter_topic(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
-        return await self._database.write(lambda c: topics.alter_topic(c, name, set_configs, unset))
+    async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+        return await self._database.write(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
 
     async def detach_topic(
         self, name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int, now_ms: int
@@ -108,11 +104,10 @@ class SqlCatalog:
     async def list_topics(self) -> Sequence[TopicInfo]:
         return await self._database.read(topics.list_topics)
 
-    # streams
+    async def list_topic_configs(self) -> Mapping[bytes, Mapping[str, str]]:
+        return await self._database.read(topics.list_topic_configs)
 
-    async def open_stream(self, stream_id: int, *, node_id: int, node_epoch: int) -> OpenStream:
-        (opened,) = await self.open_streams([stream_id], node_id=node_id, node_epoch=node_epoch)
-        return opened
+    # streams
 
     async def open_streams(self, stream_ids: Sequence[int], *, node_id: int, node_epoch: int) -> Sequence[OpenStream]:
         return await self._database.write(lambda c: topics.open_streams(c, stream_ids, node_id, node_epoch))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Select, delete, func, insert, select, update
@@ -135,13 +136,14 @@ def _row_of(topic: NewTopic) -> Mapping[str, object]:
     }
 
 
-def add_partitions(connection: Connection, name: str, total: int, leader: int) -> TopicInfo:
+def add_partitions(connection: Connection, topic_id: bytes, total: int, leader: int) -> TopicInfo:
     """Append partitions up to `total`."""
-    count = len(get_topic(connection, name).partitions)
+    topic = get_topic_by_id(connection, topic_id)
+    count = len(topic.partitions)
     if total < count:
-        raise CatalogError(f"topic {name!r} has {count} partitions already, more than the {total} asked for")
-    _add_streams(connection, {name: range(count, total)}, leader)
-    return get_topic(connection, name)
+        raise CatalogError(f"topic {topic.name!r} has {count} partitions already, more than the {total} asked for")
+    _add_streams(connection, {topic.name: range(count, total)}, leader)
+    return get_topic(connection, topic.name)
 
 
 def _add_streams(connection: Connection, wanted: Mapping[str, range], leader: int) -> None:
@@ -168,11 +170,6 @@ def _add_streams(connection: Connection, wanted: Mapping[str, range], leader: in
     )
 
 
-def delete_topic(connection: Connection, name: str, delete_after_ms: int) -> None:
-    """Delete a topic that must exist."""
-    delete_topics(connection, [get_topic(connection, name).topic_id], delete_after_ms)
-
-
 def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_after_ms: int) -> None:
     """Remove the topics, their streams and their ranges, and destroy the objects that held nothing else."""
     names = [row[0] for row in select_in(connection, select(topics.c.name), topics.c.topic_id, topic_ids)]
@@ -192,13 +189,16 @@ def _scalars(connection: Connection, stream_ids: Sequence[int]) -> Sequence[int]
     return [row[0] for row in rows]
 
 
-def alter_topic(connection: Connection, name: str, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+def alter_topic(
+    connection: Connection, topic_id: bytes, set_configs: Mapping[str, str], unset: Sequence[str]
+) -> TopicInfo:
     """Change the topic's settings."""
-    configs = {**get_topic(connection, name).configs, **set_configs}
+    topic = get_topic_by_id(connection, topic_id)
+    configs = {**topic.configs, **set_configs}
     for key in unset:
         configs.pop(key, None)
-    connection.execute(update(topics).where(topics.c.name == name).values(configs=_dump(configs)))
-    return get_topic(connection, name)
+    connection.execute(update(topics).where(topics.c.topic_id == topic_id).values(configs=_dump(configs)))
+    return replace(topic, configs=configs)
 
 
 def get_topic(connection: Connection, name: str) -> TopicInfo:
@@ -207,6 +207,14 @@ def get_topic(connection: Connection, name: str) -> TopicInfo:
     if not found:
         raise NotFound(f"topic {name!r} does not exist")
     return found[0]
+
+
+def get_topic_by_id(connection: Connection, topic_id: bytes) -> TopicInfo:
+    """The topic with that id, or NotFound."""
+    name = find_topic_by_id(connection, topic_id)
+    if name is None:
+        raise NotFound(f"topic id {topic_id.hex()} does not exist")
+    return get_topic(connection, name)
 
 
 def find_topic_by_id(connection: Connection, topic_id: bytes) -> str | None:
@@ -235,6 +243,12 @@ def list_topics(connection: Connection, names: Collection[str] | None = None) ->
         TopicInfo(topic, topic_id, parse_configs(configs), members[topic], internal=bool(internal))
         for topic, topic_id, internal, configs in _rows(connection, heads, topics.c.name, names)
     ]
+
+
+def list_topic_configs(connection: Connection) -> Mapping[bytes, Mapping[str, str]]:
+    """What was set for topics."""
+    rows = connection.execute(select(topics.c.topic_id, topics.c.configs).where(topics.c.configs != _dump({})))
+    return {topic_id: parse_configs(configs) for topic_id, configs in rows}
 
 
 def _rows(

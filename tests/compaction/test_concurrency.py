@@ -19,6 +19,7 @@ from s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster
 from tests.compaction.test_cleaner import kafka_batch, table
 from tests.compaction.test_run import SMALL, every_object_is_accounted_for, fill
+from tests.support.topics import delete_topic
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 MIB = 1 << 20
@@ -156,7 +157,7 @@ async def test_another_epoch_between_plan_and_commit_of_each_level(some: Cluster
     stream = await joinable(some)
     node = some.node(SMALL)
     (group,) = await plan_streams(node, full=True)
-    opened = await some.catalog.open_stream(stream, node_id=NODE, node_epoch=some.node_epoch)
+    (opened,) = await some.catalog.open_streams([stream], node_id=NODE, node_epoch=some.node_epoch)
     some.epochs[stream] = opened.info.epoch
     await some.upload((SO, [some.batch(stream, 500)]))
     before = await some.contents()
@@ -181,7 +182,7 @@ async def test_a_trim_and_a_deletion_between_plan_and_commit_of_the_second_level
     assert await some.contents() == before
     await some.upload((SO, [some.batch(stream, 500)]))
     (group,) = await plan_streams(node, full=True)
-    await some.catalog.delete_topic("t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await delete_topic(some.catalog, "t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
     await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False)
     assert not any(name.endswith(ObjectState.COMMITTED.name.lower()) for name in await some.catalog.count_objects())
     await every_object_is_accounted_for(some)

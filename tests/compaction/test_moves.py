@@ -21,6 +21,7 @@ from s3stream.object.format import decode_block, encode_block
 from tests.compaction.cluster import NODE, Cluster, cluster
 from tests.compaction.test_cleaner import kafka_batch, table
 from tests.compaction.test_run import SMALL, every_object_is_accounted_for, fill
+from tests.support.topics import delete_topic
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 
@@ -55,7 +56,7 @@ async def test_a_clones_data_in_shared_objects_becomes_its_own(some: Cluster) ->
     before = await some.contents()
     await some.service(SMALL).run_once()
     assert await some.contents() == before
-    await some.catalog.delete_topic("t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await delete_topic(some.catalog, "t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
     before = await some.contents()
     assert set(before) == set(pairs.values())
     assert not (await some.service(SMALL).run_once()).errors
@@ -75,7 +76,7 @@ async def test_stream_objects_of_a_clone_stay_shared(some: Cluster) -> None:
     # The five are shared; the three of each are joined.
     assert (summary.so_before, summary.so_after, summary.errors) == (11, 7, [])
     assert await some.contents() == before
-    await some.catalog.delete_topic("t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await delete_topic(some.catalog, "t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
     before = await some.contents()
     assert (await some.service().run_once()).errors == []
     assert await some.contents() == before

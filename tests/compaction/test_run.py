@@ -28,6 +28,7 @@ from s3stream.store.memory import MemoryStore, let_through
 from s3stream.store.s3 import S3Settings, S3Store
 from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster
 from tests.support.s3 import s3_server
+from tests.support.topics import delete_topic
 
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
 KIB, MIB = 1024, 1024 * 1024
@@ -365,7 +366,7 @@ async def test_the_stream_moves_on_while_a_run_goes_on(some: Cluster) -> None:
     await some.upload((SSO, [some.batch(stream, 100) for stream in streams]))
     await some.trim(streams[0], some.ends[streams[0]] - 25)
     await some.trim(streams[1], some.ends[streams[1]])
-    await some.catalog.open_stream(streams[2], node_id=NODE, node_epoch=some.node_epoch)
+    await some.catalog.open_streams([streams[2]], node_id=NODE, node_epoch=some.node_epoch)
     before = await some.contents()
     await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert await some.contents() == before
@@ -378,7 +379,7 @@ async def test_a_deleted_topic_while_a_run_goes_on(some: Cluster) -> None:
     await fill(some, 4, 6)
     node = some.node(SMALL)
     (plan,) = await plan_sets(node, full=True)
-    await some.catalog.delete_topic("t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await delete_topic(some.catalog, "t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
     await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert ObjectState.COMMITTED not in await states(some)
     await every_object_is_accounted_for(some)

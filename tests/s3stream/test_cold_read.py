@@ -25,6 +25,7 @@ from s3stream.object_loader import LOCATIONS_PER_LOOKUP
 from s3stream.settings import StorageSettings
 from s3stream.stream import Stream
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.topics import delete_topic
 from tests.support.virtual_time import run_virtual
 
 NO_CACHE = replace(SMALL, log_cache_bytes=1, upload_threshold_bytes=1 << 20)
@@ -228,7 +229,7 @@ async def test_trim_moves_the_start_and_uploads_first_when_it_must(tmp_path: Pat
 
 async def test_reading_a_deleted_stream_says_so(tmp_path: Path) -> None:
     async with cold_stream(tmp_path, 20) as (cluster, engine, stream, _):
-        await cluster.catalog.delete_topic("topic-1", now_ms=0, delete_after_ms=0)
+        await delete_topic(cluster.catalog, "topic-1", now_ms=0, delete_after_ms=0)
         engine.invalidate([stream.stream_id])
         with pytest.raises(StreamNotFound, match="is deleted"):
             await stream.read(0, 1000)

@@ -16,6 +16,7 @@ from s3stream.model import ObjectKind, StreamBatch, StreamInfo, object_key
 from s3stream.object.writer import ObjectWriter
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.topics import delete_topic
 from wal.interface import Appended, Buffer, QueueFull
 from wal.memory import MemoryWal
 
@@ -335,7 +336,7 @@ async def test_deleting_the_topic_of_a_stopped_stream_lets_the_wal_go(tmp_path: 
         lose_record(cluster, 1)
         async with cluster.engine() as engine:
             (stream,) = await engine.open_streams(other)
-            await cluster.catalog.delete_topic("broken", now_ms=0, delete_after_ms=0)
+            await delete_topic(cluster.catalog, "broken", now_ms=0, delete_after_ms=0)
             fill(stream, 1)
             await engine.flush()
             assert cluster.wal.used_bytes == 0
@@ -348,11 +349,11 @@ async def test_deleted_streams_hold_up_neither_recovery_nor_uploads(tmp_path: Pa
         late = await cluster.create(1, name="late")
         other = await cluster.create(1)
         sent = await crash_with(cluster, early + late + other, 3)
-        await cluster.catalog.delete_topic("early", now_ms=0, delete_after_ms=0)
+        await delete_topic(cluster.catalog, "early", now_ms=0, delete_after_ms=0)
         async with cluster.engine() as engine:
             assert engine.stats.skipped_records == 3
             assert engine.stats.recovered_records == 6
-            await cluster.catalog.delete_topic("late", now_ms=0, delete_after_ms=0)
+            await delete_topic(cluster.catalog, "late", now_ms=0, delete_after_ms=0)
             (stream,) = await engine.open_streams(other)
             stream.snapshot_source = bytes
             await engine.flush()
@@ -379,7 +380,7 @@ async def test_a_wal_of_committed_records_only_is_trimmed_at_recovery(tmp_path: 
     async with memory_cluster(tmp_path) as cluster:
         ids = await cluster.create(1, name="gone")
         await crash_with(cluster, ids, 3)
-        await cluster.catalog.delete_topic("gone", now_ms=0, delete_after_ms=0)
+        await delete_topic(cluster.catalog, "gone", now_ms=0, delete_after_ms=0)
         async with cluster.engine():
             assert cluster.wal.used_bytes == 0
 

@@ -13,6 +13,7 @@ from s3stream.gc import GarbageCollector, GcSettings
 from s3stream.model import NewObject, ObjectState, object_key
 from s3stream.store.memory import MemoryStore
 from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, span
+from tests.support.topics import delete_topic
 
 CLUSTER = "test"
 
@@ -128,7 +129,7 @@ async def test_committed_objects_are_deleted_in_batches_without_a_head_call(
     scene: Scene, store: MemoryStore, clock: Clock
 ) -> None:
     await upload(scene, store, 600)
-    await scene.catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     clock.now_ms = LATER
     collector = make(scene.catalog, store, clock, GcSettings(batch_objects=500))
     assert await collector.collect() == 600
@@ -147,7 +148,7 @@ async def test_keys_that_fail_stay_for_the_next_round_and_do_not_block_the_other
             raise StoreError(f"{name}: no")
 
     store.hook = fail
-    await scene.catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     clock.now_ms = LATER
     collector = make(scene.catalog, store, clock, GcSettings(batch_objects=2))
     assert await collector.collect() == 5
@@ -216,7 +217,7 @@ async def test_a_crash_between_delete_and_forget_is_made_good(
     await upload(scene, store, 3)
     (prepared,) = await scene.prepare(1)
     await put(store, prepared)
-    await scene.catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     clock.now_ms = LATER
 
     async def crash(_ids: object) -> None:

@@ -20,6 +20,7 @@ from s3stream.stream import Stream
 from s3stream.verify import verify
 from tests.support.steps import Steps, step_catalog, step_store, step_wal
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.topics import delete_topic
 from wal.interface import WalError
 
 PART_BYTES = 5 << 20
@@ -199,8 +200,11 @@ class Removal:
                 fill(other, 1)
             self.deletion_began = True
             now_ms = cluster.clock.ms
-            await step_catalog(cluster.catalog, steps).delete_topic(
-                DELETED, now_ms=now_ms, delete_after_ms=now_ms + SETTINGS.delete_delay_ms
+            await delete_topic(
+                step_catalog(cluster.catalog, steps),
+                DELETED,
+                now_ms=now_ms,
+                delete_after_ms=now_ms + SETTINGS.delete_delay_ms,
             )
             for other in others:
                 await engine.close_stream(other, discard=True)
@@ -245,7 +249,7 @@ async def test_deletion_and_collection_leave_neither_gaps_nor_rubbish_whatever_s
                 error.add_note(f"the node died at step {number}, {names[number]}")
                 raise
         number += 1
-    commands = ("delete_topic", "trim_stream", "commit_upload", "condemn_objects", "forget_objects")
+    commands = ("delete_topics", "trim_stream", "commit_upload", "condemn_objects", "forget_objects")
     for expected in (*commands, "abort_multipart", "delete"):
         assert f"before {expected}" in names
         assert f"after {expected}" in names

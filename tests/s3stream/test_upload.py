@@ -16,6 +16,7 @@ from s3stream.store.memory import let_through
 from s3stream.upload import RunSize, plan_split
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import CLUSTER, NODE_ID, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.topics import delete_topic
 
 
 @given(
@@ -395,7 +396,7 @@ async def test_a_deleted_topic_holds_up_nobody(tmp_path: Path) -> None:
             streams = await engine.open_streams([doomed, other])
             for stream in streams:
                 fill(stream, 3)
-            await cluster.catalog.delete_topic("doomed", now_ms=0, delete_after_ms=0)
+            await delete_topic(cluster.catalog, "doomed", now_ms=0, delete_after_ms=0)
             await engine.flush()
             assert streams[1].committed_offset == 30
             for stream in streams:

@@ -20,7 +20,7 @@ CATALOG_COMMANDS = frozenset(
         "note_multipart",
         "commit_upload",
         "trim_stream",
-        "delete_topic",
+        "delete_topics",
         "condemn_objects",
         "forget_objects",
     }

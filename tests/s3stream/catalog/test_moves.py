@@ -6,6 +6,7 @@ from s3stream.catalog.interface import Catalog, CompactionCommit, TopicInfo
 from s3stream.errors import AlreadyExists, CatalogError, EndMoved, NodeFenced, NotFound, StreamFenced
 from s3stream.model import ObjectKind, ObjectState
 from tests.s3stream.catalog.scene import LATER, NODE, NOW, Scene, bounds_of, span
+from tests.support.topics import delete_topic
 
 TOPIC_ID = b"t" * 16
 CLONE_ID = b"c" * 16
@@ -46,7 +47,7 @@ async def attach(scene: Scene, name: str = "t") -> TopicInfo:
 async def test_a_detached_topic_is_gone_and_its_data_stays(scene: Scene) -> None:
     a, b, _ = scene.streams
     (item,) = await scene.upload([span(a, 0, 5), span(b, 0, 5)])
-    await scene.catalog.alter_topic("t", set_configs={"retention.ms": "5"}, unset=())
+    await scene.catalog.alter_topic(scene.topic.topic_id, set_configs={"retention.ms": "5"}, unset=())
     await detach(scene)
     assert list(await scene.catalog.list_topics()) == []
     (found,) = await scene.catalog.list_detached()
@@ -61,7 +62,7 @@ async def test_a_detached_topic_is_gone_and_its_data_stays(scene: Scene) -> None
 async def test_an_attached_topic_is_as_it_was(scene: Scene) -> None:
     a = scene.streams[0]
     await scene.upload([span(a, 0, 5)])
-    before = await scene.catalog.alter_topic("t", set_configs={"retention.ms": "5"}, unset=())
+    before = await scene.catalog.alter_topic(scene.topic.topic_id, set_configs={"retention.ms": "5"}, unset=())
     await detach(scene)
     assert await attach(scene) == before
     assert await attach(scene) == before, "repeated"
@@ -177,11 +178,11 @@ async def test_an_object_lives_until_no_stream_refers_to_it(scene: Scene) -> Non
     await scene.catalog.open_streams([copy], node_id=NODE, node_epoch=scene.epoch)
     await scene.catalog.trim_stream(copy, 1, 6, now_ms=NOW, delete_after_ms=LATER)
     assert await scene.state(first) == (ObjectState.COMMITTED, 0)
-    await scene.catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     assert await scene.state(first) == (ObjectState.DESTROYED, LATER)
     assert await scene.state(second) == (ObjectState.COMMITTED, 0)
     assert await scene.bounds(copy) == [(5, 9)]
-    await scene.catalog.delete_topic("u", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(scene.catalog, "u", now_ms=NOW, delete_after_ms=LATER)
     assert await scene.state(second) == (ObjectState.DESTROYED, LATER)
 
 
@@ -205,7 +206,7 @@ async def test_shared_objects_are_listed_while_they_are_shared(scene: Scene) -> 
     assert await scene.catalog.shared_objects() == frozenset()
     await clone(scene)
     assert await scene.catalog.shared_objects() == {alone.object_id}
-    await scene.catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     assert await scene.catalog.shared_objects() == frozenset()
 
 

@@ -8,6 +8,7 @@ from s3stream.catalog.interface import Catalog, UploadCommit
 from s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
 from s3stream.model import NewObject, ObjectKind, ObjectState
 from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, bounds_of, span
+from tests.support.topics import delete_topic
 
 
 @pytest.fixture
@@ -113,9 +114,9 @@ async def test_a_snapshot_needs_the_streams_epoch_too(scene: Scene) -> None:
 async def test_ranges_of_deleted_streams_are_dropped_from_an_upload(scene: Scene) -> None:
     other = await scene.catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE, internal=False)
     kept = other.partitions[0].stream_id
-    await scene.catalog.open_stream(kept, node_id=NODE, node_epoch=scene.epoch)
+    await scene.catalog.open_streams([kept], node_id=NODE, node_epoch=scene.epoch)
     gone = scene.streams[0]
-    await scene.catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     mixed, dead = await scene.new_objects([span(gone, 0, 5), span(kept, 0, 3)], [span(gone, 5, 9)])
     await scene.catalog.commit_upload(scene.upload_commit([mixed, dead], {gone: b"x", kept: b"y"}))
     assert await committed(scene, kept) == 3
@@ -368,11 +369,11 @@ async def test_an_input_destroyed_meanwhile_by_a_trim_is_no_obstacle(scene: Scen
 async def test_compaction_goes_on_when_a_topic_was_deleted_meanwhile(scene: Scene) -> None:
     other = await scene.catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE, internal=False)
     kept = other.partitions[0].stream_id
-    await scene.catalog.open_stream(kept, node_id=NODE, node_epoch=scene.epoch)
+    await scene.catalog.open_streams([kept], node_id=NODE, node_epoch=scene.epoch)
     gone = scene.streams[0]
     inputs = await scene.upload([span(gone, 0, 5), span(kept, 0, 5)], [span(gone, 5, 9), span(kept, 5, 9)])
     outputs = await scene.new_objects([span(gone, 0, 9)], [span(kept, 0, 9)])
-    await scene.catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     await scene.catalog.commit_compaction(scene.compaction(inputs, outputs))
     assert await scene.bounds(kept) == [(0, 9)]
     assert await scene.state(outputs[0]) == (ObjectState.DESTROYED, NOW)

@@ -18,6 +18,7 @@ from s3stream.errors import (
 )
 from s3stream.model import ObjectState
 from tests.s3stream.catalog.scene import LATER, NODE, NOW, Scene, span
+from tests.support.topics import delete_topic
 
 
 async def test_everything_survives_a_restart(url: str) -> None:
@@ -147,24 +148,46 @@ async def test_topics_are_listed_by_name_with_partitions_in_order(catalog: Catal
 
 async def test_adding_partitions(catalog: Catalog) -> None:
     scene = await Scene.make(catalog, partitions=2)
-    grown = await catalog.add_partitions("t", 4, leader=5)
-    assert grown == await catalog.add_partitions("t", 4, leader=6)
+    grown = await catalog.add_partitions(b"t" * 16, 4, leader=5)
+    assert grown == await catalog.add_partitions(b"t" * 16, 4, leader=6)
     assert [p.leader for p in grown.partitions] == [NODE, NODE, 5, 5]
     assert [p.stream_id for p in grown.partitions][:2] == scene.streams
     with pytest.raises(CatalogError, match="has 4 partitions already"):
-        await catalog.add_partitions("t", 3, leader=1)
-    with pytest.raises(NotFound, match="topic 'x' does not exist"):
-        await catalog.add_partitions("x", 3, leader=1)
+        await catalog.add_partitions(b"t" * 16, 3, leader=1)
+    with pytest.raises(NotFound, match=f"topic id {(b'x' * 16).hex()} does not exist"):
+        await catalog.add_partitions(b"x" * 16, 3, leader=1)
 
 
 async def test_altering_a_topic(catalog: Catalog) -> None:
     await Scene.make(catalog)
-    await catalog.alter_topic("t", set_configs={"a": "1", "b": "2"}, unset=["absent"])
-    altered = await catalog.alter_topic("t", set_configs={"b": "3"}, unset=["a"])
+    await catalog.alter_topic(b"t" * 16, set_configs={"a": "1", "b": "2"}, unset=["absent"])
+    altered = await catalog.alter_topic(b"t" * 16, set_configs={"b": "3"}, unset=["a"])
     assert altered.configs == {"b": "3"}
     assert (await catalog.list_topics())[0].configs == {"b": "3"}
     with pytest.raises(NotFound):
-        await catalog.alter_topic("x", set_configs={}, unset=[])
+        await catalog.alter_topic(b"x" * 16, set_configs={}, unset=[])
+
+
+async def test_a_topic_made_anew_under_the_name_is_another(catalog: Catalog) -> None:
+    """A repeated command, the answer to which was lost, leaves it alone."""
+    scene = await Scene.make(catalog)
+    await catalog.delete_topics([scene.topic.topic_id], now_ms=NOW, delete_after_ms=LATER)
+    await catalog.create_topic("t", b"n" * 16, partitions=1, configs={"a": "1"}, leader=NODE, internal=False)
+    with pytest.raises(NotFound):
+        await catalog.alter_topic(scene.topic.topic_id, set_configs={"a": "2"}, unset=())
+    with pytest.raises(NotFound):
+        await catalog.add_partitions(scene.topic.topic_id, 9, leader=NODE)
+    (found,) = await catalog.list_topics()
+    assert (found.topic_id, found.configs, len(found.partitions)) == (b"n" * 16, {"a": "1"}, 1)
+
+
+async def test_configs_are_listed_where_there_are_any(catalog: Catalog) -> None:
+    await Scene.make(catalog)
+    await catalog.create_topic("u", b"u" * 16, partitions=1, configs={"a": "1"}, leader=NODE, internal=False)
+    assert await catalog.list_topic_configs() == {b"u" * 16: {"a": "1"}}
+    await catalog.alter_topic(b"t" * 16, set_configs={"b": "2"}, unset=())
+    await catalog.alter_topic(b"u" * 16, set_configs={}, unset=["a"])
+    assert await catalog.list_topic_configs() == {b"t" * 16: {"b": "2"}}
 
 
 async def test_opening_streams_moves_both_epochs_and_the_leader(catalog: Catalog) -> None:
@@ -178,14 +201,15 @@ async def test_opening_streams_moves_both_epochs_and_the_leader(catalog: Catalog
     ]
     (topic,) = await catalog.list_topics()
     assert [(p.leader, p.leader_epoch) for p in topic.partitions] == [(2, 2), (2, 2), (NODE, 1)]
-    assert (await catalog.open_stream(a, node_id=2, node_epoch=other.epoch)).info.epoch == 3
+    (again,) = await catalog.open_streams([a], node_id=2, node_epoch=other.epoch)
+    assert again.info.epoch == 3
 
 
 async def test_opening_refuses_stale_nodes_and_unknown_streams(catalog: Catalog) -> None:
     scene = await Scene.make(catalog)
     await catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=1)
     with pytest.raises(NodeFenced):
-        await catalog.open_stream(scene.streams[0], node_id=NODE, node_epoch=scene.epoch)
+        await catalog.open_streams([scene.streams[0]], node_id=NODE, node_epoch=scene.epoch)
     with pytest.raises(StreamNotFound, match="stream 99 does not exist"):
         await catalog.open_streams([scene.streams[0], 99], node_id=NODE, node_epoch=scene.epoch + 1)
     assert (await catalog.get_streams(scene.streams))[scene.streams[0]].epoch == 1, "a refused command changes nothing"
@@ -193,10 +217,8 @@ async def test_opening_refuses_stale_nodes_and_unknown_streams(catalog: Catalog)
 
 async def test_deleted_streams_are_gone_and_their_ids_are_not_reused(catalog: Catalog) -> None:
     scene = await Scene.make(catalog)
-    await catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     assert await catalog.get_streams(scene.streams) == {}
-    with pytest.raises(NotFound):
-        await catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
     again = await catalog.create_topic("t", b"n" * 16, partitions=3, configs={}, leader=NODE, internal=False)
     assert min(p.stream_id for p in again.partitions) > max(scene.streams)
 
@@ -237,7 +259,7 @@ async def test_deleting_a_topic_destroys_only_what_nobody_else_needs(catalog: Ca
     alone, shared = await scene.upload(
         [span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5), span(kept.info.stream_id, 0, 5)]
     )
-    await catalog.delete_topic("t", now_ms=NOW, delete_after_ms=LATER)
+    await delete_topic(catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     assert await scene.state(alone) == (ObjectState.DESTROYED, LATER)
     assert await scene.state(shared) == (ObjectState.COMMITTED, 0)
     (left,) = (await catalog.object_ranges([shared.object_id]))[shared.object_id]
@@ -273,7 +295,7 @@ async def test_trim_moves_forward_only_and_destroys_whole_objects(catalog: Catal
 async def test_a_duration_in_place_of_a_deadline_is_refused(catalog: Catalog) -> None:
     await Scene.make(catalog)
     with pytest.raises(CatalogError, match="a deadline is a time at or after now"):
-        await catalog.delete_topic("t", now_ms=1_700_000_000_000, delete_after_ms=60_000)
+        await delete_topic(catalog, "t", now_ms=1_700_000_000_000, delete_after_ms=60_000)
 
 
 async def test_streams_are_listed_in_pages(catalog: Catalog) -> None:
@@ -304,7 +326,7 @@ async def test_only_a_dead_node_that_leads_nothing_is_removed(catalog: Catalog) 
     await catalog.create_topic("led", b"t" * 16, partitions=2, configs={}, leader=7, internal=False)
     with pytest.raises(NodeInUse, match="node 7 leads 2 partitions"):
         await catalog.remove_node(7, now_ms=150)
-    await catalog.delete_topic("led", now_ms=150, delete_after_ms=150)
+    await delete_topic(catalog, "led", now_ms=150, delete_after_ms=150)
     await catalog.remove_node(7, now_ms=150)
     assert list(await catalog.list_nodes()) == []
     with pytest.raises(NotFound):

@@ -25,6 +25,7 @@ from spark.direct.plan import Piece
 from spark.direct.readers import JsonOffsets, StreamRead, from_json
 from tests.compaction.cluster import CLUSTER, NODE
 from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+from tests.support.topics import delete_topic
 
 SCHEMA = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])
 Row = tuple[int, int]
@@ -124,8 +125,9 @@ def compact(filled: KafkaCluster) -> None:
 
 def add_partition(filled: KafkaCluster) -> None:
     async def add() -> None:
-        total = len((await filled.made.topic("t")).partitions) + 1
-        topic = await filled.made.catalog.add_partitions("t", total, leader=NODE)
+        there = await filled.made.topic("t")
+        total = len(there.partitions) + 1
+        topic = await filled.made.catalog.add_partitions(there.topic_id, total, leader=NODE)
         await filled.made._open([topic.partitions[-1].stream_id])
 
     asyncio.run(add())
@@ -187,7 +189,7 @@ def test_a_first_batch_that_is_repeated_leaves_nothing_out(filled: KafkaCluster,
 def make_anew(filled: KafkaCluster, objects: int) -> None:
     async def replace() -> list[int]:
         catalog = filled.made.catalog
-        await catalog.delete_topic("t", now_ms=filled.made.clock.now, delete_after_ms=filled.made.clock.now)
+        await delete_topic(catalog, "t", now_ms=filled.made.clock.now, delete_after_ms=filled.made.clock.now)
         filled.made.epochs.clear()
         made = await catalog.create_topic("t", b"2" * 16, partitions=2, configs={}, leader=NODE, internal=False)
         ids = [partition.stream_id for partition in made.partitions]
