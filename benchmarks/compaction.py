@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaProducer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support import CONSOLE, Report, p99, parser
-from broker.cli.compact import AdminPort
+from broker.cli.admin_port import AdminPort
 from compaction.plan import Source, Survey, iterations
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings

@@ -16,12 +16,6 @@ COMMANDS = {
 """Each is the click command of the same name in the module of the same name here."""
 
 
-class BadSetting(click.ClickException):
-    """A setting, or the file of them, that cannot be used: as an option that cannot be, and as `serve` tells of it."""
-
-    exit_code = 2
-
-
 class LazyGroup(click.Group):
     """Imports a subcommand's module when it is needed."""
 

@@ -5,7 +5,6 @@ registered anew, so that a process that still believes to be it is fenced.
 """
 
 import asyncio
-import http.client
 import json
 import logging
 import random
@@ -13,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,23 +23,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from broker.cli import BadSetting
+from broker.cli.admin_port import AdminPort, admin_option, configured, parse_admin
+from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.settings import Settings
-from broker.settings_sources import SettingsError, load
 
 POLL_S: Final = 0.2
-TIMEOUT_S: Final = 10.0
-SAID_NO: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
-"""Answers whose body is the node's own reason, in one line."""
 
 Report = Callable[[str, int, int], None]
 """Stage, bytes done, bytes in all."""
 
 
 @click.command()
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's settings file (TOML).")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="The node's data directory.")
-@click.option("--admin", metavar="HOST:PORT", help="Admin port of a running node  [default: as in the settings]")
+@config_option
+@data_dir_option
+@admin_option
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would be done, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def compact(
@@ -57,10 +52,7 @@ def compact(
     answers, works on the stopped node's storage.
     """
     console = Console()
-    try:
-        settings = load({"node.data_dir": data_dir}, config_file=config_file)
-    except SettingsError as error:
-        raise BadSetting(str(error)) from None
+    settings = read_settings(config_file, data_dir)
     answer = _on_node(settings, admin, console, plan_only=plan_only)
     if answer is None:
         answer = _on_stopped(settings, console, plan_only=plan_only)
@@ -75,37 +67,9 @@ def compact(
 # a running node
 
 
-@dataclass(frozen=True, slots=True)
-class AdminPort:
-    """A node's admin port."""
-
-    host: str
-    port: int
-
-    def call(self, method: str, path: str, timeout_s: float | None = TIMEOUT_S) -> Any:
-        """One request; raises OSError when nobody answers, ClickException when the node says no."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
-        try:
-            connection.request(method, path)
-            response = connection.getresponse()
-            body = response.read().decode()
-        except http.client.HTTPException as error:
-            raise click.ClickException(f"{self.host}:{self.port} is no admin port: {error!r}") from None
-        finally:
-            connection.close()
-        if response.status in SAID_NO:
-            raise click.ClickException(f"{self.host}:{self.port}: {body.strip()}")
-        if response.status != http.HTTPStatus.OK:
-            raise click.ClickException(f"{self.host}:{self.port} {path}: {response.status} {body.strip()}")
-        try:
-            return json.loads(body)
-        except ValueError:
-            raise click.ClickException(f"{self.host}:{self.port} is no admin port: no JSON at {path}") from None
-
-
 def _on_node(settings: Settings, admin: str | None, console: Console, *, plan_only: bool) -> Any:
     """What the node answers; None when none runs where the settings say."""
-    port = _admin_port(settings, admin)
+    port = parse_admin(admin) if admin is not None else configured(settings)
     if port is None:
         return None
     try:
@@ -119,16 +83,7 @@ def _on_node(settings: Settings, admin: str | None, console: Console, *, plan_on
             return port.call("GET", "/compact/plan", None)
         return _follow(port, console)
     except OSError as error:
-        raise click.ClickException(f"{port.host}:{port.port} went away: {error.strerror or error}") from None
-
-
-def _admin_port(settings: Settings, admin: str | None) -> AdminPort | None:
-    if admin is None:
-        return AdminPort(settings.admin.host, settings.admin.port) if settings.admin.port else None
-    host, _, port = admin.rpartition(":")
-    if not host or not port.isdigit():
-        raise click.BadParameter(f"expected HOST:PORT, found {admin!r}", param_hint="--admin")
-    return AdminPort(host, int(port))
+        raise click.ClickException(f"{port} went away: {error.strerror or error}") from None
 
 
 def _follow(port: AdminPort, console: Console) -> Any:

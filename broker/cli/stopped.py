@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from broker.cli.topic_moves import admin_option, call
+from broker.cli.admin_port import AdminPort, on_node
 
 
 @click.command()
-@admin_option
-def stopped(admin: str) -> None:
+@on_node
+def stopped(node: AdminPort) -> None:
     """Show the stopped partitions of a running node, and what of them is only in its log."""
-    rows = call(admin, "GET", "/storage/stopped")
+    rows = node.ask("GET", "/storage/stopped")
     if not rows:
         click.echo("no partition is stopped")
         return
@@ -33,14 +33,14 @@ def stopped(admin: str) -> None:
 @click.command()
 @click.argument("stream", type=int)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@admin_option
-def discard(stream: int, yes: bool, admin: str) -> None:  # noqa: FBT001 - click passes by name
+@on_node
+def discard(node: AdminPort, stream: int, yes: bool) -> None:  # noqa: FBT001 - click passes by name
     """Give up the records of the stopped stream STREAM that are only in the node's log. They are lost for good.
 
     The partition goes on from the end of what was uploaded, and consumers may see offsets again that they have seen
     with other records. Keep a copy of the log (the device or file) before, if the records matter.
     """
-    rows = [row for row in call(admin, "GET", "/storage/stopped") if row["stream"] == stream]
+    rows = [row for row in node.ask("GET", "/storage/stopped") if row["stream"] == stream]
     if not rows:
         raise click.ClickException(f"stream {stream} is not stopped")
     (row,) = rows
@@ -49,7 +49,7 @@ def discard(stream: int, yes: bool, admin: str) -> None:  # noqa: FBT001 - click
     click.echo(f"{records} acknowledged records at offsets {offsets} ({size}) will be lost for good.")
     if not yes:
         click.confirm("Give them up?", abort=True)
-    call(admin, "POST", "/storage/discard", stream=str(stream))
+    node.ask("POST", "/storage/discard", stream=str(stream))
     click.echo("given up; the partition takes records again")
 
 

@@ -21,10 +21,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from broker.cli import BadSetting
+from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.stopped import discard, stopped
 from broker.settings import Settings
-from broker.settings_sources import SettingsError, load
 from broker.stores import make_stores
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog
@@ -97,18 +96,15 @@ storage.add_command(discard)
 def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Give a command the options that find a node's storage, and run it on the opened storage."""
 
-    @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's settings file (TOML).")
-    @click.option("--data-dir", type=click.Path(path_type=Path), help="The node's data directory.")
+    @config_option
+    @data_dir_option
     def run(config_file: Path | None, data_dir: Path | None, **arguments: Any) -> None:
         async def main() -> None:
-            settings = load({"node.data_dir": data_dir}, config_file=config_file)
-            async with open_storage(settings) as opened:
+            async with open_storage(read_settings(config_file, data_dir)) as opened:
                 await command(opened, **arguments)
 
         try:
             asyncio.run(main())
-        except SettingsError as error:
-            raise BadSetting(str(error)) from None
         except StorageError as error:
             raise click.ClickException(str(error)) from None
 

@@ -18,8 +18,7 @@ from rich.filesize import decimal
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from broker.cli import BadSetting
-from broker.settings_sources import SettingsError, load
+from broker.cli.options import config_option, data_dir_option, read_settings
 from wal.device import FileDevice, extend_file, open_device, shorten_file
 from wal.format import RING_POSITION, Header, Shutdown
 from wal.interface import WalError
@@ -49,14 +48,12 @@ def on_log(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Give a command the arguments that find a log, and turn the log's errors into one line."""
 
     @click.argument("path", required=False, type=click.Path(path_type=Path))
-    @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's settings file (TOML).")
-    @click.option("--data-dir", type=click.Path(path_type=Path), help="The node's data directory.")
+    @config_option
+    @data_dir_option
     def run(path: Path | None, config_file: Path | None, data_dir: Path | None, **arguments: Any) -> None:
         try:
-            path = path or load({"node.data_dir": data_dir}, config_file=config_file).wal_path
+            path = path or read_settings(config_file, data_dir).wal_path
             asyncio.run(_await(command(path, **arguments)))
-        except SettingsError as error:
-            raise BadSetting(str(error)) from None
         except WalError as error:
             raise click.ClickException(str(error)) from None
 

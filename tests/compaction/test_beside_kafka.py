@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.lab.processes import ApacheKafka
-from broker.cli.compact import AdminPort
+from broker.cli.admin_port import AdminPort
 from tests.differential.conftest import QUICK_JVM
 from tests.support import tools
 from tests.support.node import NodeProcess

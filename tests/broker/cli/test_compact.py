@@ -36,7 +36,7 @@ async def fill(node: NodeProcess) -> None:
 
 async def uploaded(node: NodeProcess, count: int) -> None:
     """Wait until there are so many stream set objects."""
-    from broker.cli.compact import AdminPort
+    from broker.cli.admin_port import AdminPort
 
     host, _, port = node.admin.rpartition(":")
     async with asyncio.timeout(20):

@@ -28,6 +28,10 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             )
 
         assert (await run("stopped")).output == "no partition is stopped\n"
+        settings = tmp_path / "node.toml"
+        settings.write_text(f"[admin]\nport = {address.rpartition(':')[2]}\n")
+        found = await asyncio.to_thread(CliRunner().invoke, storage, ["stopped", "--config", str(settings)])
+        assert found.output == "no partition is stopped\n", "the settings name the port, too"
         producer = AIOKafkaProducer(bootstrap_servers=node.bootstrap)
         await producer.start()
         try:
@@ -55,3 +59,19 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             assert (await producer.send_and_wait("t", b"2", partition=0)).offset == 1
         finally:
             await producer.stop()
+
+
+def test_where_the_node_is_must_be_known(tmp_path: Path) -> None:
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(storage, ["stopped", *arguments])
+
+    settings = tmp_path / "node.toml"
+    settings.write_text("[admin]\nenabled = false\n")
+    nowhere = run("--config", str(settings))
+    assert nowhere.exit_code == 2
+    assert "the settings name no admin port (admin.enabled, admin.port): give it with --admin" in nowhere.output
+    settings.write_text("[admin]\nport = 'x'\n")
+    assert run("--config", str(settings)).exit_code == 2
+    away = run("--admin", "127.0.0.1:1")
+    assert away.exit_code == 1
+    assert "cannot reach the admin port 127.0.0.1:1: Connection refused; start the node" in away.output

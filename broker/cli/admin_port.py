@@ -1,0 +1,93 @@
+"""A running node's admin port, for what Kafka has no requests for."""
+
+import http.client
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import click
+
+from broker.cli.options import config_option, read_settings
+from broker.settings import Settings
+
+TIMEOUT_S: Final = 10.0
+SAID_NO: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
+"""Answers whose body is the node's own reason, in one line."""
+
+admin_option: Final = click.option(
+    "--admin", metavar="HOST:PORT", help="Admin port of the running node  [default: as in the settings]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPort:
+    """A node's admin port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def call(self, method: str, path: str, timeout_s: float | None = TIMEOUT_S) -> Any:
+        """One request; raises OSError when nobody answers, ClickException when the node says no."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            body = response.read().decode()
+        except http.client.HTTPException as error:
+            raise click.ClickException(f"{self} is no admin port: {error!r}") from None
+        finally:
+            connection.close()
+        if response.status in SAID_NO:
+            raise click.ClickException(f"{self}: {body.strip()}")
+        if response.status != http.HTTPStatus.OK:
+            raise click.ClickException(f"{self} {path}: {response.status} {body.strip()}")
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise click.ClickException(f"{self} is no admin port: no JSON at {path}") from None
+
+    def ask(self, method: str, path: str, **query: str | None) -> Any:
+        """The same without a limit of time, with what is not empty of `query`; a node that is away is told of, too."""
+        given = urlencode({name: value for name, value in query.items() if value})
+        try:
+            return self.call(method, f"{path}?{given}" if given else path, None)
+        except OSError as error:
+            raise click.ClickException(
+                f"cannot reach the admin port {self}: {error.strerror or error}; start the node, or name its port with "
+                "--admin or its settings with --config"
+            ) from None
+
+
+def parse_admin(text: str) -> AdminPort:
+    """`HOST:PORT`, as given with `--admin`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise click.BadParameter(f"expected HOST:PORT, found {text!r}", param_hint="--admin")
+    return AdminPort(host.strip("[]"), int(port))
+
+
+def configured(settings: Settings) -> AdminPort | None:
+    """The admin port of a node with those settings; None where they do not tell."""
+    admin = settings.admin
+    return AdminPort(admin.host, admin.port) if admin.enabled and admin.port else None
+
+
+def on_node(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that find a running node, and the node's admin port as its first argument."""
+
+    @config_option
+    @admin_option
+    def run(config_file: Path | None, admin: str | None, **arguments: Any) -> None:
+        port = parse_admin(admin) if admin is not None else configured(read_settings(config_file))
+        if port is None:
+            raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
+        command(port, **arguments)
+
+    return update_wrapper(run, command)
