@@ -40,7 +40,7 @@ from spark.direct.offsets import (
 )
 from spark.direct.options import COLUMNS, DataLossError, OptionError, ReadOptions
 from spark.direct.plan import INT64_MAX, TASK_BYTES_MIN, Task, plan_tasks
-from spark.direct.worker import keep_archives
+from spark.direct.worker import settle
 from spark.storage import StorageLocation, opened_catalog, opened_stores
 
 Result = TypeVar("Result")
@@ -198,11 +198,11 @@ class _Read:
         """The rows of a task."""
         from spark.direct.read import read_task  # a tenth of a second of CPU that planning, a process of its own, saves
 
-        keep_archives()
         if isinstance(partition, TaskPartition):
             yield from read_task(
                 self._task_location, partition.task, self._schema, timestamp_ms_min=self._pushed.timestamp_ms_min
             )
+        settle()
 
 
 def _relevant(aborted: Sequence[Any], pieces: Iterable[Any], number: int) -> tuple[Any, ...]:
@@ -223,7 +223,9 @@ class BatchRead(_Read, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan. Raises OptionError, DataLossError, StorageError."""
-        return asyncio.run(self._plan())
+        tasks = asyncio.run(self._plan())
+        settle()
+        return tasks
 
     async def _plan(self) -> list[InputPartition]:
         async with opened_catalog(self.location) as catalog, opened_stores(self.location) as stores:

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark.direct.options import parse_options, schema_of
+from spark.direct.worker import settle
 
 if TYPE_CHECKING:
     from spark.direct.readers import BatchRead, StreamRead
@@ -34,6 +35,7 @@ class AnabranchSource(DataSource):
 
     def schema(self) -> str:
         """Columns as the Kafka source has them; option `columns` names those that are wanted."""
+        settle()
         return schema_of(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> "BatchRead":

@@ -1,6 +1,7 @@
 """A worker keeps what it knows of Spark's archives, and of no others."""
 
 import importlib
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -17,15 +18,24 @@ def add(folder: Path, archive: str, module: str) -> None:
 
 def test_only_sparks_archives_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path_importer_cache", {})
-    for archive in ("pyspark.zip", "jobs.zip"):
-        add(tmp_path, archive, f"first_of_{archive[:4]}")
+    archives = {"pyspark.zip": "pyspark", "spark-core_2.13-4.1.3.jar": "core", "jobs.zip": "jobs"}
+    for archive, name in archives.items():
+        add(tmp_path, archive, f"first_of_{name}")
         monkeypatch.syspath_prepend(str(tmp_path / archive))
-    importlib.import_module("first_of_pysp")
-    importlib.import_module("first_of_jobs")
+    for name in archives.values():
+        importlib.import_module(f"first_of_{name}")
     keep_archives()
-    add(tmp_path, "pyspark.zip", "second_of_pysp")
-    add(tmp_path, "jobs.zip", "second_of_jobs")
+    for archive, name in archives.items():
+        add(tmp_path, archive, f"second_of_{name}")
     importlib.invalidate_caches()
     importlib.import_module("second_of_jobs")
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("second_of_pysp")
+    for name in ("pyspark", "core"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"second_of_{name}")
+
+
+def test_what_is_there_when_a_worker_settles_is_garbage_no_more() -> None:
+    program = "import gc; from spark.direct.worker import settle; settle(); kept = gc.get_freeze_count(); settle(); "
+    program += "print(kept > 1000, gc.get_freeze_count() <= kept)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
