@@ -20,6 +20,7 @@ from broker.admin_storage import StorageRoutes
 from broker.admin_topics import Answer, Query, TopicRoutes
 from broker.metrics import prometheus_text, status
 from s3stream.errors import StorageError
+from s3stream.tasks import end_tasks
 
 if TYPE_CHECKING:
     from broker.app import RunningNode
@@ -69,11 +70,7 @@ class AdminServer:
         if self._server is not None:
             self._server.close()
             self._server = None
-        requests = set(self._requests)
-        for request in requests:
-            request.cancel()
-        if requests:
-            await asyncio.wait(requests)
+        await end_tasks(self._requests)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = asyncio.current_task()
@@ -85,14 +82,16 @@ class AdminServer:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             status_code, content_type, body = await self._answer(head)
             payload = body.encode()
-            writer.write(
-                f"HTTP/1.1 {status_code} {_REASONS[status_code]}\r\nContent-Type: {content_type}\r\n"
-                f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n".encode()
-                + payload
-            )
-            await writer.drain()
+            writer.transport.set_write_buffer_limits(0)  # drained is sent
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                writer.write(
+                    f"HTTP/1.1 {status_code} {_REASONS[status_code]}\r\nContent-Type: {content_type}\r\n"
+                    f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n".encode()
+                    + payload
+                )
+                await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client has gone or speaks something else
+            writer.transport.abort()  # the client has gone, does not read, or speaks something else
         finally:
             writer.close()
 

@@ -182,4 +182,4 @@ class _Outputs:
     async def abort(self) -> None:
         """Give up the object being written, if there is one."""
         if self._writer is not None:
-            await self._writer.abort()
+            await self._writer.abandon()

@@ -22,6 +22,7 @@ from s3stream.object.format import BLOCK_HEADER, IndexEntry, check_block
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.interface import ObjectStore
+from s3stream.tasks import side_by_side
 
 BACKGROUND_IN_FLIGHT = 2
 """Calls to the store at the same time in a run that is held to a rate."""
@@ -153,13 +154,7 @@ class Workshop:
                     raise BadInput(read.object_id, error) from error
             self.on_read(read.end - read.start)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for read in reads:
-                    for piece in cut_read(read, self.settings.read_bytes_max):
-                        group.create_task(fetch(piece))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await side_by_side(fetch(piece) for read in reads for piece in cut_read(read, self.settings.read_bytes_max))
         return blocks
 
     async def read_index(self, info: ObjectInfo) -> ObjectIndex:
@@ -217,9 +212,9 @@ class Execution:
         return self.made
 
     async def abort(self) -> None:
-        """Give up what is not finished."""
+        """Give up what is not finished; whatever ended the work counts more than how this ends."""
         if self._set_writer is not None:
-            await self._set_writer.abort()
+            await self._set_writer.abandon()
 
     async def _write_stream_objects(self, writes: Sequence[Write], blocks: Blocks, ids: Ids) -> None:
         slots = asyncio.Semaphore(self._workshop.in_flight)
@@ -230,12 +225,7 @@ class Execution:
                 output = await writer.close()
                 return Made(output, totals_of(writer.entries))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(write_one(write)) for write in writes]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        self.made += [task.result() for task in tasks]
+        self.made += await side_by_side(write_one(write) for write in writes)
 
 
 async def execute_share(share: Share, workshop: Workshop) -> Sequence[Made]:

@@ -16,6 +16,7 @@ from compaction.throttle import Throttle, run_rate, yield_to_uploads
 from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind
 from s3stream.object.format import BLOCK_HEADER
+from s3stream.tasks import side_by_side
 
 INDEX_READS_IN_FLIGHT = 8
 OBJECTS_PER_QUERY = 4
@@ -110,13 +111,8 @@ async def _read_sources(node: CompactionNode, infos: Sequence[ObjectInfo]) -> li
     index_bytes = 0
     for at in range(0, len(infos), INDEX_READS_IN_FLIGHT):
         some = infos[at : at + INDEX_READS_IN_FLIGHT]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(node.read_index(info)) for info in some]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        for info, task in zip(some, tasks, strict=True):
-            index = task.result()
+        indexes = await side_by_side(node.read_index(info) for info in some)
+        for info, index in zip(some, indexes, strict=True):
             index_bytes += index.size_bytes
             if sources and index_bytes > node.settings.index_bytes_max:
                 return sources

@@ -35,6 +35,7 @@ from s3stream.size_lookup import find_size_cut
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 from s3stream.stream import Stream
+from s3stream.tasks import end_tasks
 from s3stream.upload import StreamOwner, Uploader, WriterIdentity
 from s3stream.wal_record import decode_record, encode_reset
 from wal.interface import WalError, WriteAheadLog
@@ -470,10 +471,7 @@ class S3Stream:
         timer = self._cache.current.age_timer
         if timer is not None:
             timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(self._tasks)
         self._reader.loader.close(StorageStopped("the engine is closed"))
         self._pipeline.settle_current(StorageStopped("the engine is closed"))
 

@@ -13,6 +13,7 @@ from s3stream.io_plan import Piece, Priority, Span, choose, plan_pieces, slots_b
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
+from s3stream.tasks import side_by_side
 
 HAND_OUT_BYTES_PER_TURN = 1024 * 1024
 """What is decoded in one turn of the event loop; its check sums take some 100 us."""
@@ -195,12 +196,9 @@ class IoScheduler:
             async with slots:
                 whole[start - piece.start : end - piece.start] = await self._fetch_range(first, start, end)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for start in range(piece.start, piece.end, limit):
-                    group.create_task(fetch(start, min(start + limit, piece.end)))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await side_by_side(
+            fetch(start, min(start + limit, piece.end)) for start in range(piece.start, piece.end, limit)
+        )
         return memoryview(whole).toreadonly()
 
     async def _fetch_range(self, first: _Wanted, start: int, end: int) -> memoryview:

@@ -24,6 +24,7 @@ from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
+from s3stream.tasks import side_by_side
 
 log = structlog.get_logger(__name__)
 
@@ -175,16 +176,13 @@ class Uploader:
             attempt.prepared.update(dict.fromkeys(object_ids[store], store))
         left_s = (attempt.give_up_ms - self._now_ms()) / 1000
         try:
-            async with asyncio.timeout(left_s), asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._write_object(block, plan, object_ids[plan.store].pop(0), attempt))
-                    for plan in plans
-                ]
+            async with asyncio.timeout(left_s):
+                written = await side_by_side(
+                    self._write_object(block, plan, object_ids[plan.store].pop(0), attempt) for plan in plans
+                )
         except TimeoutError:
             raise _PreparedTooLong(f"objects {sorted(attempt.prepared)} could not be written in time") from None
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [item for task in tasks if (item := task.result()) is not None]
+        return [item for item in written if item is not None]
 
     async def _prepare(self, count: int, store: str, writer_id: str) -> Sequence[int]:
         backoff = Backoff(self._settings)

@@ -7,6 +7,7 @@ order; an object becomes visible whole or not at all; no task outlives the call 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Self
 
@@ -24,6 +25,7 @@ from s3stream.object.format import (
 from s3stream.object.hedge import PartHedge
 from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
 from s3stream.store.rules import PART_BYTES_MIN, PARTS_MAX
+from s3stream.tasks import side_by_side
 from wal.interface import Buffer
 
 BLOCK_BYTES = 512 * 1024
@@ -103,13 +105,7 @@ class ObjectWriter:
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
-        try:
-            async with asyncio.timeout(None if error is None else ABORT_TIMEOUT_S):
-                await self.abort()
-        except (StoreError, TimeoutError):
-            # What ended the block counts, above all a cancellation. The catalog's note of the upload outlives it.
-            if error is None:
-                raise
+        await (self.abort() if error is None else self.abandon())
 
     @property
     def size_bytes(self) -> int:
@@ -226,6 +222,15 @@ class ObjectWriter:
         if upload is not None:
             await upload.abort()
 
+    async def abandon(self) -> None:
+        """Abort after a failure or a cancellation, which count more than how the abort ends: it raises neither.
+
+        It ends within seconds, too. What it cannot do is done by whoever reads the catalog's note of the upload.
+        """
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(ABORT_TIMEOUT_S):
+                await self.abort()
+
     def _release(self) -> None:
         self._part, self._part_size, self._wave = [], 0, []
 
@@ -278,15 +283,9 @@ class ObjectWriter:
         wave, self._wave = self._wave[: len(self._wave) - kept], self._wave[len(self._wave) - kept :]
         slots = asyncio.Semaphore(self._parts_in_flight)
         first = len(self._receipts) + 1
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._send_part(self._upload, first + at, part, slots))
-                    for at, part in enumerate(wave)
-                ]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        self._receipts += [task.result() for task in tasks]
+        self._receipts += await side_by_side(
+            self._send_part(self._upload, first + at, part, slots) for at, part in enumerate(wave)
+        )
 
     async def _send_part(
         self, upload: MultipartUpload, number: int, part: "list[Buffer] | _CopiedPart", slots: asyncio.Semaphore
