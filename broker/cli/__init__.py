@@ -8,8 +8,8 @@ import click
 COMMANDS = {
     "serve": "Run a node.",
     "topic": "Create, list, describe, delete, detach, attach and clone topics of a running node.",
-    "compact": "Compact a running node's objects now.",
-    "storage": "Look at and check catalog and objects.",
+    "compact": "Compact a node's objects now.",
+    "storage": "Look at a node's objects, verify them, and see to stopped partitions.",
     "wal": "Look at and maintain a write-ahead log.",
     "spark": "Run Spark jobs over topics.",
 }

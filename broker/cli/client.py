@@ -111,7 +111,9 @@ def connect(bootstrap_servers: str) -> Connection:
     for text in bootstrap_servers.split(","):
         host, separator, port = text.strip().rpartition(":")
         if not separator or not host or not port.isdigit() or int(port) > 65535:
-            raise click.BadParameter(f"expected HOST:PORT[,HOST:PORT...], found {text.strip()!r}")
+            raise click.BadParameter(
+                f"expected HOST:PORT[,HOST:PORT...], found {text.strip()!r}", param_hint="--bootstrap-server"
+            )
         try:
             return Connection(host.strip("[]"), int(port))
         except click.ClickException as error:

@@ -185,7 +185,8 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
             )
             epoch = info.epoch
         Console(stderr=True).print(
-            f"node {settings.node.node_id} is stopped: its storage is worked on", highlight=False
+            f"node {settings.node.node_id} is stopped: its storage is {'looked at' if plan_only else 'worked on'}",
+            highlight=False,
         )
         node = CompactionNode(
             catalog=catalog,

@@ -14,7 +14,7 @@ from rich.table import Table
 from broker.cli.admin_port import AdminPort, on_node
 
 
-@click.command()
+@click.command(short_help="Show a running node's stopped partitions.")
 @on_node
 def stopped(node: AdminPort) -> None:
     """Show the stopped partitions of a running node, and what of them is only in its log."""
@@ -30,15 +30,16 @@ def stopped(node: AdminPort) -> None:
     Console().print(table)
 
 
-@click.command()
+@click.command(short_help="Give up a stopped partition's records.")
 @click.argument("stream", type=int)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @on_node
 def discard(node: AdminPort, stream: int, yes: bool) -> None:  # noqa: FBT001 - click passes by name
-    """Give up the records of the stopped stream STREAM that are only in the node's log. They are lost for good.
+    """Give up the records of a stopped partition that are only in the node's log. They are lost for good.
 
-    The partition goes on from the end of what was uploaded, and consumers may see offsets again that they have seen
-    with other records. Keep a copy of the log (the device or file) before, if the records matter.
+    STREAM is the number that `stopped` shows. The partition goes on from the end of what was uploaded, and consumers
+    may see offsets again that they have seen with other records. Keep a copy of the log (the device or file) before, if
+    the records matter.
     """
     rows = [row for row in node.ask("GET", "/storage/stopped") if row["stream"] == stream]
     if not rows:

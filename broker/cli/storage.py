@@ -86,7 +86,7 @@ async def open_storage(settings: Settings) -> AsyncIterator[Storage]:
 
 @click.group()
 def storage() -> None:
-    """Look at objects and ranges of a node, and verify them."""
+    """Look at a node's objects, verify them, and see to stopped partitions."""
 
 
 storage.add_command(stopped)
@@ -121,7 +121,13 @@ def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows shown at most.")
 @on_storage
 async def ls(opened: Storage, topic_name: str | None, state: str | None, limit: int) -> None:
-    """List objects, and count them by kind and state."""
+    """List objects, and count them by kind and state.
+
+    An SSO (stream set object) holds runs of several partitions, as uploads write them; an SO (stream object) holds a
+    run of one. Works beside a running node.
+    """
+    if topic_name is not None and state is not None:
+        raise click.UsageError("--state goes without --topic: all that a topic has is committed")
     console = Console()
     if topic_name is None:
         await _list_objects(opened, state, limit, console)
@@ -206,7 +212,7 @@ def add_range(table: Table, whose: str, location: RangeLocation) -> None:
     )
 
 
-@storage.command()
+@storage.command(short_help="Show one object and its index.")
 @click.argument("which", metavar="ID|KEY")
 @click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Blocks shown at most.")
 @on_storage
@@ -286,15 +292,17 @@ async def _print_index(opened: Storage, info: ObjectInfo, blocks: int, console: 
         console.print(f"({len(index) - blocks:,} more blocks; --blocks shows more)")
 
 
-@storage.command()
+@storage.command(short_help="Prove that all objects are there and sound.")
 @click.option("--deep", is_flag=True, help="Read every data block, too.")
 @on_storage
 async def verify(opened: Storage, deep: bool) -> None:  # noqa: FBT001 - click passes by name
-    """Prove that every object is there, sound and accounted for, and every partition without a gap."""
+    """Prove that every object is there, sound and accounted for, and every partition without a gap.
+
+    Exit code 1: it is not. Works beside a running node.
+    """
     console = Console()
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-    ) as progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("listing the store")
 
         def show(report: VerifyReport) -> None:

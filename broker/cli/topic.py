@@ -109,7 +109,7 @@ def list_(internal: bool, servers: str) -> None:  # noqa: FBT001 - click passes 
     Console().print(table)
 
 
-@topic.command()
+@topic.command(short_help="Show partitions, offsets and own configs.")
 @click.argument("names", nargs=-1, required=True)
 @bootstrap_option
 def describe(names: tuple[str, ...], servers: str) -> None:

@@ -40,7 +40,7 @@ def attach(node: AdminPort, topic: str, new_name: str | None) -> None:
     click.echo(f"attached topic {_told(answer)}")
 
 
-@click.command()
+@click.command(short_help="Make a topic with another's records.")
 @click.argument("name")
 @click.argument("new_name", metavar="NEW")
 @on_node
@@ -57,7 +57,7 @@ def clone(node: AdminPort, name: str, new_name: str) -> None:
 @click.command()
 @on_node
 def detached(node: AdminPort) -> None:
-    """List detached topics."""
+    """List detached topics, with the ids by which they can be attached."""
     table = Table("topic", "id", "partitions", "detached (UTC)", box=None, header_style="bold")
     for each in node.ask("GET", "/topics/detached"):
         moment = datetime.fromtimestamp(each["detached_ms"] / 1000, UTC)

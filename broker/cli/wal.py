@@ -74,7 +74,7 @@ async def opened(path: Path) -> AsyncIterator[FileDevice]:
         await device.close()
 
 
-@wal.command()
+@wal.command(short_help="Show header, records and fill of a log.")
 @on_log
 async def inspect(path: Path) -> None:
     """Show header, window, records and fill of the log at PATH (else the one the settings name)."""
@@ -84,7 +84,7 @@ async def inspect(path: Path) -> None:
         _print_records(found)
 
 
-@wal.command()
+@wal.command(short_help="Check all headers and records of a log.")
 @on_log
 async def verify(path: Path) -> None:
     """Check both header copies and every record's checksums of the log at PATH; exit 1 if durable bytes are damaged."""

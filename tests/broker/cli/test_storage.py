@@ -128,6 +128,8 @@ def test_ls_can_be_narrowed(data_dir: Path) -> None:
         ["1", "0", "500", "500"],
     ]
     assert {line.split()[-1] for line in of_topic[1:4]} == {"local"}
+    both = run(data_dir, "ls", "--topic", "flights", "--state", "prepared")
+    assert (both.exit_code, "--state goes without --topic" in both.output) == (2, True)
     missing = run(data_dir, "ls", "--topic", "absent")
     assert (missing.exit_code, missing.output) == (1, "Error: topic 'absent' does not exist\n")
 
