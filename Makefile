@@ -10,7 +10,7 @@ SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test suites bench soak soak-wal clean
+.PHONY: help setup tools demo test test-spark-next suites bench soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -33,6 +33,9 @@ test: tools ## format, lint, types, import contracts and all tests
 	$(BIN)/mypy -p scripts -p benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+test-spark-next: tools ## the Spark tests on Spark 4.2, in an environment of its own (docs/spark.md says what that covers)
+	@$(BIN)/python -m scripts.spark_next $(PYTEST_ARGS)
 
 suites: tools ## client libraries' own integration tests against a node (SUITES_ARGS="--against kafka" to compare)
 	@$(BIN)/python -m tests.suites.run $(SUITES_ARGS)

@@ -18,12 +18,14 @@ CLIENT_JARS = {
     "4.2": (("org.apache.kafka", "kafka-clients", "3.9.2"), ("org.apache.commons", "commons-pool2", "2.13.1")),
 }
 """What the Kafka source brings along, by the line of Spark."""
-TABLE_JARS = {
+TABLE_JARS: Mapping[str, Mapping[str, tuple[tuple[str, str, str], ...]]] = {
     "4.1": {
         "iceberg": (("org.apache.iceberg", f"iceberg-spark-runtime-4.1_{SCALA}", "1.12.0"),),
         "delta": (("io.delta", f"delta-spark_4.1_{SCALA}", "4.4.0"), ("io.delta", "delta-storage", "4.4.0")),
     },
-    "4.2": {},
+    "4.2": {
+        "delta": (("io.delta", f"delta-spark_4.2_{SCALA}", "4.4.0"), ("io.delta", "delta-storage", "4.4.0")),
+    },
 }
 """What the table formats need; a line of Spark that has none for a format can't write it."""
 
@@ -81,8 +83,9 @@ def table_jars(spark_version: str, table_format: str) -> tuple[Coordinate, ...]:
     line = spark_line(spark_version)
     if table_format not in TABLE_JARS[line]:
         others = " or ".join(other for other, known in TABLE_JARS.items() if table_format in known)
+        here = " or ".join([*TABLE_JARS[line], "parquet"])
         raise SparkVersionError(
-            f"there is no {table_format} for Spark {line}: install 'pyspark=={others}.*', or write format parquet"
+            f"there is no {table_format} for Spark {line}: install 'pyspark=={others}.*', or write format {here}"
         )
     return tuple(Coordinate(*parts) for parts in TABLE_JARS[line][table_format])
 

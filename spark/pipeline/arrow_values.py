@@ -4,6 +4,7 @@ The types are Spark's, with everything nullable: a table's columns outlive the s
 """
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from spark.pipeline.registry import NotDecodableError
 DecodeValue = Callable[[bytes], Any]
 """Bytes of one value to dicts, lists and scalars. Raises NotDecodableError."""
 ERROR_CHARS_MAX = 500
+_IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
+"""How Spark's columns of timestamps are; from Spark 4.2 on it has to be said."""
 
 
 def decoded_type(data: StructType) -> StructType:
@@ -36,7 +39,7 @@ def decode_column(values: Iterable[Any], decode: DecodeValue, data_type: StructT
                 error = str(failure)[:ERROR_CHARS_MAX]
         rows.append(row)
         errors.append(error)
-    arrow_type = to_arrow_type(data_type)
+    arrow_type = to_arrow_type(data_type, **_IN_UTC)
     return pa.StructArray.from_arrays(
         [_to_arrow(rows, errors, arrow_type), pa.array(errors, pa.string())], names=["data", "error"]
     )

@@ -34,7 +34,8 @@ def test_tables_have_jars_for_their_line_of_spark() -> None:
     assert table_jars("4.2.0", "parquet") == ()
     assert set(table_jars("4.1.3", "delta")) < set(all_jars("4.1.3"))
     with pytest.raises(
-        SparkVersionError, match=r"there is no iceberg for Spark 4.2: install 'pyspark==4.1.\*', or write"
+        SparkVersionError,
+        match=r"there is no iceberg for Spark 4.2: install 'pyspark==4.1.\*', or write format delta or parquet",
     ):
         table_jars("4.2.0", "iceberg")
 
