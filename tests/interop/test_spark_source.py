@@ -324,11 +324,24 @@ def test_a_topic_deleted_under_a_running_stream_is_said(
         query.stop()
 
 
-@pytest.mark.skipif(
-    spark_line(installed_spark_version()) == "4.1", reason="PySpark has the real-time trigger from 4.2 on"
+@pytest.mark.parametrize(
+    ("trigger", "mode"),
+    [
+        ({"continuous": "1 second"}, "append"),
+        pytest.param(
+            {"realTime": "5 seconds"},
+            "update",
+            marks=pytest.mark.skipif(
+                spark_line(installed_spark_version()) == "4.1", reason="PySpark has the real-time trigger from 4.2 on"
+            ),
+        ),
+    ],
+    ids=["continuous", "real-time"],
 )
-def test_a_real_time_stream_copies_a_topic(spark: SparkSession, servers: str, filled: str, tmp_path: Path) -> None:
-    # Each partition's task runs as long as its batch, so that all need a place at the same time; this session has two.
+def test_a_stream_without_micro_batches_copies_a_topic(
+    spark: SparkSession, servers: str, filled: str, tmp_path: Path, trigger: Mapping[str, str], mode: str
+) -> None:
+    # Each partition's task runs as long as the query, so that all need a place at the same time; this session has two.
     read = [0, 1]
     target = f"{filled}-copy"
     create_topic(servers, target, PARTITIONS)
@@ -343,9 +356,9 @@ def test_a_real_time_stream_copies_a_topic(spark: SparkSession, servers: str, fi
         .option("kafka.bootstrap.servers", servers)
         .option("topic", target)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .outputMode("update")
+        .outputMode(mode)
     )
-    query = writer.trigger(realTime="5 seconds").start()
+    query = writer.trigger(**trigger).start()
     try:
         events = receive(servers, target, dict.fromkeys(read, COUNT // PARTITIONS))
     finally:
