@@ -28,6 +28,13 @@ from spark.storage_commands import compact, verify
 
 POLL_S = 0.2
 LISTENER_TIMEOUT_S = 60
+ANOTHER_DRIVER = (
+    "concurrently using",
+    "should be empty on batch 0",
+    "Race while writing batch",
+    "ConcurrentTransactionException",
+)
+"""Parts of the texts with which a query ends when another one writes to its checkpoint or has written its commit."""
 
 
 class PairType(click.ParamType[tuple[str, str]]):
@@ -155,7 +162,15 @@ def wait_for_all(running: Running) -> None:
         cause = None if running.batches is None else running.batches.failure
         if isinstance(cause, PipelineError):
             raise cause from None
-        raise PipelineError(f"the pipeline failed: {reason_of(cause or error)}") from error
+        hint = hint_of(f"{error} {cause}")
+        raise PipelineError(f"the pipeline failed: {reason_of(cause or error)}{hint}") from error
+
+
+def hint_of(text: str) -> str:
+    """What Spark's and Delta's words mean where it is another driver that they have met."""
+    if any(word in text for word in ANOTHER_DRIVER):
+        return " (does another driver run on the same checkpoint? Only one at a time may)"
+    return ""
 
 
 def tell_failures(running: Running, listener: PipelineListener, console: Console) -> None:

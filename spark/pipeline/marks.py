@@ -6,9 +6,10 @@ micro-batch is repeated, the mark of the one before it is there, so the same rec
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import SparkSession
+
+from spark.pipeline.files import Folder
 
 FOLDER = "anabranch-watermark"
 MARKS_KEPT = 3
@@ -46,28 +47,13 @@ class Marks:
         known = [mark for mark in (self._read(batch_id - 1), newest_us) if mark is not None]
         if not known:
             return
-        system, path = self._place(batch_id)
-        stream = system.create(path, True)
-        try:
-            stream.write(str(max(known)).encode())
-        finally:
-            stream.close()
-        system, old = self._place(batch_id - MARKS_KEPT)
-        system.delete(old, False)
+        self._folder.write(str(batch_id), str(max(known)))
+        self._folder.remove(str(batch_id - MARKS_KEPT))
 
     def _read(self, batch_id: int) -> int | None:
-        system, path = self._place(batch_id)
-        if not system.exists(path):
-            return None
-        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - Spark has no Python interface to its file systems
-        stream = system.open(path)
-        try:
-            return int(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        text = self._folder.read(str(batch_id))
+        return None if text is None else int(text)
 
-    def _place(self, batch_id: int) -> tuple[Any, Any]:
-        context = self.spark.sparkContext
-        jvm: Any = context._jvm  # noqa: SLF001 - as above
-        path = jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint.rstrip('/')}/{FOLDER}/{batch_id}")
-        return path.getFileSystem(context._jsc.hadoopConfiguration()), path  # noqa: SLF001
+    @property
+    def _folder(self) -> Folder:
+        return Folder(self.spark, f"{self.checkpoint.rstrip('/')}/{FOLDER}")

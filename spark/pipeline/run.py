@@ -5,7 +5,6 @@ that dies in between repeats the micro-batch with the same records, and each ste
 (see `tables`). Parquet goes another way: Spark's file sink has a log of its own, and dead letters are a second query.
 """
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -16,14 +15,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark.pipeline.decode import Decoders
 from spark.pipeline.marks import Marks
-from spark.pipeline.settings import Format, Late, Period, Pipeline
+from spark.pipeline.parquet import parquet_tables
+from spark.pipeline.settings import Format, Late, Pipeline
 from spark.pipeline.source import dead_letter_columns, decoded, event_time, read_stream, table_columns
 from spark.pipeline.tables import Table, open_tables
 
 QUERY_ID_TIMEOUT_S = 60
 ANSI = "spark.sql.ansi.enabled"
 COUNTS_KEPT = 1_000
-DEAD_LETTER_QUERY = "dead-letters"
 
 
 @dataclass(slots=True)
@@ -126,7 +125,7 @@ class Running:
     """A pipeline whose query has started."""
 
     pipeline: Pipeline
-    queries: Sequence[StreamingQuery]
+    queries: list[StreamingQuery]
     """The first fills the table; Parquet has a second one for its dead letters."""
     batches: Batches | None = None
 
@@ -166,20 +165,19 @@ def start_pipeline(spark: SparkSession, pipeline: Pipeline, counted: dict[int, i
 
 def _start_parquet(spark: SparkSession, pipeline: Pipeline, decoders: Decoders) -> Running:
     records = decoded(read_stream(spark, pipeline.source), decoders.current())
-    period = pipeline.table.partition_by
-    columns = ["topic"] if period is Period.NONE else ["topic", period.value]
-    good = records.filter(f.col("error").isNull()).select(*table_columns(pipeline))
-    # Without this every task writes a file into every partition.
-    good = good.repartition(*columns)
-    writer = good.writeStream.queryName(pipeline.name).format("parquet").partitionBy(*columns)
-    writer = writer.options(**pipeline.table.options).option("path", pipeline.table.location or "")
-    queries = [_start(writer, pipeline, pipeline.checkpoint)]
-    if pipeline.has_dead_letters:
-        dead = records.filter(f.col("error").isNotNull()).select(*dead_letter_columns(f.lit(None))).drop("batch_id")
-        dead_writer = dead.writeStream.queryName(f"{pipeline.name}-{DEAD_LETTER_QUERY}").format("parquet")
-        dead_writer = dead_writer.option("path", pipeline.dead_letter_place)
-        queries.append(_start(dead_writer, pipeline, f"{pipeline.checkpoint.rstrip('/')}-{DEAD_LETTER_QUERY}"))
-    return Running(pipeline, queries)
+    tables = parquet_tables(spark, pipeline, records)
+    for table in tables:
+        table.check()
+    running = Running(pipeline, [])
+    try:
+        for table in tables:
+            query = _start(table.writer(), pipeline, table.checkpoint)
+            running.queries.append(query)
+            table.claim(query)
+    except BaseException:
+        running.stop()
+        raise
+    return running
 
 
 def _start(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str) -> StreamingQuery:

@@ -5,6 +5,7 @@ end (`Pipeline.check_sections`), so that an error names the setting to change.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -169,7 +170,7 @@ class Watermark(Section):
     """How late a record may be."""
 
     delay: Duration
-    """A record is late when it is older than the newest event time of earlier micro-batches less this."""
+    """iceberg, delta: a record older than the newest event time of earlier micro-batches less this is late."""
     late: Late = Late.DEAD_LETTER
     """What becomes of a late record: it stays, goes, or goes to the dead-letter table."""
 
@@ -187,7 +188,7 @@ class Compaction(Section):
     """Small files to large ones (Iceberg rewrite_data_files, Delta OPTIMIZE)."""
 
     batches: int = Field(default=50, ge=0)
-    """After every so many micro-batches, and at the end of an `available-now` run; 0 never."""
+    """iceberg, delta: after every so many micro-batches, and at the end of an `available-now` run; 0 never."""
     files_min: int = Field(default=5, ge=2)
     """iceberg: small files of one partition that are worth a rewrite."""
 
@@ -233,7 +234,7 @@ class Pipeline(Section):
     @model_validator(mode="after")
     def check_sections(self) -> Self:
         """What no section can check alone. Raises SettingConflict."""
-        for path, message in _conflicts(self):
+        for path, message in (*_conflicts(self), *_without_effect(self)):
             raise SettingConflict(path, message)
         return self
 
@@ -291,4 +292,45 @@ def _conflicts(pipeline: Pipeline) -> list[tuple[tuple[str, ...], str]]:
         pipeline.watermark and table.format is Format.PARQUET, "watermark",
         "late records are told apart in tables of format iceberg or delta only",
     )  # fmt: skip
+    refuse_if(
+        source.starting_time_ms is not None and "starting_offsets" in source.model_fields_set,
+        "source.starting_time_ms", "begin either at starting_offsets or at starting_time_ms, and not both",
+    )  # fmt: skip
+    refuse_if(
+        pipeline.operations.consumer_group and source.kind == "direct", "operations.consumer_group",
+        "offsets are written back to a group with source.kind = 'kafka' only: the direct source asks no broker",
+    )  # fmt: skip
+    return found
+
+
+def _without_effect(pipeline: Pipeline) -> list[tuple[tuple[str, ...], str]]:
+    """Settings that the file gives and that what it says elsewhere leaves without effect."""
+    table, decode = pipeline.table.format, pipeline.decode
+    undecoded = "values are kept as they are: there is no decode.format"
+    no_registry = "there is no decode.registry"
+    small_files = "small files are rewritten in tables of format iceberg or delta only"
+    rules: Mapping[str, tuple[bool, str]] = {
+        "table.target_file_bytes": (table is Format.PARQUET, small_files),
+        "compaction.batches": (table is Format.PARQUET and pipeline.compaction.batches > 0, small_files),
+        "compaction.files_min": (table is not Format.ICEBERG, "only rewrites in tables of format iceberg go by it"),
+        **{
+            f"catalog.{name}": (table is not Format.ICEBERG, f"a table of format {table} has a location, no catalog")
+            for name in Catalog.model_fields
+        },
+        "dead_letters.name": (table is not Format.ICEBERG, f"a table of format {table} has a location instead"),
+        "dead_letters.location": (table is Format.ICEBERG, "a table of format iceberg has a name instead"),
+        "decode.schema_file": (decode.format == "none", undecoded),
+        "decode.registry": (decode.format == "none", undecoded),
+        "decode.header": (decode.format == "none", undecoded),
+        "decode.message": (decode.format != "protobuf", "only values in protobuf have a message to choose"),
+        "decode.subject": (decode.registry is None, no_registry),
+        "decode.registry_credentials_env": (decode.registry is None, no_registry),
+        "trigger.interval": (pipeline.trigger.mode == "available-now", "trigger.mode is 'available-now'"),
+        "operations.metrics_host": (pipeline.operations.metrics_port is None, "there is no operations.metrics_port"),
+    }
+    found: list[tuple[tuple[str, ...], str]] = []
+    for path, (wrong, reason) in rules.items():
+        section, _, name = path.partition(".")
+        if wrong and name in getattr(pipeline, section).model_fields_set:
+            found.append(((section, name), f"has no effect: {reason}"))
     return found

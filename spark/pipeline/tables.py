@@ -3,13 +3,18 @@
 Every commit carries the query's id (it lives in the checkpoint: a new checkpoint is a new one) and the number of the
 micro-batch. Spark repeats only the last micro-batch, with the same records in it; a table that has its number already
 is left as it is. In Iceberg both stand in the snapshot's summary, and rewrites of small files carry them on; in Delta
-they are the transaction's own identifier, which Delta checks itself as it commits.
+they are the transaction's own identifier.
+
+Two drivers may have the same micro-batch in hand at the same time: one was taken for dead, or was started twice. So the
+number is checked once more by the commit itself. Delta does that. An append to Iceberg does not, so it is staged first
+(write, audit, publish): Iceberg publishes a snapshot only if none under its name has been published before.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import partitioning
 
@@ -18,7 +23,17 @@ from spark.pipeline.toml_file import PipelineError
 
 QUERY_ID = "anabranch.query-id"
 BATCH_ID = "anabranch.batch-id"
+STAGE_ID = "spark.wap.id"
+"""Setting of a session: an append gets this name and is not published."""
+STAGING = "write.wap.enabled"
+"""Property of a table: appends of sessions that have a name for them are staged."""
+PUBLISHED_BEFORE = frozenset({"DuplicateWAPCommitException", "CherrypickAncestorCommitException"})
+"""What Iceberg says to the second of two snapshots of one name, and to the same one again."""
 TRANSFORMS = {Period.HOUR: partitioning.hours, Period.DAY: partitioning.days, Period.MONTH: partitioning.months}
+
+
+class AnotherDriver(PipelineError):
+    """Another driver has put the same micro-batch into the table, and this one has not."""
 
 
 class Table(Protocol):
@@ -51,27 +66,38 @@ class IcebergTable:
     _is_there: bool = False
 
     def committed(self, query_id: str) -> int:
-        """Looks back from the current snapshot to the newest one of the query."""
+        """Looks back from the current snapshot to the newest append of the query."""
         if not self._exists():
             return -1
         table = self._load()
         snapshot = table.currentSnapshot()
+        newest = -1
         while snapshot is not None:
-            summary = snapshot.summary()
-            if summary.get(QUERY_ID) == query_id:
-                return int(summary.get(BATCH_ID))
+            batch_id = _batch_of(snapshot.summary(), query_id)
+            newest = max(newest, batch_id)
+            # A rewrite says what was there when it began: another driver's append may have come since.
+            if batch_id >= 0 and snapshot.operation() == "append":
+                break
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
-        return -1
+        return newest
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
-        """One snapshot with the identifiers in its summary."""
+        """One snapshot with the identifiers in its summary. Raises AnotherDriver."""
         if not self._exists():
             self._create(rows)
+        self._allow_staging()
         writer = rows.writeTo(self.name).option("mergeSchema", "true").option("check-ordering", "false")
         for key, value in ((QUERY_ID, query_id), (BATCH_ID, str(batch_id))):
             writer = writer.option(f"snapshot-property.{key}", value)
-        writer.append()
+        # Of the micro-batch's own session, which nobody else writes in.
+        settings = rows.sparkSession.conf
+        settings.set(STAGE_ID, _stage_id(query_id, batch_id))
+        try:
+            writer.append()
+        finally:
+            settings.unset(STAGE_ID)
+        self._publish(query_id, batch_id)
 
     def compact(self, query_id: str) -> int:
         """Iceberg's rewrite of data files, with the identifiers carried on for when older snapshots expire."""
@@ -110,6 +136,7 @@ class IcebergTable:
         writer = self.spark.createDataFrame([], rows.schema).writeTo(self.name).using("iceberg")
         properties = {
             "write.spark.accept-any-schema": "true",
+            STAGING: "true",
             "write.target-file-size-bytes": str(self.target_file_bytes),
             **self.properties,
         }
@@ -118,7 +145,34 @@ class IcebergTable:
         if self.period is not Period.NONE:
             transform: Column = TRANSFORMS[self.period](self.time_column)
             writer = writer.partitionedBy(transform)
-        writer.create()
+        try:
+            writer.create()
+        except AnalysisException:
+            # Somebody else was quicker; then it is there, and what it lacks will be said by the append.
+            if not self._exists():
+                raise
+
+    def _allow_staging(self) -> None:
+        table = self._load()
+        if table.properties().get(STAGING) != "true":
+            table.updateProperties().set(STAGING, "true").commit()
+
+    def _publish(self, query_id: str, batch_id: int) -> None:
+        table, stage_id = self._load(), _stage_id(query_id, batch_id)
+        # From the newest: one that a dead driver staged and did not publish has the same name.
+        staged = next((each for each in reversed(table.snapshots()) if each.summary().get("wap.id") == stage_id), None)
+        if staged is None:
+            raise PipelineError(f"{self.name}: micro-batch {batch_id} was not staged; did somebody unset {STAGING}?")
+        try:
+            table.manageSnapshots().cherrypick(staged.snapshotId()).commit()
+        except Exception as error:
+            java = getattr(error, "java_exception", None)
+            if java is None or java.getClass().getSimpleName() not in PUBLISHED_BEFORE:
+                raise
+            raise AnotherDriver(
+                f"{self.name}: micro-batch {batch_id} has come into the table from another driver; only one at a time "
+                f"may run on a checkpoint"
+            ) from None
 
     def _load(self) -> Any:
         table = self._jvm().org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._session(), self.name)
@@ -176,6 +230,19 @@ class DeltaTable:
     def read(self) -> DataFrame:
         """The newest version."""
         return self.spark.read.format("delta").load(self.location)
+
+
+def _stage_id(query_id: str, batch_id: int) -> str:
+    return f"anabranch:{query_id}:{batch_id}"
+
+
+def _batch_of(summary: Mapping[str, str], query_id: str) -> int:
+    """Number of the query's micro-batch that a snapshot says is in the table, or -1."""
+    if summary.get(QUERY_ID) == query_id:
+        return int(summary[BATCH_ID])
+    # What was published onto somebody else's snapshot is a copy, which has the name only.
+    published = summary.get("published-wap-id") or ""
+    return int(published.rpartition(":")[2]) if published.startswith(_stage_id(query_id, 0)[:-1]) else -1
 
 
 def quoted(name: str, *, whole: bool = False) -> str:

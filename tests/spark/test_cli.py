@@ -78,7 +78,7 @@ def test_a_spark_without_the_tables_format_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.2.0")
     result = CliRunner().invoke(main, ["ingest", write(tmp_path)])
     assert result.output == (
-        "Error: there is no iceberg for Spark 4.2: install 'pyspark==4.1.*', or write format parquet\n"
+        "Error: there is no iceberg for Spark 4.2: install 'pyspark==4.1.*', or write format delta or parquet\n"
     )
 
 
@@ -121,4 +121,6 @@ def test_what_a_pipeline_failed_with_is_one_line() -> None:
 
     assert failed_with(PipelineError("values.ddl: gone")) == "values.ddl: gone"
     assert failed_with(PySparkException("Cannot change column\nmore")) == "the pipeline failed: Cannot change column"
+    twice = failed_with(PySparkException("Multiple streaming queries are concurrently using /x/offsets"))
+    assert twice.endswith("(does another driver run on the same checkpoint? Only one at a time may)")
     assert failed_with(None) == "the pipeline failed: [STREAM_FAILED] terminated with exception: a Traceback"

@@ -51,7 +51,7 @@ def make_pipeline(
         "source": {"bootstrap_servers": servers, "topics": [topic]},
         "decode": {"format": "json", "schema_file": str(schema)},
         "table": places(table_format, folder, topic),
-        "catalog": {"warehouse": str(folder / "lake")},
+        "catalog": {"warehouse": str(folder / "lake")} if table_format == "iceberg" else {},
         "compaction": {"batches": 0},
     }
     for name, section in sections.items():

@@ -127,6 +127,16 @@ def test_the_line_of_a_setting(path: tuple[str, ...], line: int) -> None:
         ("[table]", "[watermark]\n[table]", ":6: watermark.delay is missing"),
         ('checkpoint = "checkpoint"', "", ":1: checkpoint is missing"),
         ("topics", "starting_offsets = 'x'\ntopics", ":4: source.starting_offsets = 'x': input should be 'earliest'"),
+        (
+            "topics",
+            "starting_offsets = 'latest'\nstarting_time_ms = 5\ntopics",
+            ":5: source.starting_time_ms: begin either",
+        ),
+        (
+            "[table]",
+            "kind = 'direct'\n[operations]\nconsumer_group = 'g'\n[table]",
+            ":8: operations.consumer_group: off",
+        ),
         ("[table]", "[compress]\n[table]", ":6: compress is not a setting; the file takes: name, checkpoint, source"),
     ],
 )
@@ -136,6 +146,45 @@ def test_what_is_wrong_is_said_with_its_line(old: str, new: str, words: str) -> 
         parse_pipeline(text, FILE)
     assert f"{FILE}{words}" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+@pytest.mark.parametrize(
+    ("section", "setting", "formats"),
+    [
+        ("watermark", "delay = '1 hour'", "parquet"),
+        ("compaction", "batches = 5", "parquet"),
+        ("compaction", "batches = 0", ""),
+        ("compaction", "files_min = 5", "delta parquet"),
+        ("catalog", "type = 'rest'", "delta parquet"),
+        ("dead_letters", "name = 'a.b.c'", "delta parquet"),
+        ("dead_letters", "location = 'dead'", ""),
+        ("decode", "header = 'confluent'", "delta parquet"),
+        ("decode", "subject = 's'", "delta parquet"),
+        ("trigger", "interval = '1 second'", "delta parquet"),
+        ("operations", "metrics_host = '0.0.0.0'", "delta parquet"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(table_format: str, section: str, setting: str, formats: str) -> None:
+    text = SMALL.replace('name = "lake.db.flights"', f'format = "{table_format}"\nlocation = "table"')
+    text += f"[{section}]\n{setting}\n"
+    if table_format not in formats.split():
+        parse_pipeline(text, FILE)
+        return
+    line = 9 if section == "watermark" else 10
+    with pytest.raises(PipelineError) as caught:
+        parse_pipeline(text, FILE)
+    assert str(caught.value).startswith(f"{FILE}:{line}: {section}")
+
+
+def test_a_parquet_table_is_not_rewritten() -> None:
+    text = SMALL.replace(
+        'name = "lake.db.flights"', 'format = "parquet"\nlocation = "table"\ntarget_file_bytes = 5_000_000'
+    )
+    with pytest.raises(
+        PipelineError, match=r":9: table.target_file_bytes: has no effect: small files are rewritten in"
+    ):
+        parse_pipeline(text, FILE)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

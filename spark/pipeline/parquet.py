@@ -1,0 +1,141 @@
+"""Parquet through Spark's own file sink, whose log in the table's folder (`_spark_metadata`) makes it exactly once.
+
+That log counts micro-batches and does not say of which query: to a second query it says that its first micro-batches
+are there already, and their records would be gone without a word. So a file beside the log names the query that the
+folder belongs to, and any other is refused. Two drivers of one query are told apart by the log itself, which takes
+each number once.
+
+Nor does the sink look at what is there: a type or a partition that changes would make a table that nobody can read. So
+another file keeps the partitions, and all columns that the table has ever had.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from spark.pipeline.files import Folder
+from spark.pipeline.settings import Period, Pipeline
+from spark.pipeline.source import dead_letter_columns, table_columns
+from spark.pipeline.toml_file import PipelineError
+
+OWNER = "_anabranch_query"
+COLUMNS = "_anabranch_columns"
+LOG = "_spark_metadata"
+DEAD_LETTER_QUERY = "dead-letters"
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetTable:
+    """A table that one query fills."""
+
+    spark: SparkSession
+    setting: str
+    """What names the location in the pipeline's file."""
+    location: str
+    checkpoint: str
+    query_name: str
+    rows: DataFrame
+    partitions: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def writer(self) -> DataStreamWriter:
+        """What fills it."""
+        writer = self.rows.writeStream.queryName(self.query_name).format("parquet")
+        writer = writer.options(**self.options).option("path", self.location)
+        return writer.partitionBy(*self.partitions) if self.partitions else writer
+
+    def check(self) -> None:
+        """Refuse, before it starts, what would lose records or the table. Raises PipelineError."""
+        owner = self._folder.read(OWNER)
+        metadata = Folder(self.spark, self.checkpoint).read("metadata")
+        query_id = None if metadata is None else json.loads(metadata)["id"]
+        # A table from before there were owners' files belongs to whoever has a checkpoint.
+        if owner != query_id if owner is not None else self._folder.has(LOG) and query_id is None:
+            raise PipelineError(
+                f"{self.setting}: {self.location} was written by a query with another checkpoint than "
+                f"{self.checkpoint}; a table of format parquet belongs to one checkpoint: use that again, or another "
+                f"location"
+            )
+        self._columns()
+
+    def claim(self, query: StreamingQuery) -> None:
+        """Name its query and its columns; the query is stopped when another was quicker. Raises PipelineError."""
+        if not self._folder.write_new(OWNER, query.id) and self._folder.read(OWNER) != query.id:
+            query.stop()
+            raise PipelineError(
+                f"{self.setting}: {self.location} has been taken by another query meanwhile; use a new checkpoint and "
+                f"another location"
+            )
+        columns = self._columns().jsonValue()
+        self._folder.write(COLUMNS, json.dumps({"partitions": self.partitions, "columns": columns}))
+
+    def _columns(self) -> DataType:
+        """All that it has had and will have."""
+        text = self._folder.read(COLUMNS)
+        if text is None:
+            return self.rows.schema
+        known = json.loads(text)
+        here = f"{self.setting}: in {self.location}"
+        remedy = "a table of format parquet can't change that: use a new checkpoint and another location"
+        if known["partitions"] != list(self.partitions):
+            old, new = " and ".join(known["partitions"]), " and ".join(self.partitions)
+            raise PipelineError(f"{here} files lie by {old}, and would lie by {new}; {remedy}")
+        try:
+            return merged(StructType.fromJson(known["columns"]), self.rows.schema, ())
+        except ColumnChangedError as error:
+            raise PipelineError(f"{here} {error}; {remedy}") from None
+
+    @property
+    def _folder(self) -> Folder:
+        return Folder(self.spark, self.location)
+
+
+class ColumnChangedError(Exception):
+    """A column has another type than before."""
+
+
+def merged(old: DataType, new: DataType, name: tuple[str, ...]) -> DataType:
+    """A type with the fields of both. Raises ColumnChangedError for one that both have and that differs."""
+    match old, new:
+        case StructType(), StructType():
+            added = {each.name: each for each in new.fields}
+            fields = [
+                StructField(each.name, merged(each.dataType, added.pop(each.name).dataType, (*name, each.name)))
+                if each.name in added
+                else each
+                for each in old.fields
+            ]
+            return StructType([*fields, *added.values()])
+        case ArrayType(), ArrayType():
+            return ArrayType(merged(old.elementType, new.elementType, name))
+        case MapType(), MapType():
+            return MapType(merged(old.keyType, new.keyType, name), merged(old.valueType, new.valueType, name))
+    if old != new:
+        raise ColumnChangedError(f"{'.'.join(name)} is {old.simpleString()} and would become {new.simpleString()}")
+    return old
+
+
+def parquet_tables(spark: SparkSession, pipeline: Pipeline, records: DataFrame) -> list[ParquetTable]:
+    """The table of a pipeline, and that of its dead letters if it has one."""
+    period = pipeline.table.partition_by
+    partitions = ("topic",) if period is Period.NONE else ("topic", period.value)
+    good = records.filter(f.col("error").isNull()).select(*table_columns(pipeline))
+    # Without this every task writes a file into every partition.
+    good = good.repartition(*partitions)
+    table, options = pipeline.table.location or "", pipeline.table.options
+    tables = [
+        ParquetTable(spark, "table.location", table, pipeline.checkpoint, pipeline.name, good, partitions, options),
+    ]
+    if pipeline.has_dead_letters:
+        dead = records.filter(f.col("error").isNotNull()).select(*dead_letter_columns(f.lit(None))).drop("batch_id")
+        checkpoint = f"{pipeline.checkpoint.rstrip('/')}-{DEAD_LETTER_QUERY}"
+        name = f"{pipeline.name}-{DEAD_LETTER_QUERY}"
+        place = pipeline.dead_letter_place
+        tables.append(ParquetTable(spark, "dead_letters.location", place, checkpoint, name, dead))
+    return tables

@@ -1,0 +1,76 @@
+"""A table of Parquet belongs to one checkpoint and keeps its types."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from spark.pipeline.parquet import OWNER, ColumnChangedError, merged
+from spark.pipeline.run import start_pipeline
+from spark.pipeline.settings import Period
+from spark.pipeline.toml_file import PipelineError
+from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets, run
+from tests.support.events import send
+
+
+@pytest.mark.spark
+@pytest.mark.interop
+@pytest.mark.slow
+def test_another_checkpoint_and_another_type_are_refused(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    send(servers, topic, numbered(0, 30))
+    pipeline = make_pipeline(servers, tmp_path, topic, "parquet", table={"partition_by": "none"})
+    run(spark, pipeline)
+    other = pipeline.model_copy(update={"checkpoint": str(tmp_path / "other")})
+    with pytest.raises(PipelineError, match=r"table.location: .* belongs to one checkpoint"):
+        start_pipeline(spark, other)
+    assert not (tmp_path / "other").exists(), "nothing was started"
+    # As of a version that wrote no owners: a checkpoint that has run is trusted, a new one is not.
+    (tmp_path / "table" / OWNER).unlink()
+    with pytest.raises(PipelineError, match=r"table.location: .* belongs to one checkpoint"):
+        start_pipeline(spark, other)
+
+    by_day = pipeline.model_copy(update={"table": pipeline.table.model_copy(update={"partition_by": Period.DAY})})
+    with pytest.raises(PipelineError, match="files lie by topic, and would lie by topic and day"):
+        start_pipeline(spark, by_day)
+    (tmp_path / "values.ddl").write_text("n STRING, name STRING")
+    with pytest.raises(PipelineError, match=r"table.location: .* data.n is int and would become string"):
+        start_pipeline(spark, pipeline)
+    (tmp_path / "values.ddl").write_text("n INT, place STRING")
+    send(servers, topic, numbered(30, 60))
+    run(spark, pipeline)
+    assert (tmp_path / "table" / OWNER).is_file()
+    table = spark.read.option("mergeSchema", value=True).parquet(str(tmp_path / "table"))
+    assert offsets(table) == every_offset_once(60)
+    assert set(table.select("data.*").columns) == {"n", "name", "place"}
+    # Columns that it has had are remembered.
+    (tmp_path / "values.ddl").write_text("n INT, name DOUBLE")
+    with pytest.raises(PipelineError, match=r"data.name is string and would become double"):
+        start_pipeline(spark, pipeline)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        ("a INT", "a INT, b STRING", "a INT, b STRING"),
+        ("a INT, b STRING", "b STRING", "a INT, b STRING"),
+        ("s STRUCT<a: INT>", "s STRUCT<b: INT>", "s STRUCT<a: INT, b: INT>"),
+        ("s ARRAY<STRUCT<a: INT>>", "s ARRAY<STRUCT<b: INT>>", "s ARRAY<STRUCT<a: INT, b: INT>>"),
+        ("m MAP<STRING, INT>", "m MAP<STRING, INT>", "m MAP<STRING, INT>"),
+        ("a INT", "a BIGINT", "a is int and would become bigint"),
+        ("s STRUCT<a: ARRAY<INT>>", "s STRUCT<a: INT>", "s.a is array<int> and would become int"),
+        ("m MAP<STRING, INT>", "m MAP<STRING, DATE>", "m is int and would become date"),
+    ],
+)
+def test_columns_of_two_versions(spark: SparkSession, old: str, new: str, wanted: str) -> None:
+    def struct(text: str) -> StructType:
+        return spark.createDataFrame([], text).schema
+
+    if " is " in wanted:
+        with pytest.raises(ColumnChangedError, match=wanted):
+            merged(struct(old), struct(new), ())
+    else:
+        assert merged(struct(old), struct(new), ()) == struct(wanted)

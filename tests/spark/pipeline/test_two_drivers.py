@@ -1,0 +1,199 @@
+"""Two drivers on one checkpoint: whatever they do at the same time, each record is in the table once."""
+
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark.cli import hint_of
+from spark.pipeline.run import Running, start_pipeline
+from spark.pipeline.tables import AnotherDriver, IcebergTable, open_tables
+from spark.pipeline.toml_file import read_pipeline
+from tests.conftest import QUICK_JVM
+from tests.spark.pipeline.support import WAIT_S, every_offset_once, make_pipeline, need, numbered, offsets, run
+from tests.spark.programs import program
+from tests.support.events import Event, send
+
+pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = """\
+name = "{topic}"
+checkpoint = "checkpoint"
+
+[source]
+bootstrap_servers = "{servers}"
+topics = ["{topic}"]
+offsets_per_batch_max = 90
+
+[decode]
+format = "json"
+schema_file = "values.ddl"
+
+[table]
+name = "twice{topic}.db.t"
+partition_by = "none"
+
+[compaction]
+batches = 0
+
+[spark.conf]
+"spark.driver.memory" = "1g"
+"spark.sql.shuffle.partitions" = 2
+"spark.driver.extraJavaOptions" = "{jvm}"
+"spark.local.dir" = "{local}"
+"""
+
+
+def end(running: Running) -> BaseException | None:
+    """Wait for a pipeline that fails; what it failed with on this side."""
+    with pytest.raises(StreamingQueryException):
+        running.query.awaitTermination(WAIT_S)
+    running.stop()
+    assert running.batches is not None
+    return running.batches.failure
+
+
+def test_a_driver_that_was_taken_for_dead_adds_nothing(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("iceberg")
+    (tmp_path / "values.ddl").write_text("n INT, name STRING")
+    file = tmp_path / "pipeline.toml"
+    values = {"servers": servers, "topic": topic.replace("-", "_"), "jvm": QUICK_JVM, "local": tmp_path / "local"}
+    file.write_text(FILE.format(**values).replace(f'["{values["topic"]}"]', f'["{topic}"]'))
+    send(servers, topic, [*numbered(0, 150), Event(0, b"dead", timestamp_ms=1)])
+    pipeline = read_pipeline(file)
+
+    arrived, go = threading.Event(), threading.Event()
+    publish = IcebergTable._publish
+
+    def wait(table: IcebergTable, query_id: str, batch_id: int) -> None:
+        arrived.set()
+        assert go.wait(WAIT_S)
+        publish(table, query_id, batch_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTable, "_publish", wait)
+        first = start_pipeline(spark, pipeline)
+        try:
+            assert arrived.wait(WAIT_S)
+            # The second one finds the first's micro-batch unfinished, does it again, and all that comes after it.
+            command = [sys.executable, "-m", "spark", "ingest", str(file), "--master", "local[2]"]
+            with program(command, tmp_path, "second", {"PYTHONPATH": str(ROOT)}) as second:
+                assert second.process.wait(WAIT_S) == 0, second.log.read_text()
+            assert "151 rows from this run" in second.log.read_text()
+        finally:
+            go.set()
+        failure = end(first)
+    assert isinstance(failure, AnotherDriver)
+    assert "micro-batch 0 has come into the table from another driver" in str(failure)
+    table, dead_letters = open_tables(spark, pipeline)
+    assert offsets(table.read()) == every_offset_once(150)
+    assert offsets(dead_letters.read()) == {(0, 50): 1}
+    # Nothing is in the way of the next run.
+    send(servers, topic, numbered(150, 180))
+    last = run(spark, pipeline)
+    assert offsets(table.read()) == every_offset_once(180) + Counter({(0, 60): 1}) - Counter({(0, 50): 1})
+    assert table.committed(last.query.id) == 2
+
+
+def numbers(spark: SparkSession, *values: int) -> DataFrame:
+    return spark.createDataFrame([(value,) for value in values], "n INT")
+
+
+def test_iceberg_publishes_a_micro_batch_once_however_it_was_staged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("iceberg")
+    pipeline = make_pipeline("127.0.0.1:1", tmp_path, "staged", table={"partition_by": "none"})
+    first, _ = open_tables(spark, pipeline)
+    second, _ = open_tables(spark, pipeline)
+    assert isinstance(first, IcebergTable)
+    first.append(numbers(spark, 1), "q", 0)
+    with monkeypatch.context() as patched:
+        # Both stage before one of them publishes; so does a driver that dies in between.
+        patched.setattr(IcebergTable, "_publish", lambda *_: None)
+        first.append(numbers(spark, 2), "q", 1)
+        second.append(numbers(spark, 2), "q", 1)
+    assert first.committed("q") == 0
+    # Another query's append comes between: what is published is a copy then, which must be known as well.
+    second.append(numbers(spark, 100), "other", 7)
+    second.append(numbers(spark, 2), "q", 1)
+    assert (first.committed("q"), first.committed("other"), first.committed("none")) == (1, 7, -1)
+    for _ in range(2):
+        with pytest.raises(AnotherDriver, match="micro-batch 1 has come into the table from another driver"):
+            first._publish("q", 1)
+    first.append(numbers(spark, 3), "q", 2)
+    # A rewrite that began before that append says less than is there.
+    first._load().newAppend().set("anabranch.query-id", "q").set("anabranch.batch-id", "1").commit()
+    assert sorted(row["n"] for row in first.read().collect()) == [1, 2, 3, 100]
+    # Nobody else's appends are staged.
+    numbers(spark, 4).writeTo(first.name).append()
+    assert first.read().count() == 5
+
+
+def test_delta_refuses_the_second_of_two_commits_of_a_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+    need("delta")
+    pipeline = make_pipeline("127.0.0.1:1", tmp_path, "twice", "delta", table={"partition_by": "none"})
+    table, _ = open_tables(spark, pipeline)
+    table.append(numbers(spark, 1), "q", 0)
+    with ThreadPoolExecutor(1) as other:
+        slow = other.submit(table.append, waiting(numbers(spark, 2), tmp_path), "q", 1)
+        wait_for(tmp_path / "arrived")
+        table.append(numbers(spark, 2), "q", 1)
+        (tmp_path / "go").touch()
+        with pytest.raises(Exception, match="ConcurrentTransactionException") as caught:
+            slow.result(WAIT_S)
+    assert hint_of(str(caught.value))
+    table.append(numbers(spark, 2), "q", 1)
+    assert sorted(row["n"] for row in table.read().collect()) == [1, 2]
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.02)
+
+
+def waiting(rows: DataFrame, folder: Path) -> DataFrame:
+    """The same rows; the task that makes them says that it has begun, and waits until it may end."""
+
+    def wait(n: int) -> int:
+        (folder / "arrived").touch()
+        wait_for(folder / "go")
+        return n
+
+    return rows.select(f.udf(wait, "INT", useArrow=False)("n").alias("n"))
+
+
+def test_the_file_sink_takes_the_first_of_two_commits_of_a_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one").write_text("1\n")
+    rows = spark.readStream.text(str(tmp_path / "in")).selectExpr("CAST(value AS INT) AS n")
+
+    def start(checkpoint: str, rows: DataFrame) -> StreamingQuery:
+        writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / checkpoint))
+        return writer.option("path", str(tmp_path / "table")).trigger(availableNow=True).start()
+
+    slow = start("first", waiting(rows, tmp_path))
+    try:
+        wait_for(tmp_path / "arrived")
+        assert start("second", rows).awaitTermination(WAIT_S)
+        (tmp_path / "go").touch()
+        with pytest.raises(StreamingQueryException) as caught:
+            slow.awaitTermination(WAIT_S)
+    finally:
+        (tmp_path / "go").touch()
+        slow.stop()
+    assert hint_of(str(caught.value))
+    assert [row["n"] for row in spark.read.parquet(str(tmp_path / "table")).collect()] == [1]
