@@ -14,12 +14,15 @@ Commands are idempotent, so one that lost its connection is run again.
 
 import asyncio
 import os
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
@@ -49,6 +52,17 @@ POSTGRES_OPTIONS: Final = (
     "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=60000 -c synchronous_commit=on"
 )
 
+POSTGRES_LIVENESS: Final = {
+    # A server that is gone without a word is noticed in half a minute; a system's own limits are hours.
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long a command under way may keep `close` waiting before its connection is cut."""
+
 
 class Database:
     """Two engines on one database, one for writing transactions and one for reading, each with its own threads."""
@@ -69,7 +83,8 @@ class Database:
         arguments: dict[str, Any] = {}
         if self._dialect == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-            arguments = {"options": POSTGRES_OPTIONS}
+            wanted = {**POSTGRES_LIVENESS, "options": POSTGRES_OPTIONS}
+            arguments = {name: value for name, value in wanted.items() if name not in parsed.query}
             readers = POSTGRES_READERS
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
@@ -82,6 +97,8 @@ class Database:
             raise CatalogError(
                 f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
             ) from error
+        self._connections: WeakSet[Any] = WeakSet()
+        """Those to a server, which may not answer."""
         self._prepare_engines()
         self._writer_thread = ThreadPoolExecutor(1, "catalog-write")
         self._reader_threads = ThreadPoolExecutor(readers, "catalog-read")
@@ -97,6 +114,8 @@ class Database:
             event.listen(self._writer, "begin", lambda c: c.exec_driver_sql(lock))
             read_only = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
             event.listen(self._reader, "begin", lambda c: c.exec_driver_sql(read_only))
+            for engine in (self._writer, self._reader):
+                event.listen(engine, "connect", lambda connection, _: self._connections.add(connection))
 
     @property
     def where(self) -> str:
@@ -122,12 +141,21 @@ class Database:
             )
 
     async def close(self) -> None:
-        """Release connections and threads."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer_thread, self._writer.dispose)
-        await loop.run_in_executor(self._reader_threads, self._reader.dispose)
-        self._writer_thread.shutdown()
-        self._reader_threads.shutdown()
+        """Release connections and threads. What a server does not answer within seconds is given up."""
+        for threads, engine in ((self._writer_thread, self._writer), (self._reader_threads, self._reader)):
+            threads.submit(engine.dispose)
+            threads.shutdown(wait=False)
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._end_threads()
+        except TimeoutError:
+            for connection in list(self._connections):
+                _cut(connection)
+            await self._end_threads()
+
+    async def _end_threads(self) -> None:
+        for threads in (self._writer_thread, self._reader_threads):
+            await asyncio.to_thread(threads.shutdown)
 
     async def write(self, command: Callable[[Connection], Result]) -> Result:
         """Run `command` in a transaction of its own, alone among writers; commits if it returns."""
@@ -166,6 +194,13 @@ class Database:
         state = getattr(error.orig, "sqlstate", None)
         gone = error.connection_invalidated or error.statement is None or str(state or "").startswith(("57P", "08"))
         return self._dialect == "postgresql" and gone
+
+
+def _cut(connection: Any) -> None:
+    """End a connection under whoever waits for its answer."""
+    # Closed meanwhile: then nobody waits.
+    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as bare:
+        bare.shutdown(socket.SHUT_RDWR)
 
 
 def _one_line(error: BaseException) -> str:

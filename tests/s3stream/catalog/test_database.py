@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, inspect, text
 
+from s3stream.catalog import database as database_module
 from s3stream.catalog import objects, open_catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.schema import METADATA, MIGRATIONS
@@ -284,3 +285,24 @@ async def test_no_server_at_the_start_is_told_at_once_in_one_line() -> None:
         await catalog.close()
     assert "\n" not in str(raised.value)
     assert "secret" not in str(raised.value)
+
+
+async def test_a_server_that_does_not_answer_does_not_hold_up_the_end(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "CLOSE_TIMEOUT_S", 0.1)
+    database = Database(postgres.new_database())
+    await database.open()
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask(connection: Connection) -> None:
+        loop.call_soon_threadsafe(asked.set)
+        connection.execute(text("SELECT pg_sleep(3600)"))
+
+    for run in (database.write, database.read):
+        asked.clear()
+        asking = asyncio.create_task(run(ask))
+        await asked.wait()
+        asking.cancel()
+    await database.close()
