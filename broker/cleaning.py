@@ -6,9 +6,11 @@ Compaction (`compaction.cleaner`) decides which records stay; it sees payloads o
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from broker.configs import TOPIC_CONFIGS, default_value, parse_topic_config
+from broker.config_defs import default_value
 from broker.partition import decode_snapshot
 from broker.settings import Settings
+from broker.topic_config_table import TOPIC_CONFIGS
+from broker.topic_configs import parse_topic_config
 from compaction.cleaner import NO_HORIZON, BatchInfo, CleanPolicy, RecordInfo
 from compaction.transactions import AbortedRange, History, LastBatch, Marker
 from protocol.batch import (

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from broker.cluster_configs import GROUP, ClusterConfigs
-from broker.configs import ConfigDef, ConfigType
+from broker.config_defs import ConfigDef, ConfigType
 from broker.settings import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 

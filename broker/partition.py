@@ -2,7 +2,8 @@
 
 The append path does a fixed amount of work per batch, none per record (but for compacted topics, whose records must
 have keys). The batch stays the memoryview of the frame it came in; base offset and leader epoch, which lie outside the
-CRC, are patched in place. What is checked, in Kafka's order: framing, magic, size, CRC, counts, timestamps, sequence.
+CRC, are patched in place. What a batch must be is in `batch_checks`; its producer's sequence and transaction are looked
+at here.
 """
 
 import struct
@@ -10,32 +11,22 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import structlog
-from crc32c import crc32c
 
-from broker.configs import TopicConfig
+from broker.batch_checks import check_batch
 from broker.leader_epochs import LeaderEpochs
 from broker.producers import PRODUCERS_MAX, ProducerStates
-from broker.record_checks import check_keys, check_timestamps
+from broker.record_checks import check_keys
+from broker.topic_configs import TopicConfig
 from broker.transactions.in_partition import PartitionTransactions
 from protocol.batch import (
-    CHECKED_POSITION,
-    HEADER,
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    MAGIC_POSITION,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     BatchHeader,
-    check_client_batch,
-    check_crc,
     parse_batch,
     patch,
-    records_fit,
     stamp_append_time,
 )
-from protocol.compression import Compression
-from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType, build_marker, control_record, decode_records, recompress
 from s3stream.errors import CorruptObject, StorageError, StorageFull
 from s3stream.model import StreamBatch
@@ -47,14 +38,7 @@ log = structlog.get_logger("storage")
 SNAPSHOT_VERSION = 2
 VACATED_KEPT_MS = 60 * 60_000
 """A read that began before a compaction is over after this."""
-_PLAIN_ATTRIBUTES_END = Compression.ZSTD.value
-"""Attributes below are a codec that every version may use, and nothing else."""
 _SNAPSHOT_HEAD = struct.Struct(">Bqq")
-_LENGTH_POSITION = 8
-_LENGTH = struct.Struct(">i")
-_MAGIC = struct.Struct(">b")
-_RECORD_BYTES_MIN = 14
-"""What even the oldest format of a record takes; Kafka takes nothing shorter for one."""
 Verify = Callable[["Partition", int, int], None]
 """Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
 Waiter = Callable[["Partition", int], None]
@@ -196,8 +180,8 @@ class Partition:
         Raises KafkaError, what `verify` raises, or the stream's StorageFull and StorageStopped.
         """
         now_ms = self.now_ms()
-        view, header = self._checked(records, api_version, now_ms)
         config = self.config
+        view, header = check_batch(records, config, api_version, now_ms, self)
         if config.compacted:
             check_keys(view, self)
         count = header.record_count
@@ -325,102 +309,6 @@ class Partition:
         self._last_durable = durable
         return durable
 
-    def _checked(self, records: Buffer | None, api_version: int, now_ms: int) -> tuple[memoryview, BatchHeader]:
-        """The batch, every rule looked at once; what breaks one goes the long way, which knows the error."""
-        if records is not None and len(records) > HEADER_BYTES:
-            view = records if type(records) is memoryview else memoryview(records)
-            header = BatchHeader._make(HEADER.unpack_from(view))
-            (
-                base_offset,
-                length,
-                _,
-                magic,
-                crc,
-                attributes,
-                last_delta,
-                _,
-                max_timestamp,
-                producer,
-                _,
-                sequence,
-                count,
-            ) = header
-            config = self.config
-            if (
-                magic == MAGIC
-                and base_offset == 0
-                and length + LOG_OVERHEAD_BYTES == len(view) <= config.max_message_bytes
-                and 0 < count == last_delta + 1
-                and 0 <= attributes < _PLAIN_ATTRIBUTES_END
-                and (producer == NO_PRODUCER_ID or sequence >= 0)
-                and crc32c(view[CHECKED_POSITION:]) == crc
-                and max_timestamp <= now_ms + config.timestamp_after_max_ms
-                and config.timestamp_before_max_ms > now_ms
-                and records_fit(view, attributes, count)
-            ):
-                return view, header
-        view, header = self._parse(records, api_version)
-        self._check_batch(view, header)
-        self._check_timestamps(view, header, now_ms)
-        return view, header
-
-    def _parse(self, records: Buffer | None, api_version: int) -> tuple[memoryview, BatchHeader]:
-        """The one batch in `records`, framed by its own length."""
-        if records is None or len(records) < MAGIC_POSITION + 1:
-            raise InvalidRecord("Produce requests must have at least one record batch per partition")
-        view = memoryview(records)
-        _check_head(view, api_version)
-        size = int.from_bytes(view[8:12], "big", signed=True) + LOG_OVERHEAD_BYTES
-        if size < HEADER_BYTES:
-            raise CorruptBatch(f"record batch of {size} bytes, less than its header of {HEADER_BYTES}")
-        if size > len(view):
-            raise InvalidRecord(f"record batch cut short: its length says {size} bytes, found {len(view)}")
-        if len(view) - size > LOG_OVERHEAD_BYTES:
-            following = int.from_bytes(view[size + 8 : size + 12], "big", signed=True) + LOG_OVERHEAD_BYTES
-            if following <= len(view) - size:
-                raise InvalidRecord(
-                    f"Produce requests with version {api_version} are only allowed to contain exactly one record batch "
-                    "per partition"
-                )
-        view = view[:size]
-        header = parse_batch(view, 0)
-        if header.compression == Compression.ZSTD and api_version < 7:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-                f"Produce requests with version {api_version} are not allowed to use ZStandard compression",
-            )
-        return view, header
-
-    def _check_batch(self, view: memoryview, header: BatchHeader) -> None:
-        if header.base_offset != 0:
-            raise InvalidRecord(
-                f"base offset of the record batch for {self} should be 0, but it is {header.base_offset}"
-            )
-        if len(view) > self.config.max_message_bytes:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"record batch of {len(view)} bytes for {self}, the maximum is {self.config.max_message_bytes}",
-            )
-        check_crc(view, header)
-        check_client_batch(header)
-        if not records_fit(view, header.attributes, header.record_count):
-            raise InvalidRecord(
-                f"{len(view) - HEADER_BYTES} bytes that are not {header.record_count} records "
-                f"({header.compression.name.lower()})"
-            )
-        if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
-            raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id"
-            )
-
-    def _check_timestamps(self, view: memoryview, header: BatchHeader, now_ms: int) -> None:
-        config = self.config
-        if config.log_append_time:
-            return
-        if header.is_log_append_time:
-            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to log append time")
-        check_timestamps(view, header, config, now_ms)
-
     def _replay(self, batch: StreamBatch) -> None:
         """Bring the producer state forward over a batch found in the WAL."""
         header = parse_batch(batch.payload, 0)
@@ -495,20 +383,6 @@ class Partition:
     def _wake(self, _: WalError | None) -> None:
         for waiter in list(self._waiters):
             waiter(self, self.appended_bytes)
-
-
-def _check_head(view: memoryview, api_version: int) -> None:
-    """What Kafka looks at before it takes bytes for a batch: the length, then the magic."""
-    (length,), (magic,) = _LENGTH.unpack_from(view, _LENGTH_POSITION), _MAGIC.unpack_from(view, MAGIC_POSITION)
-    if length < _RECORD_BYTES_MIN:
-        raise CorruptBatch(f"Record size {length} is less than the minimum record overhead ({_RECORD_BYTES_MIN})")
-    if not 0 <= magic <= MAGIC:
-        raise CorruptBatch(f"Invalid magic found in record: {magic}")
-    if magic != MAGIC:
-        raise InvalidRecord(
-            f"Produce requests with version {api_version} are only allowed to contain record batches "
-            f"with magic version {MAGIC}, found {magic}"
-        )
 
 
 _State = tuple[MaxTimestamp, LeaderEpochs, PartitionTransactions, ProducerStates]

@@ -6,7 +6,7 @@ What is wrong is told record by record, as Kafka does (KIP-467), so that a clien
 from collections.abc import Sequence
 from typing import Final
 
-from broker.configs import TopicConfig
+from broker.topic_configs import TopicConfig
 from protocol.batch import BatchHeader
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import decode_records

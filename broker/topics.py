@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from broker.configs import TopicConfig, parse_topic_config
 from broker.partition import Partition
 from broker.settings import Settings
 from broker.stores import store_names
+from broker.topic_configs import TopicConfig, parse_topic_config
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.interface import Catalog, NewTopic, PartitionInfo, TopicInfo
 from s3stream.engine import S3Stream

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import fill
 
-from broker.configs import TOPIC_CONFIGS
 from broker.handlers import HANDLERS
+from broker.topic_config_table import TOPIC_CONFIGS
 from protocol.registry import APIS, Api
 from tests.differential.known_differences import KNOWN
 

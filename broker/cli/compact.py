@@ -148,9 +148,9 @@ def warnings_only() -> Iterator[None]:
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
     from broker.app import now_ms
     from broker.cleaning import KafkaBatches, clean_policies, history_of
-    from broker.configs import parse_topic_config
     from broker.datadir import DataDirLock
     from broker.stores import make_stores
+    from broker.topic_configs import parse_topic_config
     from compaction.cleaner import Cleaning
     from compaction.node import CompactionNode
     from compaction.node import Progress as Step

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from broker.configs import TOPIC_CONFIGS, ConfigSource, check_topic_configs, default_value
+from broker.config_defs import ConfigSource, default_value
 from broker.net.connection import Exchange
 from broker.node import Node
+from broker.topic_config_table import TOPIC_CONFIGS
+from broker.topic_configs import check_topic_configs
 from broker.topics import Batch, WantedTopic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_topics import (

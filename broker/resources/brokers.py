@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from broker.configs import ConfigSource, broker_configs
+from broker.broker_configs import broker_configs
+from broker.config_defs import ConfigSource
 from broker.node import Node
 from broker.resources.values import Change, ConfigValue, Operation, check_not_twice
 from protocol.errors import ErrorCode, KafkaError

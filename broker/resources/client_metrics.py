@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from broker.cluster_configs import CLIENT_METRICS
-from broker.configs import ConfigDef, ConfigSource
+from broker.config_defs import ConfigDef, ConfigSource
 from broker.node import Node
 from broker.resources.stored import StoredResource
 from broker.resources.values import ConfigValue

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from broker.cluster_configs import GROUP
-from broker.configs import ConfigDef, ConfigSource, default_value
+from broker.config_defs import ConfigDef, ConfigSource, default_value
 from broker.group_configs import GROUP_CONFIGS, check_group_configs
 from broker.node import Node
 from broker.resources.stored import StoredResource

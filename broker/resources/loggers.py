@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from broker.configs import ConfigSource
+from broker.config_defs import ConfigSource
 from broker.log_levels import LEVELS, ROOT
 from broker.node import Node
 from broker.resources.brokers import check_node_id

@@ -2,13 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.configs import (
-    TOPIC_CONFIGS,
-    ConfigDef,
-    ConfigSource,
-    check_topic_configs,
-    default_value,
-)
+from broker.config_defs import ConfigDef, ConfigSource, default_value
 from broker.node import Node
 from broker.resources.values import (
     Change,
@@ -19,6 +13,8 @@ from broker.resources.values import (
     given_values,
     with_values,
 )
+from broker.topic_config_table import TOPIC_CONFIGS
+from broker.topic_configs import check_topic_configs
 from broker.topics import Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError
 

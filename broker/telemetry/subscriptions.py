@@ -10,7 +10,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from broker.configs import ConfigDef, ConfigType
+from broker.config_defs import ConfigDef, ConfigType
 from broker.groups.consumer_regex import TextPattern
 from protocol.errors import ErrorCode, KafkaError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker.app import RunningNode, StartError
-from broker.configs import ConfigSource
+from broker.config_defs import ConfigSource
 from broker.metrics import prometheus_text, status
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from broker.app import RunningNode
-from broker.configs import TOPIC_CONFIGS, ConfigSource
+from broker.config_defs import ConfigSource
+from broker.topic_config_table import TOPIC_CONFIGS
 from protocol.errors import ErrorCode
 from protocol.messages import alter_configs
 from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic

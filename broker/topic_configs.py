@@ -1,0 +1,112 @@
+"""Configs of a topic: checked when a client gives them, and parsed to what the broker acts on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from broker.config_defs import default_value, invalid_config, parse_list
+from broker.settings import Settings
+from broker.stores import store_names
+from broker.topic_config_table import TOPIC_CONFIGS
+from protocol.compression import Compression
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The configs of a topic that the broker acts on, parsed."""
+
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    compression: Compression | None
+    """Codec batches are kept in; None: as they come."""
+    compression_level: int | None
+    compacted: bool
+    retention_ms: int
+    """How long records are kept; -1: for ever."""
+    retention_bytes: int
+    """How much of a partition is kept; -1: all."""
+    deletable: bool
+    """Whether `cleanup.policy` has `delete`: only then may records be deleted on request."""
+    store: str
+    """Name of the object store that new data goes to."""
+
+
+def check_topic_configs(
+    configs: Mapping[str, str | None], settings: Settings, *, beside: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Validate the configs a client gives for a topic that keeps those `beside` them. Raises INVALID_CONFIG."""
+    checked: dict[str, str] = {}
+    for name, value in configs.items():
+        row = TOPIC_CONFIGS.get(name)
+        if row is None:
+            raise invalid_config(f"Unknown topic config name: {name}")
+        if value is None:
+            raise invalid_config(f"Null value not supported for topic configs: {name}")
+        row.check(value)
+        checked[name] = value
+    policy = checked.get("storage.policy", settings.objects.store)
+    if policy not in store_names(settings):
+        raise invalid_config(
+            f"Invalid value {policy} for configuration storage.policy: "
+            f"String must be one of: {', '.join(store_names(settings))}"
+        )
+    _check_together({**(beside or {}), **checked})
+    return checked
+
+
+def _check_together(configs: Mapping[str, str]) -> None:
+    """What no config can tell by itself."""
+
+    def number(name: str) -> int:
+        return int(configs.get(name) or TOPIC_CONFIGS[name].default)
+
+    least, most = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
+    if least > most:
+        raise invalid_config(
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
+    if configs.get("remote.storage.enable", "").strip().lower() == "true":
+        raise invalid_config(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+
+
+_CODECS: Mapping[str, Compression | None] = {
+    "producer": None,
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+def _level(value: Callable[[str], str]) -> int | None:
+    """The level that goes with the codec, or None for the codec's own."""
+    name = f"compression.{value('compression.type')}.level"
+    if name not in TOPIC_CONFIGS or value(name) == "-1":
+        return None
+    return int(value(name))
+
+
+def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicConfig:
+    """The parsed form of a topic's configs over the defaults."""
+
+    def value(name: str) -> str:
+        return configs.get(name) or default_value(TOPIC_CONFIGS[name], settings)
+
+    return TopicConfig(
+        max_message_bytes=int(value("max.message.bytes")),
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+        compression=_CODECS[value("compression.type")],
+        compression_level=_level(value),
+        compacted="compact" in parse_list(value("cleanup.policy")),
+        retention_ms=int(value("retention.ms")),
+        retention_bytes=int(value("retention.bytes")),
+        deletable="delete" in parse_list(value("cleanup.policy")),
+        store=value("storage.policy"),
+    )
