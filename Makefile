@@ -13,7 +13,7 @@ BENCH_ARGS ?= --quick
 .PHONY: help setup tools demo test test-spark-next suites bench soak soak-wal clean
 
 help: ## list the commands
-	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
 
 setup: ## make .venv with everything; quick when nothing changed
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
