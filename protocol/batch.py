@@ -119,11 +119,6 @@ class BatchHeader(NamedTuple):
         """Whether the batch holds a transaction's marker and no data."""
         return self.attributes & CONTROL_MASK != 0
 
-    @property
-    def has_producer_id(self) -> bool:
-        """Whether an idempotent producer made the batch."""
-        return self.producer_id != NO_PRODUCER_ID
-
 
 def parse_batch(view: Buffer, offset: int = 0) -> BatchHeader:
     """Parse the header of the batch at `offset`, all of which must be in `view`.

@@ -107,10 +107,6 @@ class Api:
     flexible_since: int | None
     advertised_min_version: int
 
-    def serves(self, version: int) -> bool:
-        """Whether there are messages for this version."""
-        return self.min_version <= version <= self.max_version
-
     def is_flexible(self, version: int) -> bool:
         """Whether this version's messages and headers have tagged fields."""
         return self.flexible_since is not None and version >= self.flexible_since

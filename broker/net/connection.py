@@ -119,11 +119,6 @@ class Exchange:
         return self.connection.host
 
     @property
-    def connection_id(self) -> int:
-        """Number of the connection, unique in this process."""
-        return self.connection.number
-
-    @property
     def closed(self) -> bool:
         """Whether nobody can receive the answer any more."""
         return self.connection.closed

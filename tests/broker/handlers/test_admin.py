@@ -38,7 +38,6 @@ from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.list_config_resources import ListConfigResourcesRequest
 from protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from protocol.messages.list_transactions import ListTransactionsRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.unregister_broker import UnregisterBrokerRequest
 from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from s3stream.errors import StreamFenced
@@ -52,13 +51,6 @@ SESSION = "consumer.session.timeout.ms"
 async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
     async with running_node(tmp_path, topic_num_partitions=2) as running:
         yield running
-
-
-@pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[RawClient]:
-    async with raw_client(node.bootstrap) as connected:
-        await connected.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-        yield connected
 
 
 async def find_coordinator(client: RawClient, key: str, kind: int) -> None:

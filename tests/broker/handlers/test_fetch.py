@@ -34,13 +34,6 @@ async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
         yield running
 
 
-@pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[RawClient]:
-    async with raw_client(node.bootstrap) as connected:
-        await connected.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-        yield connected
-
-
 def want(*offsets: int, first: int = 0, bytes_max: int = 1 << 20, epoch: int = -1) -> list[FetchTopic]:
     """Partitions from `first` on, each at its offset."""
     partitions = [

@@ -28,13 +28,6 @@ async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
         yield running
 
 
-@pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[RawClient]:
-    async with raw_client(node.bootstrap) as connected:
-        await connected.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-        yield connected
-
-
 async def look_up(client: RawClient, timestamp: int, *, version: int = 11, epoch: int = -1) -> tuple[int, int, int]:
     partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])])

@@ -41,13 +41,6 @@ async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
         yield running
 
 
-@pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[RawClient]:
-    async with raw_client(node.bootstrap) as connected:
-        await connected.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-        yield connected
-
-
 async def produce_one(
     client: RawClient, data: bytes | bytearray | None, *, version: int = 9, topic: str = "t", acks: int = -1
 ) -> PartitionProduceResponse:

@@ -1,0 +1,62 @@
+"""Changes to configs of several resources in one request: what the handlers of AlterConfigs, old and new, share."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from broker.resources import RESOURCES
+from broker.resources.values import Resource
+from protocol.errors import ErrorCode, KafkaError
+from s3stream.errors import StorageError
+
+
+class Wanted(Protocol):
+    """What both requests have of a resource."""
+
+    @property
+    def resource_type(self) -> int:
+        """Kafka's type code."""
+        ...
+
+    @property
+    def resource_name(self) -> str:
+        """Name, or id as a text."""
+        ...
+
+
+W = TypeVar("W", bound=Wanted)
+
+
+class Outcome(NamedTuple):
+    """What became of a resource's change; the fields of both responses."""
+
+    error_code: int
+    error_message: str | None
+    resource_type: int
+    resource_name: str
+
+
+async def change_each(resources: Sequence[W], change: Callable[[Resource, W], Awaitable[None]]) -> Sequence[Outcome]:
+    """Change each resource that can be changed, in the order asked; one that a request has twice cannot."""
+    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in resources)
+    outcomes = []
+    for wanted in resources:
+        code, message = ErrorCode.NONE, None
+        try:
+            is_duplicate = times[wanted.resource_type, wanted.resource_name] > 1
+            await change(_find(wanted.resource_type, is_duplicate=is_duplicate), wanted)
+        except KafkaError as error:
+            code, message = error.code, error.message
+        except StorageError as error:
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+        outcomes.append(Outcome(code, message, wanted.resource_type, wanted.resource_name))
+    return outcomes
+
+
+def _find(resource_type: int, *, is_duplicate: bool) -> Resource:
+    if is_duplicate:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    resource = RESOURCES.get(resource_type)
+    if resource is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+    return resource

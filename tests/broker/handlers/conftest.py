@@ -1,0 +1,17 @@
+"""What tests of handlers share; each has a `node` with settings of its own."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broker.app import RunningNode
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.raw_client import RawClient, raw_client
+
+
+@pytest.fixture
+async def client(node: RunningNode) -> AsyncIterator[RawClient]:
+    """A connection to the node, which has the topic `t`."""
+    async with raw_client(node.bootstrap) as connected:
+        await connected.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        yield connected
