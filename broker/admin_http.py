@@ -92,6 +92,8 @@ class AdminServer:
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             writer.transport.abort()  # the client has gone, does not read, or speaks something else
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the task ends here either way; asyncio would tell of a cancelled one as of a bug
         finally:
             writer.close()
 

@@ -116,6 +116,18 @@ def test_a_node_that_waits_for_its_store_at_the_start_stops_at_once(
     assert not node.events("serving")
 
 
+def test_clients_of_the_admin_port_that_neither_ask_nor_read_do_not_hold_up_a_stop(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node:
+        host, port = node.admin.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as silent, socket.create_connection((host, int(port))) as deaf:
+            silent.sendall(b"GET /sta")
+            deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            with urllib.request.urlopen(f"http://{node.admin}/status") as answer:  # accepted after the others
+                assert answer.status == 200
+            assert node.terminate() == 0
+        assert not [line for line in node.lines if "Traceback" in line]
+
+
 def test_an_s3_endpoint_that_is_none_is_one_line(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path, objects_store="s3", objects_bucket="b", objects_endpoint="foo")
     node.spawn()
