@@ -78,6 +78,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have nodes that a test shares with others explain why it hung; its own explain themselves when they end."""
+    report = yield
+    if call.excinfo is not None:
+        from tests.support.node import NodeProcess, is_test_timeout
+
+        if is_test_timeout(call.excinfo.value):
+            report.sections += [("a node", node.explain()) for node in NodeProcess.alive]
+    return report
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Inside a Spark test they may be collected at any time; and Spark takes its time where others work too."""
     if item.get_closest_marker("spark") is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from broker.stores import make_stores
@@ -157,7 +158,7 @@ class Load:
         """Keep records in flight while the condition holds."""
         until = time.monotonic() + WAIT_S
         while condition():
-            assert time.monotonic() < until, f"{self.sent} records sent, {len(self.acked)} acknowledged"
+            expect_before(until, f"{self.sent} records sent, {len(self.acked)} acknowledged")
             if self.sent - len(self.acked) < IN_FLIGHT_MAX:
                 for _ in range(RECORDS_PER_TURN):
                     self._producer.produce(self.topic, self.value(self.sent), partition=0, on_delivery=self._delivered)
@@ -191,7 +192,7 @@ def read_back(bootstrap: str, load: Load) -> None:
         offset = 0
         until = time.monotonic() + WAIT_S
         while offset < load.sent:
-            assert time.monotonic() < until, f"read {offset} of {load.sent}"
+            expect_before(until, f"read {offset} of {load.sent}")
             for message in consumer.consume(500, timeout=1):
                 assert message.error() is None, message.error()
                 assert message.offset() == offset
@@ -205,5 +206,11 @@ def until(condition: Callable[[], bool], what: str) -> None:
     """Poll until it holds."""
     end = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < end, f"never: {what}"
+        expect_before(end, f"never: {what}")
         time.sleep(0.05)
+
+
+def expect_before(end: float, what: str) -> None:
+    """Fail past the end as a test does that takes too long: the node will be asked what it is doing."""
+    if time.monotonic() >= end:
+        pytest.fail(f"Timeout: {what}")

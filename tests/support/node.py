@@ -21,7 +21,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+import pytest
 
 from broker.app import RunningNode, run_node
 from broker.settings import Settings
@@ -55,8 +57,16 @@ async def running_node(tmp_path: Path, **wanted: object) -> AsyncIterator[Runnin
         yield node
 
 
+def is_test_timeout(error: BaseException | None) -> bool:
+    """Whether the test was ended because it took too long: then a node may know why."""
+    return isinstance(error, pytest.fail.Exception) and str(error).startswith("Timeout")
+
+
 class NodeProcess:
     """`anabranch serve` as a process. The port stays the same over restarts, so that clients find it again."""
+
+    alive: Final["set[NodeProcess]"] = set()
+    """Those that run, for whoever must explain why a test hangs."""
 
     def __init__(self, tmp_path: Path, **wanted: object) -> None:
         self._values: dict[str, object] = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
@@ -85,9 +95,11 @@ class NodeProcess:
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         if self._process is not None:
+            if is_test_timeout(error):
+                sys.stdout.write(self.explain())
             self.kill9()
 
     def start(self) -> None:
@@ -105,6 +117,7 @@ class NodeProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
         self._serving.clear()
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.alive.add(self)
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
@@ -112,11 +125,10 @@ class NodeProcess:
         """Return when clients can connect."""
         assert self._process is not None, "not started"
         if not self._serving.wait(START_TIMEOUT_S) or not self.port:
-            said = "\n".join(self.lines[-20:])
             code = self._process.poll()
-            stacks = self.stacks() if code is None else ""
+            explanation = self.explain()
             self.kill9()
-            raise RuntimeError(f"the node does not serve (exit code {code}):\n{said}\n{stacks}")
+            raise RuntimeError(f"the node does not serve (exit code {code}): {explanation}")
 
     def kill9(self) -> None:
         """Kill it as a power cut would."""
@@ -144,6 +156,12 @@ class NodeProcess:
             time.sleep(0.05)
         return "\n".join(self.lines[before:])
 
+    def explain(self) -> str:
+        """What it said last, and what it is doing."""
+        said = "\n".join(self.lines[-20:])
+        running = self._process is not None and self._process.poll() is None
+        return f"the node at port {self.port} said\n{said}\nand does\n{self.stacks() if running else 'nothing'}"
+
     def events(self, event: str) -> list[dict[str, Any]]:
         """The log lines with that event."""
         found = []
@@ -160,14 +178,12 @@ class NodeProcess:
         try:
             code = self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            said = "\n".join(self.lines[-20:])
-            stacks = self.stacks()
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-            raise RuntimeError(f"the node does not end:\n{said}\nIt does:\n{stacks}") from None
+            explanation = self.explain()
+            self.kill9()
+            raise RuntimeError(f"the node does not end: {explanation}") from None
         self._reader.join(STOP_TIMEOUT_S)
         self._process = None
+        self.alive.discard(self)
         return code
 
     def _read(self, process: subprocess.Popen[str]) -> None:
