@@ -2,7 +2,7 @@
 
 A topic appears here only when its streams are open, so that whoever finds it can use it, and Metadata never names a
 leader that cannot serve. Changes run one at a time; the catalog decides, this map follows. A topic whose deletion was
-asked for and not answered is neither here nor gone: `settle` asks the catalog again.
+asked for and not answered is neither here nor gone: `settle` asks the catalog again, and also about configs.
 """
 
 import asyncio
@@ -138,6 +138,8 @@ class TopicManager:
         self._collisions: dict[str, str] = {}
         self._leaving: dict[bytes, Topic] = {}
         """By id: the catalog was asked to let go of them, and its answer was lost."""
+        self._configs_in_doubt = False
+        """The catalog was asked to change a topic's configs, and its answer was lost."""
         self._changes = asyncio.Lock()
         self._log = structlog.get_logger("topics")
         self.version = 0
@@ -323,19 +325,25 @@ class TopicManager:
             topic = self._by_name.get(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._configs_in_doubt = True  # until the answer is here
             with _unknown_if_gone():
                 info = await self._catalog.alter_topic(topic.topic_id, set_configs=set_configs, unset=unset)
+            self._configs_in_doubt = False
             self._take_configs(topic, info.configs)
             return topic
 
     async def refresh_configs(self) -> None:
         """Take what was set for topics through other nodes. Raises CatalogError."""
         async with self._changes:
-            found = await self._catalog.list_topic_configs()
-            for topic in self:
-                configs = found.get(topic.topic_id, {})
-                if configs != topic.info.configs:
-                    self._take_configs(topic, configs)
+            await self._refresh_configs()
+
+    async def _refresh_configs(self) -> None:
+        found = await self._catalog.list_topic_configs()
+        self._configs_in_doubt = False
+        for topic in self:
+            configs = found.get(topic.topic_id, {})
+            if configs != topic.info.configs:
+                self._take_configs(topic, configs)
 
     def _take_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
         topic.info = replace(topic.info, configs=configs)
@@ -374,11 +382,13 @@ class TopicManager:
             return gone
 
     async def settle(self) -> Sequence[str]:
-        """Ask what became of the topics that were leaving; returns the names of those gone. Raises CatalogError."""
+        """Ask what became of changes whose answers were lost; returns the names of topics gone. Raises CatalogError."""
         async with self._changes:
             return await self._settle()
 
     async def _settle(self) -> Sequence[str]:
+        if self._configs_in_doubt:
+            await self._refresh_configs()
         if not self._leaving:
             return ()
         known = {info.topic_id for info in await self._catalog.list_topics()}

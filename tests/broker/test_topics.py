@@ -1,12 +1,13 @@
 """The map of topics follows the catalog, also when the catalog goes away half way."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from broker.topics import WantedTopic
 from protocol.errors import ErrorCode, KafkaError
+from s3stream.catalog.interface import TopicInfo
 from s3stream.errors import CatalogError, CatalogUnavailable
 from s3stream.stream import Stream
 from tests.support.node import running_node
@@ -35,6 +36,29 @@ async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> N
         assert len(topic.partitions) == 2
         response = await client.produce("t", [batch_of(b"a")])
         assert response.responses[0].partition_responses[0].error_code == 0
+
+
+@pytest.mark.parametrize("altered", [False, True])
+async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: Path, altered: bool) -> None:
+    async with running_node(tmp_path) as node:
+        topics, catalog = node.node.topics, node.node.catalog
+        topic = await topics.create("t", partitions=1, configs={"retention.ms": "1000"})
+        really = catalog.alter_topic
+
+        async def answer_lost(topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+            if altered:
+                await really(topic_id, set_configs=set_configs, unset=unset)
+            raise CatalogUnavailable("the connection broke off")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "alter_topic", answer_lost)
+            with pytest.raises(CatalogUnavailable):
+                await topics.alter("t", set_configs={"retention.ms": "2000"}, unset=())
+        assert topic.config.retention_ms == 1000
+        assert await topics.settle() == ()
+        assert topic.config.retention_ms == (2000 if altered else 1000)
+        (partition,) = topics.led_partitions()
+        assert partition.config is topic.config
 
 
 @pytest.mark.parametrize("deleted", [False, True])
