@@ -3,19 +3,21 @@
 Both brokers run at the same time on this machine with their defaults, and one warm JVM drives them in turn: acks=all,
 records of 1 KiB, 1 and 16 partitions, batches of 16 and 256 KiB, then the same records read back by a group of one.
 The node here writes every batch to its log device before it answers (O_DIRECT and O_DSYNC); Apache Kafka answers from
-the page cache. CPU is the broker's, user and system. Ratios are this node over Apache Kafka.
+the page cache. CPU is the broker's, user and system. Ratios are this node over Apache Kafka. The steady load begins
+when neither broker is at work on what came before (uploads, for one); the figure of the whole life has it all.
 
-    python -m benchmarks.produce_fetch [--quick] [--json FILE]
+    python -m benchmarks.produce_fetch [--quick] [--only LOAD ...] [--rounds N] [--json FILE]
 """
 
 import argparse
 import shutil
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.table import Table
@@ -31,6 +33,10 @@ RECORD_BYTES = KIB
 STEADY_MB_PER_S = 10
 READS = 2
 """How often each topic is read: a single read is over in a fraction of a second."""
+QUIET_S = 0.5
+QUIET_CPU_SHARE = 0.1
+"""A broker that used less of one processor for QUIET_S is not at work on anything left over."""
+QUIET_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ class Case:
 
 
 CASES = tuple(Case(partitions, batch) for partitions in (1, 16) for batch in (16 * KIB, 256 * KIB))
+STEADY = "steady"
+LOADS = (*(case.key for case in CASES), STEADY)
 
 
 @dataclass
@@ -84,10 +92,13 @@ FULL = Plan(rounds=5, produce_bytes=512 * MIB, warm_bytes=256 * MIB, steady_s=20
 class Session:
     """Both brokers, the client, and what was measured so far."""
 
-    def __init__(self, brokers: Sequence[Broker], client: PerfClient, plan: Plan) -> None:
+    def __init__(
+        self, brokers: Sequence[Broker], client: PerfClient, plan: Plan, *, loads: Collection[str] = LOADS
+    ) -> None:
         self._brokers = brokers
         self._client = client
         self._plan = plan
+        self._loads = loads
         self._topics = 0
         self.samples: dict[tuple[str, str], Samples] = defaultdict(Samples)
         """By kind of run and broker."""
@@ -99,10 +110,12 @@ class Session:
             for case in (CASES[1], CASES[2]):
                 self._one(broker, case, self._plan.warm_bytes, None)
         for round_ in range(self._plan.rounds):
+            brokers = self._brokers if round_ % 2 == 0 else self._brokers[::-1]
             for case in CASES:
-                for broker in self._brokers if round_ % 2 == 0 else self._brokers[::-1]:
+                for broker in brokers if case.key in self._loads else ():
                     self._one(broker, case, self._plan.produce_bytes, case.key)
-            for broker in self._brokers:
+            for broker in brokers if STEADY in self._loads else ():
+                self._wait_until_quiet()
                 self._steady(broker)
             CONSOLE.print(f"round {round_ + 1} of {self._plan.rounds} done")
 
@@ -133,6 +146,16 @@ class Session:
                 read.cpu_s_per_gb.append((after - before) / (size_bytes / GB))
         broker.delete_topic(topic)
 
+    def _wait_until_quiet(self) -> None:
+        """Let both brokers end what earlier loads have left them to do: it would count for this one."""
+        deadline = time.monotonic() + QUIET_TIMEOUT_S
+        while time.monotonic() < deadline:
+            before = [broker.cpu_s() for broker in self._brokers]
+            time.sleep(QUIET_S)
+            used = max(broker.cpu_s() - was for broker, was in zip(self._brokers, before, strict=True))
+            if used < QUIET_CPU_SHARE * QUIET_S:
+                return
+
     def _steady(self, broker: Broker) -> None:
         """A fixed rate far below the limit: what latency is left when nothing queues."""
         rate = STEADY_MB_PER_S * MIB // RECORD_BYTES
@@ -148,7 +171,7 @@ class Session:
             records_per_s=rate,
         )
         size_bytes = records * RECORD_BYTES
-        samples = self.samples["steady", broker.name]
+        samples = self.samples[STEADY, broker.name]
         samples.cpu_s_per_gb.append((broker.cpu_s() - before) / (size_bytes / GB))
         samples.mb_per_s.append(produced.mb_per_s)
         samples.p50_ms.append(produced.p50_ms)
@@ -168,6 +191,8 @@ def main() -> None:
     made = parser("Produce and fetch, beside Apache Kafka.")
     made.add_argument("--home", type=Path, help="folder for both brokers' data  [default: a new temporary one]")
     made.add_argument("--flag", action="append", default=[], help="a flag for the node, as --flag=--wal-durability=...")
+    made.add_argument("--only", nargs="+", choices=LOADS, default=LOADS, metavar="LOAD", help=f"of {', '.join(LOADS)}")
+    made.add_argument("--rounds", type=int, help="how many rounds in place of the plan's")
     options = made.parse_args()
     home = options.home or Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     try:
@@ -182,20 +207,22 @@ def main() -> None:
 def measure(options: argparse.Namespace, home: Path) -> None:
     """Start everything, measure, report."""
     plan = QUICK if options.quick else FULL
+    if options.rounds is not None:
+        plan = replace(plan, rounds=options.rounds)
     ours = Anabranch(home / "anabranch", options.flag)
     peer = ApacheKafka(home / "kafka")
     with ExitStack() as stack:
         for broker in (ours, peer):
             stack.enter_context(broker)
         client = stack.enter_context(PerfClient(home / "client.log"))
-        session = Session((ours, peer), client, plan)
+        session = Session((ours, peer), client, plan, loads=options.only)
         session.run()
         memory = {broker.name: broker.rss_bytes() for broker in (ours, peer)}
     report = Report("produce and fetch")
     for case in CASES:
         add(report, session, f"produce.{case.key}", throughput_goal=case.throughput_goal)
         add(report, session, f"fetch.{case.key}", throughput_goal=">= 1")
-    add(report, session, "steady", throughput_goal=None)
+    add(report, session, STEADY, throughput_goal=None)
     cpu = {broker.name: broker.session_cpu_s / (session.bytes_moved[broker.name] / GB) for broker in (ours, peer)}
     for name, value in cpu.items():
         report.add(f"session.cpu.{name}", value, "s/GB")
@@ -235,7 +262,9 @@ def comparison(session: Session, ours: str, peer: str) -> Table:
     for name in ("MiB/s", "broker CPU s/GB", "p50 ms", "p99 ms"):
         table.add_column(name, justify="right")
     rows = [(f"{what} {case.label}", f"{what}.{case.key}") for what in ("produce", "fetch") for case in CASES]
-    for label, kind in [*rows, (f"steady {STEADY_MB_PER_S} MiB/s, 16 x 16 KiB", "steady")]:
+    for label, kind in [*rows, (f"steady {STEADY_MB_PER_S} MiB/s, 16 x 16 KiB", STEADY)]:
+        if not session.samples[kind, ours].mb_per_s:
+            continue  # left out by --only
         cells = []
         for figure in ("mb_per_s", "cpu_s_per_gb", "p50_ms", "p99_ms"):
             pair = [getattr(session.samples[kind, name], figure) for name in (ours, peer)]
