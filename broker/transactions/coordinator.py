@@ -344,10 +344,12 @@ class TransactionCoordinator:
 
     async def expire(self) -> None:
         """Forget transactional ids that have not been used for long."""
+        expiration_ms = self.settings.id_expiration_ms
         for shard in self._shards.led():
             now_ms = self._now_ms()
             for count, (transactional_id, entry) in enumerate(list(shard.entries.items())):
-                if not entry.is_busy and machine.is_expired(entry.state, now_ms, self.settings.id_expiration_ms):
+                there = shard.entries.get(transactional_id) is entry  # the topic may be deleted between two turns
+                if there and not entry.is_busy and machine.is_expired(entry.state, now_ms, expiration_ms):
                     shard.forget(transactional_id)
                 if count % EXPIRE_IDS_PER_TURN == 0:
                     await asyncio.sleep(0)

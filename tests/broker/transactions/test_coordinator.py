@@ -17,6 +17,7 @@ from broker.transactions.machine import VERSION_1, VERSION_2
 from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.records import parse
 from broker.transactions.table import TransactionStatus
+from broker.transactions.topic import TRANSACTION_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageFull, StorageStopped
 from tests.support.memory_log import MemoryLog, MemoryTopic
@@ -329,6 +330,16 @@ async def test_unused_ids_are_forgotten(cluster: Cluster) -> None:
     await until(lambda: not list(cluster.coordinator.transactions()))
     after = await cluster.crash()
     assert refusal(lambda: after.coordinator.describe("id")) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+async def test_the_topic_may_be_deleted_while_ids_are_looked_over(cluster: Cluster) -> None:
+    for name in ("a", "b"):
+        await cluster.coordinator.init(name, 10_000, None)
+    cluster.now_ms += 2_000_000
+    looking = asyncio.create_task(cluster.coordinator.expire())
+    await asyncio.sleep(0)  # as far as its first pause
+    cluster.coordinator.forget_topics([TRANSACTION_TOPIC])
+    await looking
 
 
 @pytest.mark.parametrize(("timeout_ms", "good"), [(0, False), (-1, False), (60_000, True), (60_001, False)])
