@@ -15,6 +15,7 @@ import structlog
 from broker.groups.log import InternalTopic, LogWriter
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from s3stream.errors import StorageError
+from wal.interface import WalError
 
 LOADS_AT_ONCE_MAX = 8
 COMPACT_BYTES_MIN = 4 * 1024 * 1024
@@ -55,7 +56,7 @@ class Shard(Protocol):
         ...
 
     async def rewrite(self) -> None:
-        """Rewrite the log to what is live. Raises StorageError."""
+        """Rewrite the log to what is live. Raises StorageError, and WalError when the node's log fails meanwhile."""
         ...
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class Shards(Generic[S]):
             if shard.loaded and writer.written_bytes >= max(COMPACT_BYTES_MIN, COMPACT_RATIO * writer.live_bytes):
                 try:
                     await shard.rewrite()
-                except StorageError as error:
+                except (StorageError, WalError) as error:
                     _log.warning(f"log of {self._kind} not compacted", partition=index, error=str(error))
 
     def close(self) -> None:

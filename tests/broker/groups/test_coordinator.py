@@ -15,6 +15,7 @@ from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StoreError
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.waiting import until
+from wal.interface import WalFailed
 
 T0 = TopicPartition("t", 0)
 
@@ -139,6 +140,19 @@ async def test_a_log_that_grows_is_rewritten(monkeypatch: pytest.MonkeyPatch) ->
         assert log.records() == committed(9)
         await groups.compact()
         assert log.next_offset == 11, "there is nothing to gain"
+
+
+async def test_a_rewrite_that_the_log_fails_under_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is told by its storage, and stops in order."""
+    monkeypatch.setattr(shards, "COMPACT_BYTES_MIN", 1)
+    log = MemoryLog([committed(offset) for offset in range(10)])
+    async with running(MemoryTopic([log])) as groups:
+        await settled(groups)
+        log.hold = True
+        rewriting = asyncio.create_task(groups.compact())
+        await until(lambda: bool(log.held))
+        log.release(WalFailed("the device is gone"))
+        await rewriting
 
 
 async def test_old_offsets_are_dropped_everywhere() -> None:
