@@ -132,6 +132,30 @@ def test_read_committed_sees_committed_transactions_only(spark: SparkSession, se
     assert committed() == [*wanted, 3000, 4000, 4001]
 
 
+def test_a_stream_waits_for_the_end_of_an_open_transaction(
+    spark: SparkSession, servers: str, filled: str, tmp_path: Path
+) -> None:
+    options = {"subscribe": filled, "startingOffsets": "earliest", "kafka.isolation.level": "read_committed"}
+
+    def copied() -> list[int]:
+        assert stream(spark, servers, tmp_path, options).awaitTermination(WAIT_S)
+        return numbers(spark.read.parquet(str(tmp_path / "table")))
+
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": filled, **QUIET})
+    producer.init_transactions(TIMEOUT_S)
+    for value, ending in ((1000, producer.commit_transaction), (2000, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(filled, b"v%d" % value, partition=0)
+        ending(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(filled, b"v3000", partition=0)
+    producer.flush(TIMEOUT_S)
+    send(servers, filled, [Event(0, b"v4000"), Event(1, b"v4001")])
+    assert copied() == [*range(COUNT), 1000, 4001]
+    producer.commit_transaction(TIMEOUT_S)
+    assert copied() == [*range(COUNT), 1000, 3000, 4000, 4001]
+
+
 def test_a_stream_comes_in_limited_batches_and_goes_on_from_its_checkpoint(
     spark: SparkSession, servers: str, filled: str, tmp_path: Path
 ) -> None:
