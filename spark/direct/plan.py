@@ -2,7 +2,7 @@
 
 Whole objects while enough tasks remain, so that an index is read once and neighbours are one GET; an object that is
 more than a task's share is cut, between its ranges first and then inside them, by offsets. A task is never much smaller
-than `TASK_BYTES_MIN`: starting one costs a Python worker about 0.2 s of CPU.
+than `TASK_BYTES_MIN`: starting one costs a JVM and a Python worker CPU of their own.
 """
 
 import heapq
