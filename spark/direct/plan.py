@@ -64,14 +64,15 @@ def plan_tasks(
     bytes_min: int = TASK_BYTES_MIN,
     bytes_max: int = TASK_BYTES_MAX,
 ) -> list[Sequence[Piece]]:
-    """Tasks of similar size: as many as run at once unless that makes them too small, more where they get too large.
+    """Tasks of similar size: as many as run at once unless that makes them too small, so many again where too large.
 
     Pieces of an object stay together where they can, in the order given.
     """
     total = sum(piece.size_bytes for piece in pieces)
     if not total:
         return [pieces] if pieces else []
-    count = max(min(parallelism, -(-total // bytes_min)), -(-total // bytes_max), 1)
+    count = min(parallelism, -(-total // bytes_min))
+    count *= -(-total // (count * bytes_max))  # full waves: a last one of one task would leave the others idle
     share = -(-total // count)
     by_object: dict[int, list[Piece]] = defaultdict(list)
     for piece in pieces:

@@ -49,6 +49,11 @@ def test_much_is_more_tasks_than_run_at_once() -> None:
     assert max(sum(each.size_bytes for each in task) for task in tasks) <= 2 * 128 * MIB
 
 
+def test_much_comes_in_full_waves() -> None:
+    tasks = plan_tasks([piece(1, 0, 52_000, 520 * MIB)], parallelism=2)  # five of at most 128 MiB would do
+    assert len(tasks) == 6
+
+
 def test_parts_of_an_object_in_one_task_are_joined_again() -> None:
     pieces = [piece(1, 0, 100, 9 * MIB), piece(1, 100, 200, 9 * MIB)]
     assert shape(plan_tasks(pieces, parallelism=1)) == [[(1, 0, 200)]]
