@@ -313,6 +313,13 @@ def test_a_pattern_takes_up_topics_that_come_and_lets_go_of_those_that_are_delet
         query.stop()
 
 
+def expire(servers: str, topic: str, partition: int, offset: int) -> None:
+    """Have a partition begin at an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": servers, **QUIET})
+    for done in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+        done.result(TIMEOUT_S)
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_records_that_retention_took_before_they_were_read(
     spark: SparkSession, servers: str, filled: str, tmp_path: Path, fails: bool
@@ -322,9 +329,7 @@ def test_records_that_retention_took_before_they_were_read(
     assert query.awaitTermination(WAIT_S)
     # Between two runs, partition 0 loses 5 of the 10 records that came.
     send(servers, filled, [Event(0, b"v%d" % n) for n in range(300, 310)])
-    admin = AdminClient({"bootstrap.servers": servers, **QUIET})
-    for done in admin.delete_records([TopicPartition(filled, 0, 105)]).values():
-        done.result(TIMEOUT_S)
+    expire(servers, filled, 0, 105)
     query = stream(spark, servers, tmp_path, options)
     if fails:
         with pytest.raises(StreamingQueryException, match=r"(?i)some data may have been lost|data loss"):
@@ -332,6 +337,21 @@ def test_records_that_retention_took_before_they_were_read(
         return
     assert query.awaitTermination(WAIT_S)
     assert numbers(spark.read.parquet(str(tmp_path / "table"))) == [*range(COUNT), *range(305, 310)]
+
+
+def test_a_running_stream_goes_on_when_retention_takes_what_it_has_read(
+    spark: SparkSession, servers: str, filled: str, tmp_path: Path
+) -> None:
+    options = {"subscribe": filled, "startingOffsets": "earliest", "failOnDataLoss": "true"}
+    query = stream(spark, servers, tmp_path, options, interval="0 seconds")
+    try:
+        wait_for(spark, query, tmp_path, list(range(COUNT)))
+        expire(servers, filled, 0, 100)
+        expire(servers, filled, 1, 50)
+        send(servers, filled, [Event(n % PARTITIONS, b"v%d" % n) for n in range(300, 330)])
+        wait_for(spark, query, tmp_path, list(range(330)))
+    finally:
+        query.stop()
 
 
 def test_a_topic_deleted_under_a_running_stream_is_said(
