@@ -311,10 +311,13 @@ class TopicManager:
                 )
             self.check_room(total - before)
             with _unknown_if_gone():
-                topic.info = await self._catalog.add_partitions(topic.topic_id, total, leader=self._node_id)
-            grown = self._new_topic(topic.info)
-            grown.partitions[:before] = topic.partitions
-            await self._open([(grown, info) for info in grown.info.partitions[before:]])
+                info = await self._catalog.add_partitions(topic.topic_id, total, leader=self._node_id)
+            if info.configs != topic.info.configs:
+                self._take_configs(topic, info.configs)
+            topic.info = info
+            added = info.partitions[before:]
+            grown = Topic(info, topic.config, [*topic.partitions, *(None for _ in added)])
+            await self._open([(grown, each) for each in added if self._leads(each)])
             topic.partitions = grown.partitions
             self.version += 1
             return topic
@@ -456,9 +459,7 @@ class TopicManager:
         if not infos:
             return ()
         topics = [self._new_topic(info) for info in infos]
-        await self._open(
-            [(topic, each) for topic in topics for each in topic.info.partitions if each.leader in {self._node_id, -1}]
-        )
+        await self._open([(topic, each) for topic in topics for each in topic.info.partitions if self._leads(each)])
         for topic in topics:
             self.add(topic)
         return topics
@@ -466,6 +467,10 @@ class TopicManager:
     async def adopt(self, *names: str) -> Sequence[Topic]:
         """Open topics that only the catalog knows, those it has: an attempt to create them got no further."""
         return await self.open_new(*(info for info in await self._catalog.list_topics() if info.name in names))
+
+    def _leads(self, partition: PartitionInfo) -> bool:
+        """Whether to open it here: what another node leads has records in that node's log only."""
+        return partition.leader in {self._node_id, -1}
 
     def _new_topic(self, info: TopicInfo) -> Topic:
         config = parse_topic_config(info.configs, self._settings)

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from broker.cluster_configs import GROUP
 from tests.support.node import running_node
 from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until
 
 RETENTION = "retention.ms"
@@ -53,3 +54,42 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
             assert partition.stream.store == "cold"
             assert followed.config.store == "local", "the other node has no store of that name, and says so"
             assert [line["policy"] for line in said if line["log_level"] == "error"] == ["cold"]
+
+
+async def test_partitions_added_through_one_node_are_not_taken_by_another(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
+    async with (
+        running_node(tmp_path / "1", node_id=1, **shared) as leader,
+        running_node(tmp_path / "2", node_id=2, **shared) as other,
+    ):
+        topic = await leader.node.topics.create("t", partitions=1, configs={})
+        await other.node.topics.adopt("t")
+        await leader.node.topics.grow("t", 2)
+        async with raw_client(leader.bootstrap) as client:
+            answer = await client.produce("t", [batch_of(b"acked")], partition=1)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        grown = await other.node.topics.grow("t", 3)  # it did not know of the second one
+        assert [partition is not None for partition in grown.partitions] == [False, False, True]
+        await leader.node.storage.flush()
+        (partition, stream) = (grown.info.partitions[1], topic.streams[1])
+        assert stream.error is None
+        ends = await other.node.catalog.get_streams([partition.stream_id])
+        assert ends[partition.stream_id].end_offset == 1, "the record has been uploaded by who has it"
+
+
+async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
+    async with (
+        running_node(tmp_path / "1", node_id=1, **shared) as leader,
+        running_node(tmp_path / "2", node_id=2, **shared) as other,
+    ):
+        topic = await leader.node.topics.create("t", partitions=1, configs={})
+        await other.node.topics.adopt("t")
+        await other.node.topics.alter("t", set_configs={RETENTION: "5000"}, unset=())
+        await leader.node.topics.grow("t", 2)
+        assert [partition.config.retention_ms for partition in leader.node.topics.led_partitions()] == [5_000, 5_000]
+        assert topic.config.retention_ms == 5_000
