@@ -314,11 +314,10 @@ class TopicManager:
                 info = await self._catalog.add_partitions(topic.topic_id, total, leader=self._node_id)
             if info.configs != topic.info.configs:
                 self._take_configs(topic, info.configs)
-            topic.info = info
             added = info.partitions[before:]
             grown = Topic(info, topic.config, [*topic.partitions, *(None for _ in added)])
             await self._open([(grown, each) for each in added if self._leads(each)])
-            topic.partitions = grown.partitions
+            topic.info, topic.partitions = info, grown.partitions
             self.version += 1
             return topic
 
