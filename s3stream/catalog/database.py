@@ -83,8 +83,10 @@ class Database:
         arguments: dict[str, Any] = {}
         if self._dialect == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-            wanted = {**POSTGRES_LIVENESS, "options": POSTGRES_OPTIONS}
-            arguments = {name: value for name, value in wanted.items() if name not in parsed.query}
+            # Who gives more options gets them beside these: the later ones of a name hold.
+            options = " ".join((POSTGRES_OPTIONS, *parsed.normalized_query.get("options", ())))
+            wanted = {name: value for name, value in POSTGRES_LIVENESS.items() if name not in parsed.query}
+            arguments = {**wanted, "options": options}
             readers = POSTGRES_READERS
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)

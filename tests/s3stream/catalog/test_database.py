@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, make_url, text
 
 from s3stream.catalog import database as database_module
 from s3stream.catalog import objects, open_catalog
@@ -264,6 +264,16 @@ async def test_a_lost_connection_is_opened_again(postgres: PostgresServer) -> No
         assert await database.write(lambda c: c.execute(text("SELECT 1")).scalar_one()) == 1
         await database.write(lambda c: c.execute(others).all())
         assert await database.read(lambda c: c.execute(text("SELECT 2")).scalar_one()) == 2
+    await database.close()
+
+
+async def test_options_in_the_url_come_beside_those_that_keep_commits_durable(postgres: PostgresServer) -> None:
+    url = make_url(postgres.new_database()).update_query_dict({"options": "-c lock_timeout=7s"})
+    database = Database(url.render_as_string(hide_password=False))
+    await database.open()
+    query = text("SELECT name, setting, source FROM pg_settings WHERE name IN ('lock_timeout', 'synchronous_commit')")
+    found = await database.write(lambda c: [tuple(row) for row in c.execute(query)])
+    assert sorted(found) == [("lock_timeout", "7000", "client"), ("synchronous_commit", "on", "client")]
     await database.close()
 
 
