@@ -53,6 +53,8 @@ class ParquetTable:
     def check(self) -> None:
         """Refuse, before it starts, what would lose records or the table. Raises PipelineError."""
         owner = self._folder.read(OWNER)
+        if owner == "":
+            raise self._incomplete(OWNER)
         metadata = Folder(self.spark, self.checkpoint).read("metadata")
         query_id = None if metadata is None else json.loads(metadata)["id"]
         # A table from before there were owners' files belongs to whoever has a checkpoint.
@@ -72,15 +74,19 @@ class ParquetTable:
                 f"{self.setting}: {self.location} has been taken by another query meanwhile; use a new checkpoint and "
                 f"another location"
             )
-        columns = self._columns().jsonValue()
-        self._folder.write(COLUMNS, json.dumps({"partitions": self.partitions, "columns": columns}))
+        columns = json.dumps({"partitions": self.partitions, "columns": self._columns().jsonValue()})
+        if columns != self._folder.read(COLUMNS):
+            self._folder.write(COLUMNS, columns)
 
     def _columns(self) -> DataType:
         """All that it has had and will have."""
         text = self._folder.read(COLUMNS)
         if text is None:
             return self.rows.schema
-        known = json.loads(text)
+        try:
+            known = json.loads(text)
+        except ValueError:
+            raise self._incomplete(COLUMNS) from None
         here = f"{self.setting}: in {self.location}"
         remedy = "a table of format parquet can't change that: use a new checkpoint and another location"
         if known["partitions"] != list(self.partitions):
@@ -90,6 +96,13 @@ class ParquetTable:
             return merged(StructType.fromJson(known["columns"]), self.rows.schema, ())
         except ColumnChangedError as error:
             raise PipelineError(f"{here} {error}; {remedy}") from None
+
+    def _incomplete(self, name: str) -> PipelineError:
+        # Not taken for one that isn't there: another driver may be writing it.
+        return PipelineError(
+            f"{self.setting}: {self.location}/{name} is not whole; if no driver is writing it, one has died doing so: "
+            f"remove it, and it is written again"
+        )
 
     @property
     def _folder(self) -> Folder:

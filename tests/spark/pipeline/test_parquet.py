@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark.pipeline.parquet import OWNER, ColumnChangedError, merged
+from spark.pipeline.parquet import COLUMNS, OWNER, ColumnChangedError, ParquetTable, merged
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import Period
 from spark.pipeline.toml_file import PipelineError
@@ -49,6 +49,17 @@ def test_another_checkpoint_and_another_type_are_refused(
     (tmp_path / "values.ddl").write_text("n INT, name DOUBLE")
     with pytest.raises(PipelineError, match=r"data.name is string and would become double"):
         start_pipeline(spark, pipeline)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", [OWNER, COLUMNS])
+def test_a_file_that_a_dead_driver_left_empty_is_named(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    rows = spark.createDataFrame([], "n INT")
+    table = ParquetTable(spark, "table.location", str(tmp_path), str(tmp_path / "checkpoint"), "q", rows)
+    table.check()
+    (tmp_path / name).touch()
+    with pytest.raises(PipelineError, match=f"{name} is not whole.* remove it"):
+        table.check()
 
 
 @pytest.mark.spark
