@@ -68,7 +68,7 @@ main.add_command(verify)
 main.add_command(compact)
 
 
-@main.command()
+@main.command(short_help="Copy topics into a table, each record exactly once.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Take what is there now and end, whatever the file's trigger says.")
 @click.option("--check", is_flag=True, help="Only look whether the file, the versions and the brokers are right.")

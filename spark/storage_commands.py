@@ -85,7 +85,7 @@ def started(name: str, master: str | None, settings: Mapping[str, str]) -> Itera
         spark.stop()
 
 
-@click.command()
+@click.command(short_help="Read every object, and prove that all is sound.")
 @click.option("--report", metavar="PLACE", help="Write a table with a row for each object and finding there.")
 @click.option("--format", "report_format", default="parquet", show_default=True, help="Of the report.")
 @on_storage
@@ -120,7 +120,7 @@ def print_verified(summary: Summary, console: Console) -> None:
         console.print(f"(the first {FINDINGS_SHOWN} of {summary.findings:,}; --report writes all)")
 
 
-@click.command()
+@click.command(short_help="Compact what is too much for a node; nodes may run.")
 @click.option("--node", "nodes", type=int, multiple=True, help="Only this node's objects; may be repeated.")
 @click.option(
     "--task-mib", type=click.IntRange(32), default=200, show_default=True, help="Memory for data of one task, MiB."

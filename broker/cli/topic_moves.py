@@ -54,7 +54,7 @@ def clone(node: AdminPort, name: str, new_name: str) -> None:
     click.echo(f"cloned topic {name} to {_told(answer)}")
 
 
-@click.command()
+@click.command(short_help="List detached topics, with their ids.")
 @on_node
 def detached(node: AdminPort) -> None:
     """List detached topics, with the ids by which they can be attached."""

@@ -114,6 +114,8 @@ def _describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
         case "extra_forbidden":
             section = ".".join(path[:-1])
             return path, f"{name} is not a setting; {_known(path[:-1], section)}"
+        case "tuple_type":  # as TOML calls it
+            return path, f"{name} = {detail['input']!r}: input should be a list"
     message = detail["msg"].removeprefix("Value error, ")
     return path, f"{name} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
 

@@ -1,6 +1,8 @@
 """What the documents name exists."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILE = re.compile(r"`((?:broker|protocol|s3stream|wal|compaction|spark|benchmarks|scripts|tests|docs)/[\w/.]*)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+CODE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -42,3 +45,15 @@ def test_the_page_of_seeds_shows_each_idea() -> None:
     for idea, where, shown in rows:
         assert FILE.search(where), idea
         assert TEST.search(shown) or "`benchmarks/" in shown or "over plain" in shown or "performance.md" in shown, idea
+
+
+def test_the_fixture_for_tests_of_others_works_as_it_stands(tmp_path: Path) -> None:
+    files = CODE.findall((ROOT / "docs" / "testing.md").read_text())
+    assert [name for name, _ in files] == ["conftest.py", "test_orders.py"]
+    for name, code in files:
+        (tmp_path / name).write_text(code)
+    folder, temporary = str(tmp_path), str(tmp_path / "temporary")
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", folder, "--basetemp", temporary, folder]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout

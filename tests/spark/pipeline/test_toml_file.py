@@ -106,7 +106,7 @@ def test_the_line_of_a_setting(path: tuple[str, ...], line: int) -> None:
     [
         ('name = "lake.db.flights"', 'name = "lake.db.flights', ":7: "),
         ("[table]", "[table", ":6: "),
-        ('topics = ["flights"]', "topics = 7", ":4: source.topics = 7: input should be a valid"),
+        ('topics = ["flights"]', "topics = 7", ":4: source.topics = 7: input should be a list"),
         ('topics = ["flights"]', "topic = 7", ":4: source.topic is not a setting; [source] takes: kind, bootstrap"),
         ('topics = ["flights"]', "", ":3: source.topics: name either topics or a topic_pattern, and not both"),
         ('topics = ["flights"]', 'topics = ["a"]\ntopic_pattern = "b"', ":4: source.topics: name either"),
