@@ -24,6 +24,8 @@ STORE_FLAG = "--store"
 STORES = "stores"
 _PLAIN_AREAS = {"node", "listener"}
 _STORE_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_ENDPOINT = re.compile(r"https?://[^/]", re.IGNORECASE)
+_CATALOG_URL = re.compile(r"(sqlite|postgresql)(\+\w+)?://")
 
 
 class SettingsError(Exception):
@@ -229,15 +231,25 @@ def _one_line(error: ValidationError, origins: Mapping[tuple[str, ...], tuple[st
     return f"setting {'.'.join(place)} from {origin}: {str(value)!r} is not allowed: {allowed}"
 
 
+def _check_endpoint(name: str, endpoint: str) -> None:
+    if endpoint and not _ENDPOINT.match(endpoint):
+        raise SettingsError(f"setting {name}: expected an address such as http://127.0.0.1:9000, found {endpoint!r}")
+
+
 def _check_together(settings: Settings) -> None:
     """Rules that no single field can tell."""
     if settings.objects.store == "s3" and not settings.objects.bucket:
         raise SettingsError("setting objects.bucket: empty, but objects.store is 's3', which needs a bucket")
+    _check_endpoint("objects.endpoint", settings.objects.endpoint)
+    if settings.catalog.url and not _CATALOG_URL.match(settings.catalog.url):
+        # What was found is not shown: it may hold a password.
+        raise SettingsError("setting catalog.url: expected sqlite:///PATH or postgresql://USER@HOST/DB")
     for name, store in settings.stores.items():
         if name == settings.objects.store:
             raise SettingsError(f"store {name!r}: this is the name of the store that [objects] describes")
         if store.type == "s3" and not store.bucket:
             raise SettingsError(f"setting stores.{name}.bucket: empty, but its type is 's3', which needs a bucket")
+        _check_endpoint(f"stores.{name}.endpoint", store.endpoint)
         if store.type == "local" and store.path is None:
             raise SettingsError(f"setting stores.{name}.path: unset, but its type is 'local', which needs a directory")
     group = settings.group

@@ -44,6 +44,8 @@ BAD = {
     "not a size": ({"ANABRANCH_WAL_CAPACITY_BYTES": "1 parsec"}, "setting wal.capacity_bytes"),
     "not a choice": ({"ANABRANCH_OBJECTS_STORE": "tape"}, "should be 'local' or 's3'"),
     "no bucket": ({"ANABRANCH_OBJECTS_STORE": "s3"}, "setting objects.bucket: empty"),
+    "no scheme": ({"ANABRANCH_OBJECTS_ENDPOINT": "h:9000"}, "objects.endpoint: expected an address such as http://"),
+    "not a catalog": ({"ANABRANCH_CATALOG_URL": "mysql://h/d"}, "setting catalog.url: expected sqlite:///PATH or"),
     "not a name": ({"ANABRANCH_CLUSTER": "a b"}, "setting node.cluster"),
     "limits crossed": ({"ANABRANCH_NETWORK_NODE_BYTES_MAX": "2048"}, "is less than request_bytes_max"),
     "timeouts crossed": ({"ANABRANCH_GROUP_SESSION_TIMEOUT_MIN_MS": "9999999"}, "is more than"),
@@ -119,6 +121,10 @@ BAD_STORES = {
     "no type": ('[stores.a]\npath = "p"\n', "setting stores.a.type: Field required"),
     "a type": ('[stores.a]\ntype = "tape"\n', "setting stores.a.type from "),
     "no bucket": ('[stores.a]\ntype = "s3"\n', "setting stores.a.bucket: empty"),
+    "no scheme": (
+        '[stores.a]\ntype = "s3"\nbucket = "b"\nendpoint = "h:9000"\n',
+        "setting stores.a.endpoint: expected an address such as http://127.0.0.1:9000, found 'h:9000'",
+    ),
     "no path": ('[stores.a]\ntype = "local"\n', "setting stores.a.path: unset"),
     "the default's name": ('[stores.local]\ntype = "local"\npath = "p"\n', "is the name of the store that [objects]"),
 }
