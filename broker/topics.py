@@ -317,7 +317,7 @@ class TopicManager:
             added = info.partitions[before:]
             grown = Topic(info, topic.config, [*topic.partitions, *(None for _ in added)])
             await self._open([(grown, each) for each in added if self._leads(each)])
-            topic.info, topic.partitions = info, grown.partitions
+            topic.info, topic.partitions = replace(info, configs=topic.info.configs), grown.partitions
             self.version += 1
             return topic
 
@@ -348,8 +348,13 @@ class TopicManager:
                 self._take_configs(topic, configs)
 
     def _take_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        try:
+            config = parse_topic_config(configs, self._settings)
+        except (KeyError, ValueError) as error:
+            # Accepted by a node of another version. What was set before holds on.
+            self._log.error("a topic's configs are not understood here", topic=topic.name, reason=repr(error))
+            return
         topic.info = replace(topic.info, configs=configs)
-        config = parse_topic_config(configs, self._settings)
         if config.store not in store_names(self._settings):
             # Accepted by a node that has the store. Data goes on to the store before, which this node has.
             self._log.error(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.topics import WantedTopic
 from protocol.errors import ErrorCode, KafkaError
@@ -59,6 +60,22 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
         assert topic.config.retention_ms == (2000 if altered else 1000)
         (partition,) = topics.led_partitions()
         assert partition.config is topic.config
+
+
+async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        topics, catalog = node.node.topics, node.node.catalog
+        strange = await topics.create("strange", partitions=1, configs={"retention.ms": "1000"})
+        plain = await topics.create("plain", partitions=1, configs={})
+        for topic, name, value in ((strange, "compression.type", "newer"), (plain, "retention.ms", "2000")):
+            await catalog.alter_topic(topic.topic_id, set_configs={name: value}, unset=())
+        with capture_logs() as said:
+            await topics.refresh_configs()
+        assert [line["topic"] for line in said if line["log_level"] == "error"] == ["strange"]
+        assert (strange.config.retention_ms, plain.config.retention_ms) == (1_000, 2_000)
+        grown = await topics.grow("strange", 2)
+        assert [partition.config.retention_ms for partition in grown.partitions if partition is not None] == [1_000] * 2
+        assert grown.info.configs == {"retention.ms": "1000"}
 
 
 @pytest.mark.parametrize("deleted", [False, True])
