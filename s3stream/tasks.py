@@ -27,7 +27,7 @@ async def side_by_side(works: Iterable[Coroutine[object, object, T]]) -> list[T]
     they raise meanwhile.
     """
     loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(work) for work in works]
+    tasks = [loop.create_task(work) for work in list(works)]  # when `works` fails half way, nothing has begun
     left = set(tasks)
     outcome: BaseException | None = None
     while left:

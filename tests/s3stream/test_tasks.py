@@ -1,6 +1,7 @@
 """A cancellation ends what it is meant to end, and an error is raised as what it is."""
 
 import asyncio
+from collections.abc import Coroutine, Iterator
 
 import pytest
 
@@ -20,6 +21,25 @@ async def test_results_come_in_the_order_of_the_works() -> None:
 
     assert await side_by_side([first(), second()]) == ["first", "second"]
     assert await side_by_side([]) == []
+
+
+async def test_nothing_begins_when_not_all_can() -> None:
+    begun = []
+
+    async def begin() -> None:
+        begun.append(True)
+
+    first = begin()
+
+    def works() -> Iterator[Coroutine[object, object, None]]:
+        yield first
+        raise ValueError("no second")
+
+    with pytest.raises(ValueError, match="no second"):
+        await side_by_side(works())
+    await asyncio.sleep(0)
+    first.close()
+    assert not begun
 
 
 async def test_the_first_error_ends_the_others_and_a_time_out_around_it_is_still_one() -> None:
