@@ -90,9 +90,6 @@ class Files:
             if end > size:
                 raise StoreError(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {size}")
             data = self.memory.take(end - start)
-            if len(data) > _READ_BYTES:
-                # No read-ahead by the kernel: it may be 8 MiB, and writes of the log wait behind it at the disk.
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
             filled = 0
             while filled < len(data):
                 if filled:

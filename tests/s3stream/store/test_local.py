@@ -241,28 +241,3 @@ async def test_a_long_read_is_many_short_calls(root: Path, monkeypatch: pytest.M
     assert bytes(await store.get("a/1", 1, 2 * MIB - 1)) == content[1:-1]
     assert max(calls) <= MIB // 2
     await store.close()
-
-
-async def test_a_long_read_asks_the_kernel_for_no_read_ahead(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes of the log would wait at the disk behind what nobody has asked for yet."""
-    store = await opened(root)
-    content = os.urandom(MIB)
-    await store.put("a/1", [content], writer_id="w")
-    calls: list[str] = []
-    posix_fadvise, preadv = os.posix_fadvise, os.preadv
-
-    def advised(fd: int, offset: int, length: int, advice: int) -> None:
-        assert (offset, length, advice) == (0, 0, os.POSIX_FADV_RANDOM)
-        calls.append("advice")
-        posix_fadvise(fd, offset, length, advice)
-
-    def read(fd: int, buffers: list[memoryview], offset: int) -> int:
-        calls.append("read")
-        return preadv(fd, buffers, offset)
-
-    monkeypatch.setattr(os, "posix_fadvise", advised)
-    monkeypatch.setattr(os, "preadv", read)
-    assert bytes(await store.get("a/1", 0, MIB)) == content
-    assert calls[:2] == ["advice", "read"]
-    assert calls.count("advice") == 1
-    await store.close()
