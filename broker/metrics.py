@@ -112,6 +112,7 @@ async def status(running: "RunningNode") -> dict[str, Any]:
             "epoch": node.node_epoch,
             "cluster": node.cluster_id,
             "address": running.bootstrap,
+            "data_dir": str(running.settings.node.data_dir.resolve()),
             "writable": storage.writable,
             "error": None if storage.error is None else str(storage.error),
         },

@@ -53,7 +53,7 @@ def compact(
     """
     console = Console()
     settings = read_settings(config_file, data_dir)
-    answer = _on_node(settings, admin, console, plan_only=plan_only)
+    answer = _on_node(settings, admin, data_dir, console, plan_only=plan_only)
     if answer is None:
         answer = _on_stopped(settings, console, plan_only=plan_only)
     if as_json:
@@ -67,17 +67,19 @@ def compact(
 # a running node
 
 
-def _on_node(settings: Settings, admin: str | None, console: Console, *, plan_only: bool) -> Any:
-    """What the node answers; None when none runs where the settings say."""
+def _on_node(settings: Settings, admin: str | None, data_dir: Path | None, console: Console, *, plan_only: bool) -> Any:
+    """What the node answers; None when none runs where the settings say, or one with another data directory."""
     port = parse_admin(admin) if admin is not None else configured(settings)
     if port is None:
         return None
     try:
-        port.call("GET", "/status")
+        status = port.call("GET", "/status")
     except OSError as error:
         if admin is not None:
             raise click.ClickException(f"cannot reach {admin}: {error.strerror or error}") from None
         return None
+    if admin is None and data_dir is not None and status["node"].get("data_dir") != str(data_dir.resolve()):
+        return None  # two nodes on one machine: the one on the usual port is not the one that was named
     try:
         if plan_only:
             return port.call("GET", "/compact/plan", None)
@@ -116,8 +118,8 @@ def _follow(port: AdminPort, console: Console) -> Any:
 def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
-            f"no node answers at {settings.admin.host}:{settings.admin.port}, and there is no catalog in the data "
-            f"directory {settings.node.data_dir}: name the node's with --admin, --data-dir or --config"
+            f"its node does not answer at {settings.admin.host}:{settings.admin.port}, and there is no catalog in the "
+            f"data directory {settings.node.data_dir}: name the node's with --admin, --data-dir or --config"
         )
     from broker.datadir import DataDirError
     from s3stream.errors import StorageError

@@ -17,8 +17,8 @@ from tests.support.node import NodeProcess
 UPLOADS = 4
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(compact, list(arguments), env={"COLUMNS": "160"})
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(compact, list(arguments), env={"COLUMNS": "160", **environment})
 
 
 async def fill(node: NodeProcess) -> None:
@@ -72,6 +72,10 @@ def test_a_running_node_then_a_stopped_one(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert " -> 1 " in done.output
         assert "nothing to do" in run("--admin", node.admin, "--plan").output
+        port = node.admin.rpartition(":")[2]
+        assert "nothing to do" in run("--data-dir", str(data_dir), "--plan", ANABRANCH_ADMIN_PORT=port).output
+        other = run("--data-dir", str(tmp_path), ANABRANCH_ADMIN_PORT=port)
+        assert "no catalog in the data directory" in other.output, "not the node that happens to be on that port"
         in_use = run("--data-dir", str(data_dir))
         assert in_use.exit_code == 1
         assert f"in use by another process (pid {node.pid}); if that is the node, ask it with" in in_use.output
