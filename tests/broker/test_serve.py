@@ -128,13 +128,14 @@ def test_clients_of_the_admin_port_that_neither_ask_nor_read_do_not_hold_up_a_st
         assert not [line for line in node.lines if "Traceback" in line]
 
 
-def test_an_s3_endpoint_that_is_none_is_one_line(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path, objects_store="s3", objects_bucket="b", objects_endpoint="foo")
+@pytest.mark.parametrize(("endpoint", "code"), [("foo", 2), ("http://fo o", 1)])
+def test_an_s3_endpoint_that_is_none_is_one_line(tmp_path: Path, endpoint: str, code: int) -> None:
+    node = NodeProcess(tmp_path, objects_store="s3", objects_bucket="b", objects_endpoint=endpoint)
     node.spawn()
-    assert node.wait() == 1
+    assert node.wait() == code
     said = [line for line in node.lines if not line.startswith("{")]
     assert len(said) == 1
-    assert "foo" in said[0]
+    assert endpoint in said[0]
     assert "http://" in said[0]
 
 
