@@ -1,12 +1,15 @@
 """Two nodes on one catalog: each follows what was set through the other. On a real PostgreSQL."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from broker.app import RunningNode
 from broker.cluster_configs import GROUP
+from broker.topics import Topic
 from tests.support.node import running_node
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.raw_client import batch_of, raw_client
@@ -56,16 +59,23 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
             assert [line["policy"] for line in said if line["log_level"] == "error"] == ["cold"]
 
 
-async def test_partitions_added_through_one_node_are_not_taken_by_another(
-    tmp_path: Path, postgres: PostgresServer
-) -> None:
-    shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
+@asynccontextmanager
+async def two_nodes(folder: Path, postgres: PostgresServer) -> AsyncIterator[tuple[RunningNode, RunningNode, Topic]]:
+    """Two nodes that know the topic `t`, whose only partition the first one leads; its topic comes third."""
+    shared = {"catalog_url": postgres.new_database(), "objects_path": folder / "objects"}
     async with (
-        running_node(tmp_path / "1", node_id=1, **shared) as leader,
-        running_node(tmp_path / "2", node_id=2, **shared) as other,
+        running_node(folder / "1", node_id=1, **shared) as leader,
+        running_node(folder / "2", node_id=2, **shared) as other,
     ):
         topic = await leader.node.topics.create("t", partitions=1, configs={})
         await other.node.topics.adopt("t")
+        yield leader, other, topic
+
+
+async def test_partitions_added_through_one_node_are_not_taken_by_another(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    async with two_nodes(tmp_path, postgres) as (leader, other, topic):
         await leader.node.topics.grow("t", 2)
         async with raw_client(leader.bootstrap) as client:
             answer = await client.produce("t", [batch_of(b"acked")], partition=1)
@@ -82,13 +92,7 @@ async def test_partitions_added_through_one_node_are_not_taken_by_another(
 async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
-    shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
-    async with (
-        running_node(tmp_path / "1", node_id=1, **shared) as leader,
-        running_node(tmp_path / "2", node_id=2, **shared) as other,
-    ):
-        topic = await leader.node.topics.create("t", partitions=1, configs={})
-        await other.node.topics.adopt("t")
+    async with two_nodes(tmp_path, postgres) as (leader, other, topic):
         await other.node.topics.alter("t", set_configs={RETENTION: "5000"}, unset=())
         await leader.node.topics.grow("t", 2)
         assert [partition.config.retention_ms for partition in leader.node.topics.led_partitions()] == [5_000, 5_000]
