@@ -15,15 +15,21 @@ from wal.interface import Buffer
 PAGE_BYTES: Final = 4096
 HEADER_COPIES: Final = 2
 RING_POSITION: Final = HEADER_COPIES * PAGE_BYTES
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_MAGIC: Final = b"ANABRWAL"
 CLUSTER_BYTES_MAX: Final = 64
+CATALOG_ID_BYTES: Final = 16
+CATALOG_UNKNOWN: Final = bytes(CATALOG_ID_BYTES)
+"""Catalog id of a log that no catalog was named for yet, such as every log of version 1."""
 
 RECORD_HEADER_BYTES: Final = 24
 PADDING_BYTES_MIN: Final = RECORD_HEADER_BYTES + 8
 BODY_BYTES_MAX: Final = (1 << 32) - 1
 
 _HEADER: Final = Struct("<8sIIQQQQQqQQqqq64s")
+_CRC_AT: Final = {1: _HEADER.size, VERSION: _HEADER.size + CATALOG_ID_BYTES}
+"""Where the CRC of a header lies, by version: the catalog id, of version 2, comes before it."""
+_VERSION: Final = Struct("<8sI")
 _CRC: Final = Struct("<I")
 _RECORD: Final = Struct("<IIQI")
 _RECORD_FULL: Final = Struct("<IIQII")
@@ -79,6 +85,8 @@ class Header:
     last_write_ms: int
     cluster: str
     shutdown: Shutdown
+    catalog_id: bytes = CATALOG_UNKNOWN
+    """Identity of the catalog that the records' streams are in."""
 
     @property
     def ring_bytes(self) -> int:
@@ -117,6 +125,7 @@ def encode_header(header: Header) -> bytes:
     """Encode one page."""
     cluster = header.cluster.encode()
     assert len(cluster) <= CLUSTER_BYTES_MAX, f"cluster name longer than {CLUSTER_BYTES_MAX} bytes: {header.cluster}"
+    assert len(header.catalog_id) == CATALOG_ID_BYTES, f"catalog id of {len(header.catalog_id)} bytes"
     fields = _HEADER.pack(
         HEADER_MAGIC,
         VERSION,
@@ -134,23 +143,25 @@ def encode_header(header: Header) -> bytes:
         header.last_write_ms,
         cluster,
     )
+    fields += header.catalog_id
     return (fields + _CRC.pack(crc32c(fields))).ljust(PAGE_BYTES, b"\0")
 
 
 def decode_header(page: Buffer) -> Header | str:
     """Decode one copy, or say why it is not a header of ours."""
-    fields = bytes(page[: _HEADER.size])
-    if len(page) < _HEADER.size + _CRC.size:
+    if len(page) < PAGE_BYTES:
         return f"{len(page)} bytes, expected {PAGE_BYTES}"
-    if fields[: len(HEADER_MAGIC)] != HEADER_MAGIC:
-        return "blank" if not any(page) else f"magic {fields[: len(HEADER_MAGIC)]!r}, expected {HEADER_MAGIC!r}"
-    found = crc32c(fields)
-    (expected,) = _CRC.unpack_from(page, _HEADER.size)
+    magic, version = _VERSION.unpack_from(page)
+    if magic != HEADER_MAGIC:
+        return "blank" if not any(page) else f"magic {magic!r}, expected {HEADER_MAGIC!r}"
+    crc_at = _CRC_AT.get(version)
+    if crc_at is None:
+        return f"format version {version}, this program knows {' and '.join(map(str, _CRC_AT))}"
+    found = crc32c(page[:crc_at])
+    (expected,) = _CRC.unpack_from(page, crc_at)
     if expected != found:
         return f"header CRC {found:#010x}, expected {expected:#010x}"
-    _, version, shutdown, *numbers, cluster = _HEADER.unpack(fields)
-    if version != VERSION:
-        return f"format version {version}, this program knows {VERSION}"
+    _, _, shutdown, *numbers, cluster = _HEADER.unpack_from(page)
     sequence, log_id, capacity, base, head, trim, durable, window, node_id, node_epoch, last_write_ms = numbers
     if capacity < RING_POSITION + PAGE_BYTES or capacity % PAGE_BYTES:
         return f"capacity {capacity} bytes, expected whole pages"
@@ -172,6 +183,7 @@ def decode_header(page: Buffer) -> Header | str:
         last_write_ms=last_write_ms,
         cluster=cluster.rstrip(b"\0").decode(errors="replace"),
         shutdown=Shutdown.GRACEFUL if shutdown == Shutdown.GRACEFUL else Shutdown.RUNNING,
+        catalog_id=bytes(page[_HEADER.size : crc_at]).ljust(CATALOG_ID_BYTES, b"\0"),
     )
 
 

@@ -22,6 +22,7 @@ import structlog
 from wal.block import Block, BufferPool, aligned_buffer
 from wal.budget import Budget, io_count
 from wal.format import (
+    CATALOG_UNKNOWN,
     PADDING_BYTES_MIN,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
@@ -43,7 +44,7 @@ from wal.interface import (
     WalFailed,
     WalFenced,
 )
-from wal.owner import HeaderWriter, check_fence, claim
+from wal.owner import HeaderWriter, Owner, check_fence, claim
 from wal.reader import read_ring
 from wal.recovery import BlockSpan, Scan, ScanEnd
 from wal.requests import Device, IoKind, IoRequest, perform
@@ -71,6 +72,7 @@ class DeltaWal:
         node_epoch: int,
         now_ms: Callable[[], int],
         cluster: str = "",
+        catalog_id: bytes = CATALOG_UNKNOWN,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.stats: Final = WalStats()
@@ -78,9 +80,7 @@ class DeltaWal:
         """What the recovery scan found, once `recover` is through."""
         self._device: Final = device
         self._settings: Final = settings
-        self._node_id: Final = node_id
-        self._node_epoch: Final = node_epoch
-        self._cluster: Final = cluster
+        self._owner: Final = Owner(node_id, node_epoch, cluster, catalog_id)
         self._now_ms: Final = now_ms
         self._clock: Final = clock
         self._error: WalError | None = None
@@ -170,14 +170,7 @@ class DeltaWal:
         assert not self._opened, "recover() runs once"
         self._opened = True
         device = self._device
-        found, header = await claim(
-            device,
-            self._settings,
-            node_id=self._node_id,
-            node_epoch=self._node_epoch,
-            cluster=self._cluster,
-            now_ms=self._now_ms(),
-        )
+        found, header = await claim(device, self._settings, self._owner, self._now_ms())
         if header.capacity_bytes != self._settings.capacity_bytes:
             _LOG.warning(
                 "the log keeps the capacity it was formatted with; use resize to change it",

@@ -5,12 +5,13 @@ meanwhile is served by the next, so that many trims cost one write.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from wal.block import aligned_buffer
 from wal.foreign import PROBE_BYTES, describe
 from wal.format import (
+    CATALOG_UNKNOWN,
     CLUSTER_BYTES_MAX,
     HEADER_COPIES,
     HEADER_MAGIC,
@@ -29,8 +30,22 @@ from wal.settings import WalSettings
 _FENCED: Final = "this node takes no more writes"
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Node that claims a log, and the cluster and catalog it belongs to."""
+
+    node_id: int
+    node_epoch: int
+    cluster: str
+    catalog_id: bytes = CATALOG_UNKNOWN
+    """Identity of the node's catalog, 16 bytes."""
+
+
 async def read_header(device: Device) -> Header | None:
-    """Return the header on the device, None if it is blank. Raises WalRefused for foreign or damaged content."""
+    """Return the header on the device, None if it is blank; claims nothing and writes nothing.
+
+    Raises WalRefused for foreign content, WalCorrupt when both copies are damaged, WalFailed when the read fails.
+    """
     if device.size_bytes < RING_POSITION + PAGE_BYTES:
         raise WalRefused(f"{device.name}: {device.size_bytes} bytes, too small for a WAL")
     beginning = aligned_buffer(min(PROBE_BYTES, device.size_bytes // PAGE_BYTES * PAGE_BYTES))
@@ -54,44 +69,48 @@ async def read_header(device: Device) -> Header | None:
     raise WalRefused(f"{device.name}: holds {found}, not a WAL; it is overwritten only when told to format")
 
 
-def check_owner(header: Header, device_name: str, *, node_id: int, node_epoch: int, cluster: str) -> None:
-    """Raise WalRefused or WalFenced unless this node may claim the log."""
-    if header.cluster != cluster:
-        raise WalRefused(f"{device_name}: holds the WAL of cluster {header.cluster!r}, expected {cluster!r}")
-    if header.node_id != node_id:
-        raise WalRefused(f"{device_name}: holds the WAL of node {header.node_id}, expected node {node_id}")
-    if header.node_epoch > node_epoch:
+def check_owner(header: Header, device_name: str, owner: Owner) -> None:
+    """Raise WalRefused or WalFenced unless `owner` may claim the log."""
+    if header.cluster != owner.cluster:
+        raise WalRefused(f"{device_name}: holds the WAL of cluster {header.cluster!r}, expected {owner.cluster!r}")
+    if header.catalog_id not in (CATALOG_UNKNOWN, owner.catalog_id):
+        raise WalRefused(
+            f"{device_name}: holds the WAL of catalog {header.catalog_id.hex()}, this node is configured with catalog "
+            f"{owner.catalog_id.hex()}, which does not know the WAL's streams: check catalog.url and wal.path"
+        )
+    if header.node_id != owner.node_id:
+        raise WalRefused(f"{device_name}: holds the WAL of node {header.node_id}, expected node {owner.node_id}")
+    if header.node_epoch > owner.node_epoch:
         raise WalFenced(
-            f"{device_name}: claimed with node epoch {header.node_epoch}, this node's is {node_epoch}: {_FENCED}"
+            f"{device_name}: claimed with node epoch {header.node_epoch}, this node's is {owner.node_epoch}: {_FENCED}"
         )
 
 
-def blank_header(
-    settings: WalSettings, device: Device, *, node_id: int, node_epoch: int, cluster: str, now_ms: int
-) -> Header:
+def blank_header(settings: WalSettings, device: Device, owner: Owner, now_ms: int) -> Header:
     """Return the first header of a new log on `device`. Raises WalRefused if it is too small."""
     if device.size_bytes < settings.capacity_bytes:
         raise WalRefused(
             f"{device.name}: {device.size_bytes} bytes, smaller than the configured capacity of "
             f"{settings.capacity_bytes} bytes"
         )
-    if len(cluster.encode()) > CLUSTER_BYTES_MAX:
-        raise WalRefused(f"cluster name {cluster!r}: longer than {CLUSTER_BYTES_MAX} bytes")
+    if len(owner.cluster.encode()) > CLUSTER_BYTES_MAX:
+        raise WalRefused(f"cluster name {owner.cluster!r}: longer than {CLUSTER_BYTES_MAX} bytes")
     return Header(
         sequence=0,
         # Differs between two formats of one device, which is what it is for: see "stale lives" in FORMAT.md.
-        log_id=(now_ms << 20 ^ node_epoch << 8 ^ node_id) & ((1 << 64) - 1),
+        log_id=(now_ms << 20 ^ owner.node_epoch << 8 ^ owner.node_id) & ((1 << 64) - 1),
         capacity_bytes=settings.capacity_bytes,
         base_offset=0,
         head_offset=0,
         trim_offset=-1,
         durable_offset=0,
         window_bytes=settings.window_bytes,
-        node_id=node_id,
-        node_epoch=node_epoch,
+        node_id=owner.node_id,
+        node_epoch=owner.node_epoch,
         last_write_ms=now_ms,
-        cluster=cluster,
+        cluster=owner.cluster,
         shutdown=Shutdown.GRACEFUL,  # nothing was appended: there is nothing to look for behind offset 0
+        catalog_id=owner.catalog_id,
     )
 
 
@@ -102,9 +121,7 @@ async def write_header(device: Device, header: Header) -> None:
     await perform(device, IoKind.WRITE, [(header.position, page)])
 
 
-async def claim(
-    device: Device, settings: WalSettings, *, node_id: int, node_epoch: int, cluster: str, now_ms: int
-) -> tuple[Header, Header]:
+async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int) -> tuple[Header, Header]:
     """Make the log this node's; return the header as it was found (new for a blank device) and as it is now.
 
     Raises WalRefused, WalCorrupt, WalFenced or WalFailed.
@@ -113,21 +130,22 @@ async def claim(
     try:
         found = await read_header(device)
         if found is not None:
-            check_owner(found, device.name, node_id=node_id, node_epoch=node_epoch, cluster=cluster)
+            check_owner(found, device.name, owner)
     except (WalRefused, WalCorrupt):
         if not settings.format:
             raise
         found = None
     if found is None:
-        found = blank_header(settings, device, node_id=node_id, node_epoch=node_epoch, cluster=cluster, now_ms=now_ms)
+        found = blank_header(settings, device, owner, now_ms)
     header = found
     for _ in range(HEADER_COPIES):
         header = replace(
             header,
             sequence=header.sequence + 1,
             shutdown=Shutdown.RUNNING,
-            node_epoch=node_epoch,
+            node_epoch=owner.node_epoch,
             last_write_ms=now_ms,
+            catalog_id=owner.catalog_id,
         )
         await write_header(device, header)
     # What an earlier process wrote without a flush may sit in the device's cache: from here on it counts as durable.

@@ -103,6 +103,7 @@ async def _stop_cleanly(device: Device, header: Header, now_ms: Callable[[], int
         node_id=header.node_id,
         node_epoch=header.node_epoch,
         cluster=header.cluster,
+        catalog_id=header.catalog_id,
         now_ms=now_ms,
     )
     async for _ in wal.recover():

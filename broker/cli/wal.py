@@ -20,7 +20,7 @@ from rich.table import Table
 
 from broker.cli.options import config_option, data_dir_option, read_settings
 from wal.device import FileDevice, extend_file, open_device, shorten_file
-from wal.format import RING_POSITION, Header, Shutdown
+from wal.format import CATALOG_UNKNOWN, RING_POSITION, Header, Shutdown
 from wal.interface import WalError
 from wal.settings import WalSettings
 from wal.tools import Examination, examine
@@ -136,6 +136,7 @@ def _print_header(device: FileDevice, found: Examination) -> None:
     for name, value in (
         ("copies", copies),
         ("owner", f"cluster {header.cluster!r}, node {header.node_id}, epoch {header.node_epoch}"),
+        ("catalog", "unknown" if header.catalog_id == CATALOG_UNKNOWN else header.catalog_id.hex()),
         ("last write", f"{last_write:%Y-%m-%d %H:%M:%S} UTC"),
         ("last stop", "graceful" if header.shutdown is Shutdown.GRACEFUL else "running or crashed"),
         ("capacity", f"{decimal(header.capacity_bytes)}, {RING_POSITION} bytes of it headers"),

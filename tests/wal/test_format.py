@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.block import Block, aligned_buffer
 from wal.format import (
+    CATALOG_UNKNOWN,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
@@ -43,8 +43,14 @@ HEADER = Header(
     last_write_ms=1_700_000_000_000,
     cluster="demo",
     shutdown=Shutdown.GRACEFUL,
+    catalog_id=bytes(range(16)),
 )
 GOLDEN_HEADER = bytes.fromhex(
+    "414e41425257414c 02000000 01000000 0300000000000000 0700000000000000 0000100000000000 0000000000000000"
+    "0010000000000000 ffffffffffffffff 0020000000000000 0000010000000000 0500000000000000 0900000000000000"
+    "0068e5cf8b010000 64656d6f" + "00" * 60 + "000102030405060708090a0b0c0d0e0f aef34d60"
+)
+GOLDEN_HEADER_V1 = bytes.fromhex(
     "414e41425257414c 01000000 01000000 0300000000000000 0700000000000000 0000100000000000 0000000000000000"
     "0010000000000000 ffffffffffffffff 0020000000000000 0000010000000000 0500000000000000 0900000000000000"
     "0068e5cf8b010000 64656d6f" + "00" * 60 + "3ab634a7"
@@ -63,6 +69,11 @@ def test_golden_header() -> None:
     page = encode_header(HEADER)
     assert page == GOLDEN_HEADER.ljust(PAGE_BYTES, b"\0")
     assert decode_header(page) == HEADER
+
+
+def test_golden_header_of_version_1() -> None:
+    page = GOLDEN_HEADER_V1.ljust(PAGE_BYTES, b"\0")
+    assert decode_header(page) == replace(HEADER, catalog_id=CATALOG_UNKNOWN)
 
 
 def test_golden_block() -> None:
@@ -113,7 +124,9 @@ def test_record_headers_are_bound_to_offset_and_log() -> None:
         (bytes(PAGE_BYTES), "blank"),
         (b"short", "5 bytes"),
         (b"NOTALOG!".ljust(PAGE_BYTES, b"\0"), "magic"),
-        (GOLDEN_HEADER[:20] + b"\xff" + GOLDEN_HEADER[21:], "header CRC"),
+        ((GOLDEN_HEADER[:20] + b"\xff" + GOLDEN_HEADER[21:]).ljust(PAGE_BYTES, b"\0"), "header CRC"),
+        ((GOLDEN_HEADER[:170] + b"\xff" + GOLDEN_HEADER[171:]).ljust(PAGE_BYTES, b"\0"), "header CRC"),
+        ((GOLDEN_HEADER_V1[:20] + b"\xff" + GOLDEN_HEADER_V1[21:]).ljust(PAGE_BYTES, b"\0"), "header CRC"),
     ],
 )
 def test_bad_headers_say_why(page: bytes, reason: str) -> None:
@@ -137,9 +150,8 @@ def test_headers_that_make_no_sense_are_refused(changes: dict[str, int], reason:
 
 def test_a_header_of_another_version_is_refused() -> None:
     page = bytearray(encode_header(HEADER))
-    page[8] = 2
-    page[168:172] = crc32c(page[:168]).to_bytes(4, "little")
-    assert decode_header(page) == "format version 2, this program knows 1"
+    page[8] = 3
+    assert decode_header(page) == "format version 3, this program knows 1 and 2"
 
 
 def test_the_newer_valid_copy_counts() -> None:

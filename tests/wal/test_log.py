@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.support.sim_device import Faults, SimDevice, SimDisk
-from wal.format import PAGE_BYTES, RING_POSITION, Shutdown, newest_header
+from wal.format import CATALOG_UNKNOWN, PAGE_BYTES, RING_POSITION, Header, Shutdown, decode_header, newest_header
 from wal.interface import (
     Appended,
     Durable,
@@ -23,6 +23,7 @@ from wal.interface import (
     WalRefused,
 )
 from wal.log import DeltaWal
+from wal.owner import read_header
 from wal.requests import IoRequest
 from wal.settings import WalSettings
 
@@ -39,8 +40,17 @@ def make_disk(seed: int = 1, size_bytes: int = SETTINGS.capacity_bytes) -> SimDi
     return SimDisk(size_bytes, Random(seed))
 
 
-def make_wal(device: SimDevice, settings: WalSettings = SETTINGS, *, node: int = 1, epoch: int = 1) -> DeltaWal:
-    return DeltaWal(device, settings, node_id=node, node_epoch=epoch, now_ms=lambda: 1000, cluster="c")
+def make_wal(
+    device: SimDevice,
+    settings: WalSettings = SETTINGS,
+    *,
+    node: int = 1,
+    epoch: int = 1,
+    catalog: bytes = CATALOG_UNKNOWN,
+) -> DeltaWal:
+    return DeltaWal(
+        device, settings, node_id=node, node_epoch=epoch, now_ms=lambda: 1000, cluster="c", catalog_id=catalog
+    )
 
 
 async def bodies(wal: DeltaWal) -> list[bytes]:
@@ -444,8 +454,8 @@ async def test_foreign_and_unfit_devices_are_refused() -> None:
     wal, _ = await opened(used)
     await wal.close()
     assert "holds the WAL of node 1, expected node 2" in await refusal(used, node=2)
-    used.data[10] ^= 1
-    used.data[PAGE_BYTES + 10] ^= 1
+    used.data[20] ^= 1
+    used.data[PAGE_BYTES + 20] ^= 1
     assert "both copies of the WAL header are damaged: copy 0: header CRC" in await refusal(used)
 
 
@@ -466,6 +476,70 @@ async def test_another_clusters_log_is_refused_unless_told_to_format() -> None:
         SimDevice(disk), replace(SETTINGS, format=True), node_id=1, node_epoch=2, now_ms=lambda: 3000, cluster="d"
     )
     assert await bodies(again) == [b"of cluster d"]
+
+
+def headers(disk: SimDisk) -> list[Header | str]:
+    return [decode_header(memoryview(disk.data)[at : at + PAGE_BYTES]) for at in (0, PAGE_BYTES)]
+
+
+async def test_another_catalogs_log_is_refused() -> None:
+    disk = make_disk()
+    mine, other = bytes([0xAA] * 16), bytes([0xBB] * 16)
+    wal = make_wal(SimDevice(disk), catalog=mine)
+    await bodies(wal)
+    await wal.append([b"kept"]).durable
+    before = bytes(disk.data)
+    for catalog in (other, CATALOG_UNKNOWN):
+        with pytest.raises(WalRefused) as caught:
+            await bodies(make_wal(SimDevice(disk), epoch=2, catalog=catalog))
+        assert str(caught.value) == (
+            f"sim: holds the WAL of catalog {mine.hex()}, this node is configured with catalog {catalog.hex()}, which "
+            "does not know the WAL's streams: check catalog.url and wal.path"
+        )
+    assert bytes(disk.data) == before
+    assert await bodies(make_wal(SimDevice(disk), epoch=2, catalog=mine)) == [b"kept"]
+
+
+# A log as version 1 of the format left it when its node died: both header copies and a block of one record.
+LOG_OF_VERSION_1 = (
+    (
+        0,
+        "414e41425257414c 01000000 00000000 0200000000000000 0101803e00000000 0020040000000000 0000000000000000"
+        "0000000000000000 ffffffffffffffff 0000000000000000 0040000000000000 0100000000000000 0100000000000000"
+        "e803000000000000 63" + "00" * 63 + "8e04003e",
+    ),
+    (
+        PAGE_BYTES,
+        "414e41425257414c 01000000 00000000 0300000000000000 0101803e00000000 0020040000000000 0000000000000000"
+        "0000000000000000 ffffffffffffffff 0000000000000000 0040000000000000 0100000000000000 0100000000000000"
+        "e803000000000000 63" + "00" * 63 + "29968ab9",
+    ),
+    (
+        RING_POSITION,
+        "41425752 0c000000 1800000000000000 0af26188 42f6e724" + b"of version 1".hex() + "41425750 c40f0000"
+        "3c00000000000000 7cec7d12 654a00d0",
+    ),
+)
+
+
+async def test_a_log_of_version_1_becomes_one_of_version_2_with_its_next_claim() -> None:
+    disk = make_disk()
+    for position, content in LOG_OF_VERSION_1:
+        disk.write(position, memoryview(bytes.fromhex(content).ljust(PAGE_BYTES, b"\0")), synced=True)
+    catalog = bytes(range(16))
+    stored = await read_header(SimDevice(disk))
+    assert stored is not None
+    assert stored.catalog_id == CATALOG_UNKNOWN
+    wal = make_wal(SimDevice(disk), epoch=2, catalog=catalog)
+    assert await bodies(wal) == [b"of version 1"]
+    for header in headers(disk):
+        assert isinstance(header, Header)
+        assert (header.catalog_id, header.log_id, header.node_epoch) == (catalog, stored.log_id, 2)
+    assert disk.data[8] == disk.data[PAGE_BYTES + 8] == 2
+    await wal.append([b"more"]).durable
+    assert await bodies(make_wal(SimDevice(disk), epoch=3, catalog=catalog)) == [b"of version 1", b"more"]
+    with pytest.raises(WalRefused, match=r"check catalog\.url"):
+        await bodies(make_wal(SimDevice(disk), epoch=4, catalog=bytes([9] * 16)))
 
 
 async def test_a_format_that_was_cut_short_is_begun_again() -> None:

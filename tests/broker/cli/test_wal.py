@@ -1,6 +1,7 @@
 """The log's commands on a real file."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ from click.testing import CliRunner, Result
 
 from broker.cli.wal import wal
 from wal.device import open_device
+from wal.format import CATALOG_UNKNOWN
 from wal.log import DeltaWal
 from wal.settings import WalSettings
 
 MIB = 1 << 20
+CATALOG = bytes(range(16))
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10)
 
 
@@ -19,9 +22,15 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(wal, arguments, env={"COLUMNS": "200"})
 
 
-async def fill(path: Path, *, clean: bool) -> None:
+async def fill(path: Path, *, clean: bool, catalog: bytes = CATALOG_UNKNOWN) -> None:
     log = DeltaWal(
-        open_device(path, SETTINGS), SETTINGS, node_id=3, node_epoch=7, now_ms=lambda: 1_700_000_000_000, cluster="demo"
+        open_device(path, SETTINGS),
+        SETTINGS,
+        node_id=3,
+        node_epoch=7,
+        now_ms=lambda: 1_700_000_000_000,
+        cluster="demo",
+        catalog_id=catalog,
     )
     async for _ in log.recover():
         pass
@@ -56,6 +65,14 @@ def test_inspect_shows_owner_records_and_fill(stopped: Path) -> None:
     assert result.exit_code == 0, result.output
     for text in ("cluster 'demo', node 3, epoch 7", "graceful", "2023-11-14 22:13:20", "graceful stop", "% of 4.2 MB"):
         assert text in result.output
+
+
+def test_inspect_names_the_catalog_and_a_resize_keeps_it(stopped: Path, tmp_path: Path) -> None:
+    assert re.search(r"catalog +│ unknown", run("inspect", str(stopped)).output)
+    known = tmp_path / "known"
+    asyncio.run(fill(known, clean=False, catalog=CATALOG))
+    assert run("resize", str(known), "--capacity", "8MiB").exit_code == 0
+    assert re.search(rf"catalog +│ {CATALOG.hex()}", run("inspect", str(known)).output)
 
 
 def test_inspect_finds_the_log_by_the_data_directory(stopped: Path) -> None:
