@@ -135,12 +135,12 @@ class Partition:
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record at or after a time, or None. Raises StorageError."""
         batch = await self.stream.offset_for_time(timestamp_ms)
-        if batch is not None and batch.base_offset < self.log_start_offset:
+        while batch is not None:
             found = self._first_at(batch, timestamp_ms)
             if found[0] >= self.log_start_offset:
                 return found
             batch = await self.stream.offset_for_time(timestamp_ms, batch.end_offset)  # what was late is deleted
-        return None if batch is None else self._first_at(batch, timestamp_ms)
+        return None
 
     async def offset_of_max_timestamp(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp, or None. Raises StorageError."""

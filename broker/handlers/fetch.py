@@ -6,6 +6,11 @@ again when one of them has grown, or when its time is over. Only data that is no
 loads go on into the cache when the wait ends before them.
 
 Batches leave as the buffers they are: nothing is joined or copied on the way to the socket.
+
+Invariant: the parts of an answer fit together. High watermark, last stable offset, log start offset and aborted
+transactions are taken in the turn of the loop in which the answer is built, and so is the data, or it was read before
+and is still past the log's start. The first two only grow; an aborted transaction is remembered as long as any of its
+offsets lie past the start, or a cache may hold its records.
 """
 
 import asyncio
@@ -71,6 +76,15 @@ class _Read:
     batches: Sequence[StreamBatch] = ()
     size_bytes: int = 0
     diverging: EpochEndOffset | None = None
+
+    def refuse_deleted(self) -> None:
+        """Answer OFFSET_OUT_OF_RANGE instead of data that the log's start has passed since it was read.
+
+        Which transactions were aborted is known from the start on only: the answer must not hold what lies before.
+        """
+        if self.batches and self.partition is not None and self.target.fetch_offset < self.partition.log_start_offset:
+            self.error = ErrorCode.OFFSET_OUT_OF_RANGE
+            self.batches, self.size_bytes = (), 0
 
 
 class _Call:
@@ -224,6 +238,8 @@ class _Call:
             batches = loaded.get(id(read), ())
             bytes_max = min(read.target.bytes_max, self._bytes_max - self._size_bytes)
             self._take(read, batches, bytes_max)
+        for read in self._reads:
+            read.refuse_deleted()
         return self.respond()
 
     async def _load(self, read: _Read, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:

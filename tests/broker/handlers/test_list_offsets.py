@@ -16,6 +16,8 @@ from protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from s3stream.model import StreamBatch
+from s3stream.stream import Stream
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -137,6 +139,24 @@ async def test_a_start_inside_a_batch_hides_only_what_is_before_it(client: RawCl
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[trim])], timeout_ms=1000)
     await client.call(request, 2)
     assert await look_up(client, T) == (0, 1, T + 1), "the first of the batch is gone, the others are not"
+
+
+async def test_a_start_that_moves_during_a_look_up_hides_what_it_passes(
+    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(client)
+    await node.node.storage.flush()
+    starts, search = [1, 4, 8], node.node.storage.offset_for_time
+
+    async def search_and_trim(stream: Stream, timestamp_ms: int, from_offset: int) -> StreamBatch | None:
+        found = await search(stream, timestamp_ms, from_offset)
+        if starts:
+            await stream.trim(starts.pop(0))
+        return found
+
+    monkeypatch.setattr(node.node.storage, "offset_for_time", search_and_trim)
+    assert await look_up(client, T) == (0, 1, T + 1)
+    assert await look_up(client, T) == (0, 8, T + 502), "1 to 7 were deleted before the answer"
 
 
 async def test_a_partition_named_twice_is_refused(client: RawClient) -> None:
