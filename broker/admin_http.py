@@ -12,6 +12,7 @@ One request per connection, no authentication: it listens on loopback unless tol
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
@@ -55,13 +56,9 @@ class AdminServer:
             **StorageRoutes(running.node).routes,
         }
 
-    async def start(self) -> None:
-        """Bind. Raises OSError naming the address."""
-        wanted = self._running.settings.admin
-        try:
-            self._server = await asyncio.start_server(self._serve, wanted.host, wanted.port, limit=REQUEST_BYTES_MAX)
-        except OSError as error:
-            raise OSError(f"admin port {wanted.host}:{wanted.port}: {error.strerror or error}") from error
+    async def start(self, bound: socket.socket) -> None:
+        """Listen on a socket that is bound. Raises OSError."""
+        self._server = await asyncio.start_server(self._serve, sock=bound, limit=REQUEST_BYTES_MAX)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = f"{host}:{port}"
 

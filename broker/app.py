@@ -1,7 +1,7 @@
 """The composition root: picks the components of a node, starts them in order, and stops them in order.
 
 Only here are the wall clock, randomness and uuids read; everything else is handed them. Start: lock the data directory,
-reserve the port, open catalog and stores, register (which fences an older process with this node id), recover the WAL,
+reserve the ports, open catalog and stores, register (which fences an older process with this node id), recover the WAL,
 open the streams, load the groups, listen. Stop: accept nothing more, answer what is under way, upload, trim, close.
 """
 
@@ -30,7 +30,8 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offsets_topic import OffsetsTopic
 from broker.handlers import HANDLERS
 from broker.log_levels import LogLevels
-from broker.net.server import Server, bind
+from broker.net.ports import reserve_ports
+from broker.net.server import Server
 from broker.node import Address, Node
 from broker.producer_ids import ProducerIds
 from broker.retention import keep_enforcing
@@ -126,8 +127,7 @@ class RunningNode:
         began = time.perf_counter()
         running = cls(settings)
         stack.callback(DataDirLock(settings.node.data_dir).release)
-        bound = _reserve(settings)
-        stack.callback(bound.close)
+        bound, admin_bound = reserve_ports(settings, stack)
         advertised = Address(
             settings.listener.advertised_host or settings.listener.host,
             settings.listener.advertised_port or int(bound.getsockname()[1]),
@@ -165,7 +165,7 @@ class RunningNode:
         await configs.load()
         running._compose(catalog, info, storage, topics, advertised, configs, log_levels)
         stack.push_async_callback(running._drop_clients)
-        await running._serve(bound)
+        await running._serve(bound, admin_bound)
         running._announce(time.perf_counter() - began)
         return running
 
@@ -296,7 +296,7 @@ class RunningNode:
         self.dispatcher = Dispatcher(self.node, spawn=self._spawn)
         server.dispatch = self.dispatcher.dispatch
 
-    async def _serve(self, bound: socket.socket) -> None:
+    async def _serve(self, bound: socket.socket, admin_bound: socket.socket | None) -> None:
         node = self.node
         await node.groups.start()
         await node.transactions.start()
@@ -324,9 +324,9 @@ class RunningNode:
             self._spawn(work)
         if self.settings.compaction.enabled:
             self._spawn(self._compact())
-        if self.settings.admin.enabled:
+        if admin_bound is not None:
             self.admin = AdminServer(self)
-            await self.admin.start()
+            await self.admin.start(admin_bound)
         await node.server.listen(bound)
 
     def _announce(self, seconds: float) -> None:
@@ -465,14 +465,6 @@ class RunningNode:
     def _cancel_tasks(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-
-
-def _reserve(settings: Settings) -> socket.socket:
-    host, port = settings.listener.host, settings.listener.port
-    try:
-        return bind(host, port)
-    except OSError as error:
-        raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
 async def _open_wal(settings: Settings, info: NodeInfo) -> DeltaWal:

@@ -4,6 +4,7 @@ A value that is not allowed ends in one `SettingsError` line naming the setting,
 what is allowed.
 """
 
+import difflib
 import os
 import re
 import tomllib
@@ -26,6 +27,22 @@ _PLAIN_AREAS = {"node", "listener"}
 _STORE_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _ENDPOINT = re.compile(r"https?://[^/]", re.IGNORECASE)
 _CATALOG_URL = re.compile(r"(sqlite|postgresql)(\+\w+)?://")
+_TOOLS = frozenset(
+    ENV_PREFIX + name
+    for name in (
+        "CACHE",
+        "PROPERTY_EXAMPLES",
+        "REQUIRE_TOOLS",
+        "SOAK",
+        "SUITE_SOURCES",
+        "WAL_HISTORIES",
+        "WAL_SEED",
+    )
+)
+"""Variables of the project's own tools and tests: no settings, and no slips of the pen either."""
+_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class SettingsError(Exception):
@@ -105,6 +122,7 @@ def load(
     `flags` maps keys such as `wal.capacity_bytes` to what was given, and `stores` to texts `NAME.FIELD=VALUE`.
     """
     environment = os.environ if environment is None else environment
+    _check_environment(environment)
     if config_file is None and environment.get(CONFIG_ENV):
         config_file = Path(environment[CONFIG_ENV])
     from_file = _read_file(config_file) if config_file is not None else {}
@@ -134,10 +152,33 @@ def load(
 
 
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:
-    """Variables with our prefix that name no setting: likely a slip of the pen, worth a warning."""
-    known = {setting.env for setting in all_settings()} | {CONFIG_ENV, ENV_PREFIX + "CACHE"}
-    ours = (name for name in environment if name.startswith(ENV_PREFIX) and name not in known)
-    return sorted(name for name in ours if _store_variable(name) is None)
+    """Variables with our prefix that name no setting.
+
+    Those of the project's own tools are known, and so are those that Kubernetes and Docker derive from the names of
+    services, which may begin like ours.
+    """
+    known = {setting.env for setting in all_settings()} | {CONFIG_ENV} | _TOOLS
+    return sorted(
+        name
+        for name, value in environment.items()
+        if name.startswith(ENV_PREFIX)
+        and name not in known
+        and _store_variable(name) is None
+        and not _is_service_link(name, value)
+    )
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    return bool(_SERVICE_LINK.search(name)) or (name.endswith("_PORT") and bool(_SERVICE_ADDRESS.match(value)))
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """Raise SettingsError for the first variable that names no setting: whoever set it means something by it."""
+    for name in unknown_environment(environment):
+        settings = [setting.env.removeprefix(ENV_PREFIX) for setting in all_settings()]
+        near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), settings, n=1)
+        advice = f"; the nearest is {ENV_PREFIX}{near[0]}" if near else " (see `anabranch serve --help`)"
+        raise SettingsError(f"environment variable {name}: no setting has this name{advice}")
 
 
 def _store_tables(
@@ -258,11 +299,39 @@ def _check_together(settings: Settings) -> None:
             f"setting group.session_timeout_min_ms: {group.session_timeout_min_ms} is more than "
             f"group.session_timeout_max_ms ({group.session_timeout_max_ms})"
         )
+    _check_ports(settings)
     request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
     if request_max > held_max:
         raise SettingsError(
             f"setting network.node_bytes_max: {held_max} is less than request_bytes_max ({request_max})"
         )
+
+
+def _check_ports(settings: Settings) -> None:
+    """Kafka clients and the admin port cannot be served at one address."""
+    listener, admin = settings.listener, settings.admin
+    if not admin.enabled or not admin.port or admin.port != listener.port or not share_port(listener.host, admin.host):
+        return
+    if listener.host == admin.host:
+        raise SettingsError(
+            f"setting admin.port: {admin.port} is listener.port, too, at the same address ({admin.host}): give one of "
+            "them another"
+        )
+    raise SettingsError(
+        f"setting admin.port: {admin.port} is listener.port, too, and {listener.host} takes in {admin.host}: give one "
+        "of them another"
+    )
+
+
+def share_port(host: str, other: str) -> bool:
+    """Whether two sockets that listen at these addresses would be in each other's way at one port."""
+    hosts = {host, other}
+    return (
+        len(hosts) == 1
+        or "::" in hosts  # takes in the addresses of IPv4, too
+        or ("0.0.0.0" in hosts and ":" not in host + other)  # noqa: S104 - compared with, not bound to
+        or ("localhost" in hosts and hosts <= _LOOPBACK)
+    )
 
 
 def documentation() -> str:
@@ -274,7 +343,9 @@ def documentation() -> str:
         "",
         "A setting is looked up in this order: command line flag, environment variable, TOML file (`--config` or",
         f"`{CONFIG_ENV}`), default. Sizes may be written as `512MiB`. A value that is not allowed stops the start with",
-        "one line that names the setting, where it was set, the value and what is allowed (exit code 2).",
+        "one line that names the setting, where it was set, the value and what is allowed (exit code 2). So does an",
+        f"unknown name, in the file or of a variable that begins with `{ENV_PREFIX}`; the variables that Kubernetes",
+        "and Docker make of services' names, such as `ANABRANCH_KAFKA_SERVICE_HOST`, are left alone.",
         "",
         "The TOML file has one table per area:",
         "",

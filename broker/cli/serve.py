@@ -25,7 +25,6 @@ from broker.settings_sources import (
     area_models,
     describe_default,
     load,
-    unknown_environment,
 )
 
 if TYPE_CHECKING:
@@ -101,9 +100,6 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
     levels = LogLevels()
     writer = LineWriter()
     logs.configure(settings.log, levels, writer)
-    log = structlog.get_logger("node")
-    for name in unknown_environment(os.environ):
-        log.warning("environment variable names no setting", variable=name)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             code = runner.run(_serve(settings, levels, writer))

@@ -170,3 +170,33 @@ def test_status_and_metrics_are_served(tmp_path: Path) -> None:
         assert "anabranch_wal_capacity_bytes 8380416" in lines, "8 MiB less the two copies of the header"
         with urllib.request.urlopen(f"http://{node.admin}/status") as answer:
             assert b'"writable": true' in answer.read()
+
+
+def test_one_port_for_kafka_and_admin_is_refused_as_a_bad_setting(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    node = NodeProcess(tmp_path, port=port, admin_port=port, admin_host="0.0.0.0")
+    node.spawn()
+    assert node.wait() == 2
+    assert len(node.lines) == 1
+    assert f"setting admin.port: {port}" in node.lines[0]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_variable_that_names_no_setting_is_refused_as_a_bad_setting(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "broker", "serve", "--data-dir", str(tmp_path / "data")],
+        env={**os.environ, "ANABRANCH_WAL_CAPACITY": "64MiB"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=STOP_TIMEOUT_S,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        (
+            "anabranch: environment variable ANABRANCH_WAL_CAPACITY: no setting has this name; the nearest is "
+            "ANABRANCH_WAL_CAPACITY_BYTES"
+        )
+    ]
+    assert not (tmp_path / "data").exists()

@@ -1,5 +1,6 @@
 """Where settings come from, what a bad one says, and that the documentation is the models'."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,26 @@ BAD = {
     "not a name": ({"ANABRANCH_CLUSTER": "a b"}, "setting node.cluster"),
     "limits crossed": ({"ANABRANCH_NETWORK_NODE_BYTES_MAX": "2048"}, "is less than request_bytes_max"),
     "timeouts crossed": ({"ANABRANCH_GROUP_SESSION_TIMEOUT_MIN_MS": "9999999"}, "is more than"),
+    "one port twice": (
+        {"ANABRANCH_PORT": "9644"},
+        "setting admin.port: 9644 is listener.port, too, at the same address (127.0.0.1): give one of them another",
+    ),
+    "one port twice, everywhere and here": (
+        {"ANABRANCH_ADMIN_PORT": "9092", "ANABRANCH_HOST": "0.0.0.0"},
+        "setting admin.port: 9092 is listener.port, too, and 0.0.0.0 takes in 127.0.0.1",
+    ),
+    "one port twice, by name": (
+        {"ANABRANCH_ADMIN_PORT": "9092", "ANABRANCH_ADMIN_HOST": "localhost"},
+        "setting admin.port: 9092 is listener.port, too, and 127.0.0.1 takes in localhost",
+    ),
+    "no such variable": (
+        {"ANABRANCH_PROT": "9093"},
+        "environment variable ANABRANCH_PROT: no setting has this name; the nearest is ANABRANCH_PORT",
+    ),
+    "nothing like it": (
+        {"ANABRANCH_XYZZY": "1"},
+        "environment variable ANABRANCH_XYZZY: no setting has this name (see `anabranch serve --help`)",
+    ),
     "no such file": ({"ANABRANCH_CONFIG": "/nowhere.toml"}, "settings file /nowhere.toml: No such file"),
 }
 
@@ -86,6 +107,44 @@ def test_names_are_unique_and_slips_are_noticed() -> None:
     names = [setting.outside_name for setting in all_settings()]
     assert len(names) == len(set(names))
     assert unknown_environment({"ANABRANCH_PROT": "1", "ANABRANCH_PORT": "1", "PATH": ""}) == ["ANABRANCH_PROT"]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"ANABRANCH_PORT": "0", "ANABRANCH_ADMIN_PORT": "0"},
+        {"ANABRANCH_PORT": "9644", "ANABRANCH_ADMIN_ENABLED": "false"},
+        {"ANABRANCH_PORT": "9644", "ANABRANCH_HOST": "192.0.2.1"},
+    ],
+)
+def test_ports_that_do_not_meet_are_accepted(environment: dict[str, str]) -> None:
+    assert load({}, environment).listener.port == int(environment["ANABRANCH_PORT"])
+
+
+def test_the_variables_of_the_projects_own_tools_are_known() -> None:
+    pattern = re.compile(r"""environ(?:\.get\(|\[)"(ANABRANCH_\w+)"|^\s*(?:export )?(ANABRANCH_\w+)=""", re.MULTILINE)
+    sources = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*.py"), ROOT / "Makefile", ROOT / ".ci" / "run"]
+    found = {
+        name for path in sources for match in pattern.finditer(path.read_text()) for name in match.groups() if name
+    }
+    assert "ANABRANCH_SOAK" in found
+    assert not unknown_environment(dict.fromkeys(found, ""))
+
+
+def test_variables_that_an_orchestrator_sets_for_its_services_are_nobodys_slip() -> None:
+    """Kubernetes and Docker's links name them after a service, which may well be called anabranch-something."""
+    injected = {
+        "ANABRANCH_KAFKA_SERVICE_HOST": "10.0.0.7",
+        "ANABRANCH_KAFKA_SERVICE_PORT": "9092",
+        "ANABRANCH_KAFKA_SERVICE_PORT_CLIENTS": "9092",
+        "ANABRANCH_KAFKA_PORT": "tcp://10.0.0.7:9092",
+        "ANABRANCH_KAFKA_PORT_9092_TCP": "tcp://10.0.0.7:9092",
+        "ANABRANCH_KAFKA_PORT_9092_TCP_ADDR": "10.0.0.7",
+        "ANABRANCH_KAFKA_PORT_9092_TCP_PORT": "9092",
+        "ANABRANCH_KAFKA_PORT_9092_TCP_PROTO": "tcp",
+    }
+    assert unknown_environment(injected) == []
+    assert unknown_environment({"ANABRANCH_KAFKA_PORT": "9092"}) == ["ANABRANCH_KAFKA_PORT"]
 
 
 def test_help_lists_every_flag() -> None:

@@ -1,0 +1,37 @@
+"""The ports of a node, taken before anything is made: one that is busy leaves no log and no catalog behind."""
+
+import socket
+from contextlib import AsyncExitStack, ExitStack
+
+from broker.net.server import bind
+from broker.settings import Settings
+from broker.settings_sources import share_port
+
+
+def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> tuple[socket.socket, socket.socket | None]:
+    """Bind the port for Kafka clients and, if there is to be one, the admin port; `stack` closes them.
+
+    Raises OSError with the one line to show.
+    """
+    listener, admin = settings.listener, settings.admin
+    bound = _reserve("cannot listen on", listener.host, listener.port, stack)
+    if not admin.enabled:
+        return bound, None
+    admin_bound = _reserve("admin port", admin.host, admin.port, stack)
+    # Sockets that do not listen yet may share an address, and only now is known what the hosts' names stand for.
+    (host, port), (admin_host, admin_port) = bound.getsockname()[:2], admin_bound.getsockname()[:2]
+    if port == admin_port and share_port(host, admin_host):
+        raise OSError(
+            f"admin port {admin.host}:{admin.port}: Kafka clients are served at this address ({listener.host}:{port}): "
+            "give one of them another port"
+        )
+    return bound, admin_bound
+
+
+def _reserve(what: str, host: str, port: int, stack: ExitStack | AsyncExitStack) -> socket.socket:
+    try:
+        bound = bind(host, port)
+    except OSError as error:
+        raise OSError(f"{what} {host}:{port}: {error.strerror or error}") from error
+    stack.callback(bound.close)
+    return bound
