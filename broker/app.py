@@ -55,6 +55,7 @@ from s3stream.catalog.interface import Catalog, NodeInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogError, NodeFenced, StorageError
 from s3stream.gc import GarbageCollector, GcSettings
+from s3stream.outages import CATALOG
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import end_tasks
@@ -368,11 +369,13 @@ class RunningNode:
                 if gone := await self.node.topics.settle():
                     self.node.groups.forget_topics(gone)
                     self.node.transactions.forget_topics(gone)
+                self.node.storage.outages.over(CATALOG)
                 await self._follow_configs()
             except NodeFenced as error:
                 self._fail(f"fenced: {error}")
                 return
             except CatalogError as error:
+                self.node.storage.outages.note(CATALOG, error)
                 self.log.warning("the lease could not be renewed", reason=str(error))
 
     async def _follow_configs(self) -> None:

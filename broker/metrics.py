@@ -3,12 +3,15 @@
 Nothing is collected here: every number is a counter some component keeps anyway, read when somebody asks.
 """
 
+import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from protocol.registry import APIS
+from s3stream.errors import CatalogError
+from s3stream.outages import CATALOG
 
 if TYPE_CHECKING:
     from broker.app import RunningNode
@@ -18,6 +21,9 @@ Sample = tuple[str, dict[str, str], float]
 """Name without prefix, labels, value."""
 WAL_GAUGES = frozenset({"in_flight", "queued_bytes", "used_bytes", "capacity_bytes"})
 """Numbers of the log that tell a state; its others only grow."""
+
+CATALOG_TIMEOUT_S = 5
+"""How long a status waits for the catalog: what else it tells is wanted most while that is away."""
 
 
 def prometheus_text(running: "RunningNode") -> str:
@@ -51,11 +57,7 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     yield "fetch_sessions", {}, len(node.fetch_sessions)
     yield "topics", {}, len(node.topics)
     yield "partitions", {}, node.topics.partition_count
-    yield "writable", {}, node.storage.writable
-    yield "stopped_streams", {}, len(node.storage.stopped_streams)
-    yield "log_cache_bytes", {}, node.storage.log_cache_bytes
-    yield "uncommitted_bytes", {}, node.storage.uncommitted_bytes
-    yield "block_cache_bytes", {}, node.storage.block_cache_bytes
+    yield from _of_storage(node)
     wal = running.wal.snapshot()
     for name, value in _numbers(wal):
         yield f"wal_{name}" if name in WAL_GAUGES else f"wal_{name}_total", {}, value
@@ -70,6 +72,18 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     for store in running.stores.values():
         for name, value in _numbers(store.calls):
             yield "store_calls_total", {"store": store.name, "kind": name}, value
+
+
+def _of_storage(node: "Node") -> Iterator[Sample]:
+    """What the storage holds, and what it waits for."""
+    storage = node.storage
+    yield "writable", {}, storage.writable
+    for outage in storage.outages.current():
+        yield "outage_since_seconds", {"where": outage.where}, outage.since_ms // 1000
+    yield "stopped_streams", {}, len(storage.stopped_streams)
+    yield "log_cache_bytes", {}, storage.log_cache_bytes
+    yield "uncommitted_bytes", {}, storage.uncommitted_bytes
+    yield "block_cache_bytes", {}, storage.block_cache_bytes
 
 
 def _of_clients(node: "Node") -> Iterator[Sample]:
@@ -102,10 +116,25 @@ def _store_calls(running: "RunningNode") -> dict[str, int]:
     return dict(calls)
 
 
+async def _count_objects(node: "Node") -> dict[str, dict[str, int]] | None:
+    """Objects by kind and state; None while the catalog does not answer, which is noted as an outage."""
+    try:
+        async with asyncio.timeout(CATALOG_TIMEOUT_S):
+            found = await node.catalog.count_objects()
+    except CatalogError as error:
+        node.storage.outages.note(CATALOG, error)
+        return None
+    except TimeoutError:
+        node.storage.outages.note(CATALOG, TimeoutError(f"no answer within {CATALOG_TIMEOUT_S} s"))
+        return None
+    return {kind: {"count": count, "bytes": size} for kind, (count, size) in found.items()}
+
+
 async def status(running: "RunningNode") -> dict[str, Any]:
     """The state of the node: who it is, its topics, its log, its objects, its calls."""
     node = running.node
     storage, wal = node.storage, running.wal
+    objects = await _count_objects(node)
     return {
         "node": {
             "id": node.node_id,
@@ -114,8 +143,10 @@ async def status(running: "RunningNode") -> dict[str, Any]:
             "address": running.bootstrap,
             "data_dir": str(running.settings.node.data_dir.resolve()),
             "writable": storage.writable,
+            "obstacles": storage.obstacles(),
             "error": None if storage.error is None else str(storage.error),
         },
+        "outages": [dataclasses.asdict(outage) for outage in storage.outages.current()],
         "topics": {
             topic.name: {
                 "id": topic.topic_id.hex(),
@@ -143,10 +174,7 @@ async def status(running: "RunningNode") -> dict[str, Any]:
         "log_cache_bytes": storage.log_cache_bytes,
         "uncommitted_bytes": storage.uncommitted_bytes,
         "block_cache_bytes": storage.block_cache_bytes,
-        "objects": {
-            kind: {"count": count, "bytes": size}
-            for kind, (count, size) in (await node.catalog.count_objects()).items()
-        },
+        "objects": objects,
         "store_calls": _store_calls(running),
         "storage": dict(_numbers(storage.stats)),
         "compaction": {

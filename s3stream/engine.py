@@ -10,7 +10,7 @@ on.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -28,6 +28,7 @@ from s3stream.errors import (
 from s3stream.journal import Journal
 from s3stream.log_cache import LogCache, ReadResult
 from s3stream.model import StreamBatch, StreamInfo
+from s3stream.outages import Outages
 from s3stream.pipeline import UploadPipeline
 from s3stream.recovery import RecoveryPlan, StoppedStream, plan_recovery
 from s3stream.settings import StorageSettings
@@ -72,6 +73,8 @@ class S3Stream:
         if default_store not in stores:
             raise StorageError(f"default store {default_store!r} is not one of {sorted(stores)}")
         self.stats = StorageStats()
+        self.outages = Outages(now_ms)
+        """What uploads wait for, and whatever else the node's owner notes."""
         self._wal = wal
         self._catalog = catalog
         self._stores = stores
@@ -88,6 +91,7 @@ class S3Stream:
             stores=stores,
             settings=settings,
             stats=self.stats,
+            outages=self.outages,
             identity=WriterIdentity(cluster, node_id, node_epoch, new_writer_id),
             now_ms=now_ms,
             owner_of=self._owner_of,
@@ -157,12 +161,27 @@ class S3Stream:
     @property
     def writable(self) -> bool:
         """Whether more appends are welcome. While False, stop reading from clients and await `wait_writable`."""
-        return (
-            self._journal.error is None
-            and not self._journal.full
-            and self._cache.uncommitted_bytes <= self._settings.log_cache_bytes
-            and self._wal.used_bytes <= self._wal_full_bytes
-        )
+        return next(self._obstacles(), None) is None
+
+    def obstacles(self) -> Sequence[str]:
+        """Why more appends are not welcome; nothing while they are."""
+        return list(self._obstacles())
+
+    def _obstacles(self) -> Iterator[str]:
+        journal, cache, used_bytes = self._journal, self._cache, self._wal.used_bytes
+        if journal.error is not None:
+            yield str(journal.error)
+        if journal.full:
+            yield "the log had no room for an append, and nothing was written out or uploaded since"
+        if cache.uncommitted_bytes > (limit_bytes := self._settings.log_cache_bytes):
+            yield (
+                f"the log cache is full: {cache.uncommitted_bytes} bytes are not in objects yet, and {limit_bytes} is "
+                "the limit"
+            )
+        if used_bytes > self._wal_full_bytes:
+            yield (
+                f"the log is full: {used_bytes} of its {self._wal.capacity_bytes} bytes hold what is not in objects yet"
+            )
 
     async def wait_writable(self) -> None:
         """Return when appends are welcome again. Raises StorageStopped when they never will be."""

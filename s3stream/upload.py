@@ -21,6 +21,7 @@ from s3stream.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
 from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
 from s3stream.object.hedge import PartHedge
 from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
+from s3stream.outages import CATALOG, Outages, object_store
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
@@ -119,6 +120,7 @@ class Uploader:
         stores: Mapping[str, ObjectStore],
         settings: StorageSettings,
         stats: StorageStats,
+        outages: Outages,
         identity: WriterIdentity,
         now_ms: Callable[[], int],
         owner_of: Callable[[int], StreamOwner],
@@ -129,6 +131,7 @@ class Uploader:
         self._stores = stores
         self._settings = settings
         self._stats = stats
+        self._outages = outages
         self._identity = identity
         self._now_ms = now_ms
         self._owner_of = owner_of
@@ -189,7 +192,7 @@ class Uploader:
         while True:
             now_ms = self._now_ms()
             try:
-                return await self._catalog.prepare_objects(
+                object_ids = await self._catalog.prepare_objects(
                     count,
                     node_id=self._identity.node_id,
                     node_epoch=self._identity.node_epoch,
@@ -199,7 +202,10 @@ class Uploader:
                     deadline_ms=now_ms + self._settings.prepare_ttl_ms,
                 )
             except CatalogUnavailable as error:
-                await self._pause(backoff, "prepare", error)
+                await self._pause(backoff, "prepare", CATALOG, error)
+            else:
+                self._outages.over(CATALOG)
+                return object_ids
 
     async def _write_object(
         self, block: Block, plan: ObjectPlan, object_id: int, attempt: _Attempt
@@ -222,13 +228,17 @@ class Uploader:
                             if written >= BYTES_PER_TURN:
                                 written = 0
                                 await asyncio.sleep(0)
-                    return await writer.close()
+                    made = await writer.close()
             except (ObjectExists, NotFound):
                 raise
             except (StoreError, CatalogUnavailable) as error:
                 if self._now_ms() >= attempt.give_up_ms:
                     raise _PreparedTooLong(f"object {object_id} could not be written in time: {error}") from error
-                await self._pause(backoff, f"object {object_id}", error)
+                where = CATALOG if isinstance(error, CatalogUnavailable) else object_store(plan.store)
+                await self._pause(backoff, f"object {object_id}", where, error)
+            else:
+                self._outages.over(object_store(plan.store))
+                return made
 
     def _writer(self, plan: ObjectPlan, runs: Sequence[Run], object_id: int, writer_id: str) -> ObjectWriter:
         settings = self._settings
@@ -278,10 +288,11 @@ class Uploader:
             try:
                 await self._catalog.commit_upload(commit)
             except CatalogUnavailable as error:
-                await self._pause(backoff, "commit", error)
+                await self._pause(backoff, "commit", CATALOG, error)
             except StreamFenced as error:
                 await self._drop_fenced(block, commit.stream_epochs, error)
             else:
+                self._outages.over(CATALOG)
                 self._count(objects)
                 return
 
@@ -315,8 +326,9 @@ class Uploader:
         for stream_id in fenced:
             self._on_fenced(stream_id, error)
 
-    async def _pause(self, backoff: Backoff, what: str, error: StorageError) -> None:
+    async def _pause(self, backoff: Backoff, what: str, where: str, error: StorageError) -> None:
         self._stats.upload_retries += 1
+        self._outages.note(where, error)
         log.warning("upload waits", step=what, reason=str(error))
         await backoff.pause()
 

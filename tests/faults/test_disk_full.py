@@ -56,10 +56,16 @@ async def test_a_full_disk_holds_clients_up_until_there_is_space(disk: Path, tmp
         waits = {line["reason"] for line in node.events("upload waits")}
         assert any("No space left on device" in reason or "is full" in reason for reason in waits), waits
         assert not load.errors
-        assert rig.status()["node"]["error"] is None
+        status = rig.status()
+        assert status["node"]["error"] is None
+        assert status["node"]["obstacles"], "not writable, and it says why"
+        where = {outage["where"]: outage["reason"] for outage in status["outages"]}
+        assert any("No space left on device" in reason or "is full" in reason for reason in where.values()), where
+        assert all(outage["since_ms"] > 0 for outage in status["outages"])
         ballast.unlink()
         load.finish()
         until(rig.drained, "all is in objects")
+        assert rig.status()["outages"] == rig.status()["node"]["obstacles"] == []
         await rig.expect_accounts_to_agree()
         assert node.terminate() == 0
         node.start()

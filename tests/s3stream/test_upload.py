@@ -1,6 +1,7 @@
 """When a block is sealed, how it is split, and what happens when store, catalog or fences get in the way."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from s3stream.errors import CatalogUnavailable, StorageError, StorageStopped, StoreError, StreamFenced
 from s3stream.model import ObjectKind, ObjectState, StreamBatch, object_key
+from s3stream.outages import Outage
 from s3stream.settings import MIB, StorageSettings
 from s3stream.store.memory import let_through
 from s3stream.upload import RunSize, plan_split
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import CLUSTER, NODE_ID, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.topics import delete_topic
+from tests.support.waiting import until
 
 
 @given(
@@ -152,6 +155,14 @@ async def test_store_outage_slows_appends_down_and_drains_by_itself(tmp_path: Pa
             await tried.wait()
             assert not waiter.done()
             assert engine.error is None
+            assert [re.sub(r"\d+", "N", text) for text in engine.obstacles()] == [
+                "the log cache is full: N bytes are not in objects yet, and N is the limit"
+            ]
+            since_ms = cluster.clock.ms
+            cluster.clock.ms += 5_000
+            failed = engine.stats.upload_retries
+            await until(lambda: engine.stats.upload_retries > failed, timeout_s=60, pause_s=0.001)
+            assert engine.outages.current() == [Outage("object store main", "the store is away", since_ms)]
             for task in gone:
                 task.cancel()
             await asyncio.wait(gone)
@@ -161,6 +172,8 @@ async def test_store_outage_slows_appends_down_and_drains_by_itself(tmp_path: Pa
             assert engine.uncommitted_bytes < held
             await engine.flush()
             assert engine.stats.upload_retries > 0
+            assert engine.outages.current() == []
+            assert engine.obstacles() == []
             for stream in streams:
                 assert same(await read_all(stream), sent[stream.stream_id])
             counts = await cluster.catalog.count_objects()
@@ -189,10 +202,12 @@ async def test_a_catalog_that_is_away_is_waited_for(tmp_path: Path, command: str
     settings = replace(SMALL, so_put_bytes_max=10 << 20, log_cache_bytes=64 << 20, upload_threshold_bytes=32 << 20)
     async with memory_cluster(tmp_path, settings, wal_bytes=64 << 20) as cluster:
         failures = 3
+        outages: list[tuple[str, str]] = []
 
         class Flaky(Steps):
             async def at(self, name: str) -> None:
                 nonlocal failures
+                outages.extend((each.where, each.reason) for each in engine.outages.current())
                 if name == f"before {command}" and failures:
                     failures -= 1
                     raise CatalogUnavailable("the catalog is away")
@@ -205,6 +220,8 @@ async def test_a_catalog_that_is_away_is_waited_for(tmp_path: Path, command: str
             sent = fill(stream, 11, size_bytes=1 << 20)
             await engine.flush()
             assert failures == 0
+            assert ("catalog", "the catalog is away") in outages
+            assert engine.outages.current() == []
             assert engine.error is None
             assert same(await read_all(stream), sent)
             assert not cluster.store.uploads
