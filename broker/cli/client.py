@@ -16,10 +16,19 @@ from protocol.registry import APIS
 
 CLIENT_ID: Final = b"anabranch-cli"
 TIMEOUT_S: Final = 30.0
+GREETING_TIMEOUT_S: Final = 5.0
+"""How long a node may take to accept a connection and to say which versions it knows, which it need not look up."""
 RESPONSE_BYTES_MAX: Final = 100 << 20
 _API_OF: Final = {api.request: api for api in APIS.values()}
 _HEADER: Final = Struct(">hhih")
 _INT32: Final = Struct(">i")
+_TLS_RECORDS: Final = frozenset({21, 22})
+"""Alert and handshake."""
+_TLS_MAJOR: Final = 3
+
+
+class _Trouble(Exception):
+    """Why an exchange came to nothing."""
 
 
 class Connection:
@@ -30,16 +39,24 @@ class Connection:
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         try:
-            self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
+            self._socket = socket.create_connection((host, port), timeout=GREETING_TIMEOUT_S)
         except OSError as error:
-            raise click.ClickException(f"cannot connect to {self._where}: {error.strerror or error}") from None
+            raise click.ClickException(
+                f"cannot connect to {self._where}: {error.strerror or error}; is the node running?"
+            ) from None
         # A request may go out in several parts: the last must not wait for the node's acknowledgement of the first.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             answer: ApiVersionsResponse = self._exchange(ApiVersionsRequest(), 0)
-        except click.ClickException:
+        except TimeoutError:
             self.close()
-            raise
+            raise click.ClickException(
+                f"{self._where} is not a Kafka broker: no answer to the first request within {GREETING_TIMEOUT_S:g} s"
+            ) from None
+        except _Trouble as error:
+            self.close()
+            raise click.ClickException(f"{self._where} is not a Kafka broker: {error}") from None
+        self._socket.settimeout(TIMEOUT_S)
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def __enter__(self) -> Self:
@@ -65,9 +82,16 @@ class Connection:
 
     def call(self, request: object) -> Any:
         """Send a request in that version; returns the response."""
-        return self._exchange(request, self.version(type(request)))
+        version, name = self.version(type(request)), _API_OF[type(request)].name
+        try:
+            return self._exchange(request, version)
+        except TimeoutError:
+            raise click.ClickException(f"{self._where}, {name}: no answer within {TIMEOUT_S:g} s") from None
+        except _Trouble as error:
+            raise click.ClickException(f"{self._where}, {name}: {error}") from None
 
     def _exchange(self, request: object, version: int) -> Any:
+        """Send a request, and wait for its answer. Raises TimeoutError, _Trouble."""
         api = _API_OF[type(request)]
         flexible = api.is_flexible(version)
         self._correlation_id += 1
@@ -78,20 +102,21 @@ class Connection:
             answer = self._receive()
             (found,) = _INT32.unpack_from(answer, 0)
             if found != self._correlation_id:
-                raise click.ClickException(
-                    f"{self._where}: expected an answer to request {self._correlation_id}, found one to {found}"
-                )
+                raise _Trouble(f"expected an answer to request {self._correlation_id}, found one to {found}")
             tagged = flexible and api.request is not ApiVersionsRequest
             return decode_exact(api.response, answer, version, _INT32.size + tagged)
+        except TimeoutError:
+            raise
         except OSError as error:
-            raise click.ClickException(f"{self._where}, {api.name}: {error.strerror or error}") from None
+            raise _Trouble(error.strerror or str(error)) from None
         except ProtocolError as error:
-            raise click.ClickException(f"{self._where}, {api.name}: {error}") from None
+            raise _Trouble(f"its answer to {api.name} cannot be read: {error}") from None
 
     def _receive(self) -> memoryview:
-        (size,) = _INT32.unpack(self._receive_exactly(_INT32.size))
+        head = bytes(self._receive_exactly(_INT32.size))
+        (size,) = _INT32.unpack(head)
         if not _INT32.size <= size <= RESPONSE_BYTES_MAX:
-            raise click.ClickException(f"{self._where} does not speak Kafka's protocol: a response of {size} bytes")
+            raise _Trouble(_language(head))
         return self._receive_exactly(size)
 
     def _receive_exactly(self, count: int) -> memoryview:
@@ -100,9 +125,21 @@ class Connection:
         while filled < count:
             received = self._socket.recv_into(data[filled:])
             if not received:
-                raise click.ClickException(f"{self._where} closed the connection")
+                which = (
+                    "the first request; a broker does that where it expects TLS" if not self._versions else "a request"
+                )
+                raise _Trouble(f"it closed the connection at {which}")
             filled += received
         return data
+
+
+def _language(head: bytes) -> str:
+    """What the first bytes of an answer tell of a server that does not speak Kafka's protocol."""
+    if head == b"HTTP":
+        return "it answers in HTTP"
+    if head[0] in _TLS_RECORDS and head[1] == _TLS_MAJOR:
+        return "it speaks TLS, which this command does not"
+    return f"its answer begins with {head!r}"
 
 
 def connect(bootstrap_servers: str) -> Connection:

@@ -232,22 +232,68 @@ def test_a_bad_address_is_named() -> None:
     assert "expected HOST:PORT[,HOST:PORT...], found 'localhost'" in result.output
 
 
-def test_something_else_listens() -> None:
-    def serve() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(100)
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        result = CliRunner().invoke(topic, ["list", "--bootstrap-server", f"127.0.0.1:{listener.getsockname()[1]}"])
-        thread.join()
-    assert "does not speak Kafka's protocol" in result.output
-
-
 def test_an_old_node_is_named() -> None:
     with canned({}, versions_max=0) as node:
         result = run(node, "delete", "a", "--yes")
     assert f"127.0.0.1:{node.port} does not serve DeleteTopics 1-6" in result.output
+
+
+class Stranger(socketserver.ThreadingTCPServer):
+    """Something that is not Kafka: says its words to whoever asks, or, having none, nothing until it is shut down."""
+
+    def __init__(self, words: bytes | None) -> None:
+        super().__init__(("127.0.0.1", 0), StrangersHandler)
+        self.words = words
+        self.port: int = self.server_address[1]
+        self.over = threading.Event()
+
+
+class StrangersHandler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        stranger = self.server
+        assert isinstance(stranger, Stranger)
+        assert self.request.recv(1000)
+        if stranger.words is None:
+            stranger.over.wait()
+        else:
+            self.request.sendall(stranger.words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (None, "no answer to the first request within 0.2 s"),
+        (b"", "it closed the connection at the first request; a broker does that where it expects TLS"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it answers in HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", "it speaks TLS, which this command does not"),
+        (b"-ERR unknown command\r\n", "its answer begins with b'-ERR'"),
+        (b"\x00\x00\x00\x05hello", "expected an answer to request 1, found one to 1751477356"),
+        (b"\x00\x00\x00\x05\x00\x00\x00\x01x", "its answer to ApiVersions cannot be read: "),
+    ],
+)
+def test_what_is_not_kafka_is_said_to_be_none_within_seconds(
+    words: bytes | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.cli.client.GREETING_TIMEOUT_S", 0.2)
+    with Stranger(words) as stranger:
+        thread = threading.Thread(target=stranger.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            result = CliRunner().invoke(topic, ["list", "--bootstrap-server", f"127.0.0.1:{stranger.port}"])
+        finally:
+            stranger.over.set()
+            stranger.shutdown()
+            thread.join()
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"Error: 127.0.0.1:{stranger.port} is not a Kafka broker: {expected}")
+
+
+def test_where_nothing_listens_that_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    result = CliRunner().invoke(topic, ["list", "--bootstrap-server", f"127.0.0.1:{port}"])
+    assert (result.exit_code, result.output) == (
+        1,
+        f"Error: cannot connect to 127.0.0.1:{port}: Connection refused; is the node running?\n",
+    )
