@@ -32,6 +32,7 @@ from s3stream.store.ranged_get import Answer, RangedGets
 from s3stream.store.recycled import BufferPool
 from s3stream.store.retry import BadRange, Conflict, Failure, Kind, NoSuchUpload, RetryPolicy, classify, classify_code
 from s3stream.store.rules import check_key, check_range
+from s3stream.store.s3_probe import HEADERS, Found, probe
 from s3stream.store.s3_upload import S3Upload
 from s3stream.store.signed_urls import SignedUrls, refusal
 from wal.interface import Buffer
@@ -155,12 +156,12 @@ class S3Store:
         except ValueError as error:  # what the client raises for an address or a region that cannot be one
             raise StoreError(f"{self._name}: {error} (expected an endpoint like http://127.0.0.1:9000)") from error
         where = f"bucket {settings.bucket} at {settings.endpoint or settings.region}"
+        url = self.client.meta.endpoint_url
+        ca_bundle = session.get_config_variable("ca_bundle") or get_cert_path(verify=True)
+        tls = ssl.create_default_context(cafile=ca_bundle) if url.startswith("https:") else None
         try:
             async with asyncio.timeout(settings.open_timeout_ms / 1000):
-                await self.call(where, "head", lambda: self.client.head_bucket(Bucket=settings.bucket))
-        except StoreError as error:
-            await self.close()
-            raise StoreError(f"{error}. {_advice(error)}") from error
+                await self._check_bucket(where, tls)
         except TimeoutError:
             await self.close()
             seconds = settings.open_timeout_ms / 1000
@@ -168,15 +169,39 @@ class S3Store:
         except BaseException:
             await self.close()
             raise
-        url = self.client.meta.endpoint_url
         if not get_environ_proxies(url):
-            ca_bundle = session.get_config_variable("ca_bundle") or get_cert_path(verify=True)
-            tls = ssl.create_default_context(cafile=ca_bundle) if url.startswith("https:") else None
             self._gets = RangedGets(
                 connect_timeout_s=settings.connect_timeout_ms / 1000,
                 read_timeout_s=settings.read_timeout_ms / 1000,
                 connections_max=settings.connections_max,
                 tls=tls,
+            )
+
+    async def _check_bucket(self, where: str, tls: ssl.SSLContext | None) -> None:
+        """Raise StoreError, in one line, when the bucket is not there, cannot be used, or is no bucket of S3."""
+        try:
+            head = await self.call(where, "head", lambda: self.client.head_bucket(Bucket=self.bucket))
+        except StoreError as error:
+            self._refuse_stranger(where, found := await self._list_plainly(tls))
+            said = f" The service says {found.s3_error}." if found is not None and found.s3_error else ""
+            raise StoreError(f"{error}.{said} {_advice(error)}") from error
+        if not any(name.startswith(HEADERS) for name in head["ResponseMetadata"]["HTTPHeaders"]):
+            self._refuse_stranger(where, await self._list_plainly(tls))
+
+    async def _list_plainly(self, tls: ssl.SSLContext | None) -> Found | None:
+        """What answers to a listing, if anything does; None without credentials, too."""
+        try:
+            url = await self.client.generate_presigned_url("list_objects_v2", {"Bucket": self.bucket, "MaxKeys": 1})
+        except BotoCoreError:
+            return None
+        self._calls.list += 1
+        return await probe(url, tls)
+
+    def _refuse_stranger(self, where: str, found: Found | None) -> None:
+        if found is not None and found.stranger:
+            raise StoreError(
+                f"{self._name}:{where}: what answers there is not S3: it answers the listing of a bucket with "
+                f"{found.stranger}"
             )
 
     async def close(self) -> None:

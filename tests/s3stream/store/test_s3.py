@@ -3,8 +3,10 @@
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
@@ -217,3 +219,81 @@ async def test_an_empty_object_has_an_empty_tail(server: S3Server, prefix: str) 
         assert await store.get_tail(prefix + "a", 10) == (memoryview(b""), 0)
         with pytest.raises(ObjectNotFound):
             await store.get_tail(prefix + "b", 10)
+
+
+@contextlib.contextmanager
+def web_server(status: int, body: bytes, content_type: str = "text/html; charset=utf-8") -> Iterator[str]:
+    """A server of HTTP that gives everybody the same answer; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.do_HEAD()
+            self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            if 300 <= status < 400:
+                self.send_header("Location", "/login")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
+        thread = threading.Thread(target=web.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{web.server_address[1]}"
+        finally:
+            web.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "content_type", "found"),
+    [
+        (200, b"<!doctype html><p>Welcome", "text/html; charset=utf-8", "HTTP 200 text/html"),
+        (404, b"<html><body>Not Found</body></html>", "text/html", "HTTP 404 text/html"),
+        (302, b"", "text/html", "HTTP 302 text/html"),
+        (403, b'{"error": "who are you?"}', "application/json", "HTTP 403 application/json"),
+        (501, b"", "text/plain", "HTTP 501 text/plain"),
+    ],
+)
+async def test_a_web_server_is_not_taken_for_s3(status: int, body: bytes, content_type: str, found: str) -> None:
+    with web_server(status, body, content_type) as endpoint:
+        settings = S3Settings("b", endpoint, access_key="a", secret_key="s", backoff_ms_min=1, backoff_ms_max=1)
+        store = S3Store("s3", settings, rng=random.Random(1))
+        with pytest.raises(StoreError) as raised:
+            await store.open()
+    assert str(raised.value) == (
+        f"s3:bucket b at {endpoint}: what answers there is not S3: it answers the listing of a bucket with {found}"
+    )
+
+
+async def test_a_service_that_sends_no_headers_of_amazons_is_known_by_its_listing() -> None:
+    listing = b'<?xml version="1.0"?><ListBucketResult xmlns="any"><Name>b</Name></ListBucketResult>'
+    with web_server(200, listing, "application/xml") as endpoint:
+        store = S3Store("s3", S3Settings("b", endpoint, access_key="a", secret_key="s"), rng=random.Random(1))
+        await store.open()
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ("bucket", "The service says NoSuchBucket: "),
+        ("secret_key", "The service says SignatureDoesNotMatch: "),
+    ],
+)
+async def test_a_bucket_that_cannot_be_used_is_told_in_the_services_words(
+    server: S3Server, wrong: str, expected: str
+) -> None:
+    right = s3_settings(server)
+    settings = replace(right, bucket="nosuch") if wrong == "bucket" else replace(right, secret_key="wrong")
+    store = S3Store("s3", settings, rng=random.Random(1))
+    with pytest.raises(StoreError, match=r"s3:bucket \w+ at http://\S+: head failed: 40[34]") as raised:
+        await store.open()
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
