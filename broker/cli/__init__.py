@@ -10,6 +10,7 @@ COMMANDS = {
     "topic": "Create, list, describe, delete, detach, attach and clone topics of a running node.",
     "compact": "Compact a node's objects now.",
     "storage": "Look at a node's objects, verify them, and see to stopped partitions.",
+    "catalog": "Back up a node's catalog, or rebuild it from the object store.",
     "wal": "Look at and maintain a write-ahead log.",
     "spark": "Run Spark jobs over topics.",
 }

@@ -92,7 +92,7 @@ class Database:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
             if read_only and self._dialect == "sqlite":
                 path = Path(parsed.database or "").absolute()
-                self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: _only_look(path))
+                self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: only_look(path))
             else:
                 self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
         except ModuleNotFoundError as error:
@@ -232,7 +232,7 @@ def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
             time.sleep(JOURNAL_PAUSE_S)
 
 
-def _only_look(path: Path) -> sqlite3.Connection:
+def only_look(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing, whether a node has the database open, has crashed, or has stopped.
 
     One for each transaction, since a node may start or stop between two.
