@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from broker.admin_http import AdminServer
-from broker.cleaning import KafkaBatches, clean_policies, history_of
+from broker.cleaning import KafkaBatches, clean_policies, history_of, tail_of
 from broker.clock import CautiousClock
 from broker.cluster_configs import ClusterConfigs
 from broker.datadir import DataDirError, DataDirLock
@@ -45,6 +45,7 @@ from broker.transactions.markers import MarkerWriter
 from broker.transactions.topic import TransactionTopic
 from compaction.cleaner import Cleaning
 from compaction.node import CompactionNode
+from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from compaction.transactions import AbortedRange
@@ -106,6 +107,7 @@ class RunningNode:
         self.stores: Mapping[str, ObjectStore]
         """By name; the first is the default one."""
         self.compaction: CompactionService
+        self.cleaning: CleaningScheduler
         self.moves: TopicMoves
         self.compaction_node: CompactionNode
         self.admin: AdminServer | None = None
@@ -201,6 +203,12 @@ class RunningNode:
 
     def _make_compaction(self) -> None:
         node, settings = self.node, self.settings
+        cleaning = Cleaning(
+            KafkaBatches(),
+            lambda: clean_policies((topic.info, topic.config) for topic in node.topics),
+            history_of,
+            self._vacate,
+        )
         self.compaction_node = CompactionNode(
             catalog=node.catalog,
             stores=self.stores,
@@ -214,16 +222,17 @@ class RunningNode:
             node_epoch=node.node_epoch,
             now_ms=self._cautious.now_ms,
             new_writer_id=lambda: uuid.uuid4().hex,
-            cleaning=Cleaning(
-                KafkaBatches(),
-                lambda: clean_policies([topic.info for topic in node.topics], self.settings),
-                history_of,
-                self._vacate,
-            ),
+            cleaning=cleaning,
             placement=node.storage.store_of,
             on_replaced=node.storage.invalidate,
         )
         self.compaction = CompactionService(self.compaction_node, under_pressure=lambda: not node.storage.writable)
+        self.cleaning = CleaningScheduler(
+            self.compaction,
+            cleaning,
+            tails=lambda stream_id: tail_of(node.storage, stream_id),
+            request_upload=node.storage.request_upload,
+        )
 
     def _compose(
         self,
@@ -324,7 +333,8 @@ class RunningNode:
         ):
             self._spawn(work)
         if self.settings.compaction.enabled:
-            self._spawn(self._compact())
+            self._spawn(self._compact(self.compaction.run()))
+            self._spawn(self._compact(self.cleaning.run()))
         if admin_bound is not None:
             self.admin = AdminServer(self)
             await self.admin.start(admin_bound)
@@ -387,9 +397,9 @@ class RunningNode:
         except CatalogError as error:
             self.log.warning("configs that other nodes may have set could not be read", reason=str(error))
 
-    async def _compact(self) -> None:
+    async def _compact(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await self.compaction.run()
+            await work
         except NodeFenced as error:
             self._fail(f"fenced: {error}")
 

@@ -6,11 +6,9 @@ Compaction (`compaction.cleaner`) decides which records stay; it sees payloads o
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from broker.config_defs import default_value
 from broker.partition import decode_snapshot
-from broker.settings import Settings
-from broker.topic_config_table import TOPIC_CONFIGS
-from broker.topic_configs import parse_topic_config
+from broker.topic_configs import TopicConfig
+from compaction.clean_schedule import Tail
 from compaction.cleaner import NO_HORIZON, BatchInfo, CleanPolicy, RecordInfo
 from compaction.transactions import AbortedRange, History, LastBatch, Marker
 from protocol.batch import (
@@ -28,6 +26,7 @@ from protocol.batch import (
 from protocol.errors import KafkaError
 from protocol.records import ControlType, build_batch, control_type, decode_records
 from s3stream.catalog.interface import TopicInfo
+from s3stream.engine import S3Stream
 from s3stream.model import StreamInfo
 from wal.interface import Buffer
 
@@ -116,23 +115,18 @@ def history_of(info: StreamInfo) -> History:
     )
 
 
-def clean_policies(topics: Iterable[TopicInfo], settings: Settings) -> Mapping[int, CleanPolicy]:
+def tail_of(storage: S3Stream, stream_id: int) -> Tail | None:
+    """What decides when a stream is cleaned, beside its objects; None when it is not open here."""
+    stream = storage.stream(stream_id)
+    if stream is None:
+        return None
+    return Tail(stream.start_offset, stream.committed_offset, storage.waiting_ms(stream_id))
+
+
+def clean_policies(topics: Iterable[tuple[TopicInfo, TopicConfig]]) -> Mapping[int, CleanPolicy]:
     """The streams of the topics with `cleanup.policy=compact`, with the configs that tell how."""
     policies: dict[int, CleanPolicy] = {}
-    for topic in topics:
-        if parse_topic_config(topic.configs, settings).compacted:
-            policy = _policy(topic.configs, settings)
-            policies |= {partition.stream_id: policy for partition in topic.partitions}
+    for topic, config in topics:
+        if config.cleaning is not None:
+            policies |= {partition.stream_id: config.cleaning for partition in topic.partitions}
     return policies
-
-
-def _policy(configs: Mapping[str, str], settings: Settings) -> CleanPolicy:
-    def value(name: str) -> str:
-        return configs.get(name) or default_value(TOPIC_CONFIGS[name], settings)
-
-    return CleanPolicy(
-        dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
-        lag_ms_min=int(value("min.compaction.lag.ms")),
-        lag_ms_max=int(value("max.compaction.lag.ms")),
-        delete_retention_ms=int(value("delete.retention.ms")),
-    )

@@ -69,6 +69,9 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     yield from _of_clients(node)
     for name, value in _numbers(running.compaction.stats):
         yield f"compaction_{name}_total", {}, value
+    dirt = [state.dirt for state in running.cleaning.states.values()]
+    yield "compaction_dirty_bytes", {}, sum(each.dirty_bytes for each in dirt)
+    yield "compaction_clean_bytes", {}, sum(each.clean_bytes for each in dirt)
     for store in running.stores.values():
         for name, value in _numbers(store.calls):
             yield "store_calls_total", {"store": store.name, "kind": name}, value
@@ -130,6 +133,22 @@ async def _count_objects(node: "Node") -> dict[str, dict[str, int]] | None:
     return {kind: {"count": count, "bytes": size} for kind, (count, size) in found.items()}
 
 
+def _compacted_by_key(running: "RunningNode") -> dict[str, Any]:
+    """What of the topics with `cleanup.policy=compact` is cleaned, as far as it was looked at since the start."""
+    found: dict[str, Any] = {}
+    for topic in running.node.topics:
+        if topic.config.compacted:
+            states = [running.cleaning.states.get(stream.stream_id) for stream in topic.streams]
+            dirt = [state.dirt for state in states if state is not None]
+            found[topic.name] = {
+                "partitions": len(dirt),
+                "clean_bytes": sum(each.clean_bytes for each in dirt),
+                "dirty_bytes": sum(each.dirty_bytes for each in dirt),
+                "cleaned_ms": max((each.cleaned_ms for each in dirt), default=-1),
+            }
+    return found
+
+
 async def status(running: "RunningNode") -> dict[str, Any]:
     """The state of the node: who it is, its topics, its log, its objects, its calls."""
     node = running.node
@@ -181,6 +200,7 @@ async def status(running: "RunningNode") -> dict[str, Any]:
             "running": running.compaction.is_running,
             "progress": None if running.compaction.progress is None else running.compaction.progress._asdict(),
             "last": None if running.compaction.last is None else running.compaction.last.as_json(),
+            "by_key": _compacted_by_key(running),
         },
         "requests": {
             _api_name(key): {

@@ -7,6 +7,8 @@ from broker.config_defs import default_value, invalid_config, parse_list
 from broker.settings import Settings
 from broker.stores import store_names
 from broker.topic_config_table import TOPIC_CONFIGS
+from compaction.cleaner import CleanPolicy
+from compaction.settings import CompactionSettings
 from protocol.compression import Compression
 
 
@@ -21,7 +23,8 @@ class TopicConfig:
     compression: Compression | None
     """Codec batches are kept in; None: as they come."""
     compression_level: int | None
-    compacted: bool
+    cleaning: CleanPolicy | None
+    """How the topic is compacted by key; None: it is not."""
     retention_ms: int
     """How long records are kept; -1: for ever."""
     retention_bytes: int
@@ -30,6 +33,16 @@ class TopicConfig:
     """Whether `cleanup.policy` has `delete`: only then may records be deleted on request."""
     store: str
     """Name of the object store that new data goes to."""
+
+    @property
+    def compacted(self) -> bool:
+        """Whether `cleanup.policy` has `compact`."""
+        return self.cleaning is not None
+
+    @property
+    def uploads_alone(self) -> bool:
+        """Whether data should go to stream objects at once, where it can be compacted by key."""
+        return self.cleaning is not None and self.cleaning.ripe_ms < CompactionSettings().force_split_ms
 
 
 def check_topic_configs(
@@ -91,6 +104,16 @@ def _level(value: Callable[[str], str]) -> int | None:
     return int(value(name))
 
 
+def _clean_policy(value: Callable[[str], str]) -> CleanPolicy:
+    return CleanPolicy(
+        dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
+        lag_ms_min=int(value("min.compaction.lag.ms")),
+        lag_ms_max=int(value("max.compaction.lag.ms")),
+        delete_retention_ms=int(value("delete.retention.ms")),
+        segment_ms=int(value("segment.ms")),
+    )
+
+
 def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicConfig:
     """The parsed form of a topic's configs over the defaults."""
 
@@ -104,7 +127,7 @@ def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicC
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         compression=_CODECS[value("compression.type")],
         compression_level=_level(value),
-        compacted="compact" in parse_list(value("cleanup.policy")),
+        cleaning=_clean_policy(value) if "compact" in parse_list(value("cleanup.policy")) else None,
         retention_ms=int(value("retention.ms")),
         retention_bytes=int(value("retention.bytes")),
         deletable="delete" in parse_list(value("cleanup.policy")),

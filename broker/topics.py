@@ -111,6 +111,12 @@ def _unknown_if_gone() -> Iterator[None]:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
 
 
+def _place(stream: Stream, config: TopicConfig) -> None:
+    """Tell a stream into what objects its data goes."""
+    stream.store = config.store
+    stream.uploads_alone = config.uploads_alone
+
+
 def _collision_key(name: str) -> str:
     return name.replace(".", "_")  # as in the names of Kafka's metrics
 
@@ -368,7 +374,7 @@ class TopicManager:
         for partition in topic.partitions:
             if partition is not None:
                 partition.config = config
-                partition.stream.store = config.store
+                _place(partition.stream, config)
 
     async def delete(self, *names: str) -> Sequence[str]:
         """Delete topics in one transaction of the catalog; readers that wait on them learn at once.
@@ -486,5 +492,5 @@ class TopicManager:
             topic.partitions[info.index] = self._new_partition(topic, info.index, stream)
 
     def _new_partition(self, topic: Topic, index: int, stream: Stream) -> Partition:
-        stream.store = topic.config.store
+        _place(stream, topic.config)
         return Partition(topic.name, topic.topic_id, index, stream, topic.config, self._now_ms)

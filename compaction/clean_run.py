@@ -1,7 +1,7 @@
 """Carries out log compaction: reads a stream's objects twice, writes what stays, one commit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -29,10 +29,16 @@ PAYLOAD_BYTES_PER_TURN = 32 * 1024
 T = TypeVar("T")
 
 
-async def plan_cleanings(node: CompactionNode, cleaning: Cleaning, *, full: bool) -> list[CleanPlan]:
-    """The streams of the node that are due, or `full`: have anything dirty. Reads only the catalog."""
+async def plan_cleanings(
+    node: CompactionNode, cleaning: Cleaning, *, full: bool, stream_ids: Collection[int] | None = None
+) -> list[CleanPlan]:
+    """The streams of the node that are due, or `full`: have anything dirty. Reads only the catalog.
+
+    Looked at are `stream_ids`, or all.
+    """
     policies = cleaning.policies()
-    streams = await node.catalog.get_streams(sorted(policies))
+    wanted = policies.keys() if stream_ids is None else policies.keys() & set(stream_ids)
+    streams = await node.catalog.get_streams(sorted(wanted))
     plans = []
     for stream_id, info in streams.items():
         if info.node_id != node.node_id:

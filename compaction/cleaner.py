@@ -31,6 +31,7 @@ KEY_COST_BYTES = 200
 OBJECTS_MAX = 1000
 """Objects cleaned at once at most."""
 NO_HORIZON = -1
+NEVER_MS = (1 << 63) - 1
 
 
 class RecordInfo(NamedTuple):
@@ -85,6 +86,13 @@ class CleanPolicy:
     """Dirty data committed earlier than this long ago makes a cleaning worthwhile by itself."""
     delete_retention_ms: int
     """How long tombstones, and markers of which nothing else is left, stay after the cleaning that met them first."""
+    segment_ms: int = NEVER_MS
+    """Age at which Kafka would close the segment that is written to, and so let it be cleaned."""
+
+    @property
+    def ripe_ms(self) -> int:
+        """Age at which data must be where it can be cleaned, in stream objects: sooner would be of no use."""
+        return max(min(self.lag_ms_max, self.segment_ms), self.lag_ms_min)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +168,13 @@ def is_cleaned(location: RangeLocation) -> bool:
 
 def is_young(location: RangeLocation, policy: CleanPolicy, now_ms: int) -> bool:
     """Whether `min.compaction.lag.ms` keeps an object from being cleaned: its newest record counts, as in Kafka."""
-    newest_ms = location.range.max_timestamp_ms
-    if newest_ms < 0:
-        newest_ms = location.object.committed_ms
-    return newest_ms > now_ms - policy.lag_ms_min
+    return newest_ms(location) > now_ms - policy.lag_ms_min
+
+
+def newest_ms(location: RangeLocation) -> int:
+    """Timestamp of an object's newest record; where none has one, when it was committed."""
+    timestamp_ms = location.range.max_timestamp_ms
+    return timestamp_ms if timestamp_ms >= 0 else location.object.committed_ms
 
 
 class KeyMap:

@@ -6,7 +6,9 @@ objects that their deadline reaps, and the inputs as they were.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from compaction.execute import Execution, Ids, Made, OutputId, Share, divide, memory_for_blocks
 from compaction.node import CompactionNode, Drafts, Progress, ReportProgress, born_ms, labelled_writer_id
@@ -22,6 +24,15 @@ INDEX_READS_IN_FLIGHT = 8
 OBJECTS_PER_QUERY = 4
 """Their ranges are in memory at once: thousands of streams take part in each."""
 RANGES_PER_TURN = 1000
+
+
+class SetChoice(NamedTuple):
+    """What a run is about that does not take all."""
+
+    objects: AbstractSet[int]
+    """Stream set objects to take, and no others."""
+    stream_ids: AbstractSet[int]
+    """Streams whose runs become stream objects at any size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +53,29 @@ class SetPlan:
         return list(iterations(self.survey, node.settings, memory_for_blocks(node.settings), node.now_ms()))
 
 
-async def plan_sets(node: CompactionNode, *, full: bool) -> list[SetPlan]:
-    """Read the indexes of the node's stream set objects and plan, store by store; changes nothing.
+async def plan_sets(node: CompactionNode, *, full: bool, choice: SetChoice | None = None) -> list[SetPlan]:
+    """Read the indexes of the node's stream set objects, or of some, and plan, store by store; changes nothing.
 
     Raises BadInput for an object that cannot be read.
     """
     infos = await node.catalog.list_node_ssos(node.node_id, limit=node.settings.objects_max)
     by_store: dict[str, list[ObjectInfo]] = {}
     for info in infos:
-        if info.object_id not in node.left_alone:
+        is_chosen = choice is None or info.object_id in choice.objects
+        if is_chosen and info.object_id not in node.left_alone:
             by_store.setdefault(info.store, []).append(info)
-    plans = [await _plan_store(node, store, group, full=full) for store, group in sorted(by_store.items())]
+    plans = [
+        await _plan_store(node, store, group, full=full, choice=choice) for store, group in sorted(by_store.items())
+    ]
     return [plan for plan in plans if plan is not None]
 
 
-async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectInfo], *, full: bool) -> SetPlan | None:
+async def _plan_store(
+    node: CompactionNode, store: str, infos: Sequence[ObjectInfo], *, full: bool, choice: SetChoice | None
+) -> SetPlan | None:
     now_ms = node.now_ms()
     sources = await _read_sources(node, infos)
-    if not full:
+    if not full and choice is None:
         sources = list(select(sources, node.settings, now_ms))
     live = LiveRanges()
     sources = [each async for each in _note_ranges(node, sources, live)]
@@ -67,7 +83,8 @@ async def _plan_store(node: CompactionNode, store: str, infos: Sequence[ObjectIn
     starts = {stream_id: info.start_offset for stream_id, info in streams.items()}
     # Streams whose data goes elsewhere by now share no object with those that stay; the second level moves them.
     moving = {stream_id for stream_id in starts if node.placement(stream_id) not in {None, store}}
-    survey = Survey(starts, _wanted_alone(node, full=full) | moving)
+    alone = _wanted_alone(node, full=full) if choice is None else choice.stream_ids
+    survey = Survey(starts, alone | moving)
     for source in sources:
         for _ in survey.scan(source):
             await asyncio.sleep(0)
@@ -102,7 +119,7 @@ def _wanted_alone(node: CompactionNode, *, full: bool) -> set[int]:
         return set()
     policies = node.cleaning.policies()
     patience_ms = node.settings.force_split_ms
-    return {stream_id for stream_id, policy in policies.items() if full or policy.lag_ms_max < patience_ms}
+    return {stream_id for stream_id, policy in policies.items() if full or policy.ripe_ms < patience_ms}
 
 
 async def _read_sources(node: CompactionNode, infos: Sequence[ObjectInfo]) -> list[Source]:

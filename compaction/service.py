@@ -1,5 +1,8 @@
 """Runs compaction: by a timer, when a backlog builds up, and on demand; one run at a time.
 
+Beside the runs single streams are cleaned by key when they are due (`compaction.scheduler`): a long run must not keep
+them waiting. One stream is worked on at a time, and a run leaves alone what was cleaned since it made its plans.
+
 A run never takes the node down: what fails is logged and counted, the inputs stay as they were, and the next run tries
 again. An input that can't be read is left alone, so that it does not stop the others.
 """
@@ -12,16 +15,16 @@ from typing import Any, TypeVar
 import structlog
 
 from compaction.clean_run import execute_cleaning, plan_cleanings
-from compaction.cleaner import CleanPlan
+from compaction.cleaner import Cleaning, CleanPlan
 from compaction.execute import BadInput, memory_for_blocks
 from compaction.join import StreamGroup
 from compaction.node import CompactionNode, CompactionStats, Progress, ReportProgress
 from compaction.plan import PlanRefused
 from compaction.proof import CoverageError
-from compaction.run import SetPlan, execute_sets, plan_sets
+from compaction.run import SetChoice, SetPlan, execute_sets, plan_sets
 from compaction.stream_run import execute_group, plan_streams
 from compaction.throttle import Throttle, run_rate
-from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, StorageError
+from s3stream.errors import CatalogError, CatalogUnavailable, CorruptObject, NodeFenced, StorageError
 from s3stream.model import ObjectKind
 from s3stream.store.interface import CallCounts
 
@@ -128,11 +131,20 @@ class CompactionService:
         self._node = node
         self._under_pressure = under_pressure
         self._running = asyncio.Lock()
+        self._on_stream = asyncio.Lock()
+        """Held while a stream's objects are replaced."""
+        self._cleaned_meanwhile: set[int] = set()
+        """Streams that were cleaned since the run under way began."""
         self._wanted = asyncio.Event()
         self.last: CompactionSummary | None = None
         """Summary of the last run that ended."""
         self.progress: Progress | None = None
         """How far the run under way is."""
+
+    @property
+    def node(self) -> CompactionNode:
+        """What it works with."""
+        return self._node
 
     @property
     def stats(self) -> CompactionStats:
@@ -170,6 +182,26 @@ class CompactionService:
     async def run_once(self, progress: ReportProgress | None = None) -> CompactionSummary:
         """Compact everything there is, unthrottled; waits for a run under way first. Raises StorageError."""
         return await self._run(full=True, report=progress or _no_progress)
+
+    async def clean_stream(self, stream_id: int) -> bool:
+        """Clean a stream by key, if that is due, at the rate of a timed run; whether it was. Raises StorageError."""
+        cleaning = self._node.cleaning
+        assert cleaning is not None, "asked for by whoever knows the policies"
+        cleaned_before = self.stats.streams_cleaned
+        async with self._on_stream:
+            self._cleaned_meanwhile.add(stream_id)
+            for plan in await plan_cleanings(self._node, cleaning, full=False, stream_ids=(stream_id,)):
+                size_bytes = sum(each.object.size_bytes for each in plan.objects)
+                throttle = Throttle(run_rate(size_bytes, self._node.settings), self._node.sleep)
+                await self._try("compaction by key", plan, self._cleaner(cleaning, full=False), throttle, [])
+        return self.stats.streams_cleaned > cleaned_before
+
+    async def split(self, choice: SetChoice) -> bool:
+        """Bring the streams of a choice into stream objects; whether anything was committed. Raises StorageError."""
+        commits_before = self.stats.commits
+        async with self._running:
+            await self._compact_sets(full=False, report=_no_progress, errors=[], choice=choice)
+        return self.stats.commits > commits_before
 
     async def plan(self) -> CompactionPlan:
         """What `run_once` would do; changes nothing."""
@@ -218,6 +250,7 @@ class CompactionService:
             calls_before = self._calls()
             errors: list[str] = []
             node.stats.runs += 1
+            self._cleaned_meanwhile.clear()
 
             def note(progress: Progress) -> None:
                 self.progress = progress
@@ -255,10 +288,12 @@ class CompactionService:
             say("compaction done", **{key: value for key, value in self.last.as_json().items() if key != "calls"})
             return self.last
 
-    async def _compact_sets(self, *, full: bool, report: ReportProgress, errors: list[str]) -> None:
+    async def _compact_sets(
+        self, *, full: bool, report: ReportProgress, errors: list[str], choice: SetChoice | None = None
+    ) -> None:
         for _ in range(BAD_INPUTS_MAX):
             try:
-                for plan in await plan_sets(self._node, full=full):
+                for plan in await plan_sets(self._node, full=full, choice=choice):
                     await execute_sets(
                         self._node, plan, timed=not full, under_pressure=self._under_pressure, report=report
                     )
@@ -292,12 +327,15 @@ class CompactionService:
         if cleaning is None:
             return
         plans = await plan_cleanings(self._node, cleaning, full=full)
+        clean = self._cleaner(cleaning, full=full)
+        await self._each("compaction by key", plans, clean, full=full, report=report, errors=errors)
 
+    def _cleaner(self, cleaning: Cleaning, *, full: bool) -> Callable[[CleanPlan, Throttle], Awaitable[None]]:
         async def clean(plan: CleanPlan, throttle: Throttle) -> None:
             pressure = self._under_pressure if not full else _no_pressure
             await execute_cleaning(self._node, plan, cleaning, throttle=throttle, under_pressure=pressure)
 
-        await self._each("compaction by key", plans, clean, full=full, report=report, errors=errors)
+        return clean
 
     async def _each(
         self,
@@ -314,21 +352,34 @@ class CompactionService:
         throttle = Throttle(0 if full else run_rate(total, self._node.settings), self._node.sleep)
         done = 0
         for plan in plans:
-            try:
-                await execute(plan, throttle)
-            except NodeFenced:
-                raise
-            except BadInput as error:
-                self._leave_alone(error)
-                errors.append(str(error))
-            except CoverageError as error:
-                self._refused(stage, error, errors)
-            except CatalogError as error:
-                # The stream was trimmed past the objects, deleted, or compacted by its new owner meanwhile.
-                log.warning("compaction of a stream given up", stage=stage, stream_id=plan.stream_id, reason=str(error))
-                errors.append(str(error))
+            async with self._on_stream:
+                if plan.stream_id not in self._cleaned_meanwhile:
+                    await self._try(stage, plan, execute, throttle, errors)
             done += sum(each.object.size_bytes for each in plan.objects)
             report(Progress(stage, done, total))
+
+    async def _try(
+        self,
+        stage: str,
+        plan: P,
+        execute: Callable[[P, Throttle], Awaitable[None]],
+        throttle: Throttle,
+        errors: list[str],
+    ) -> None:
+        """Carry out a plan. Raises StorageError for what would stop others, too."""
+        try:
+            await execute(plan, throttle)
+        except NodeFenced:
+            raise
+        except BadInput as error:
+            self._leave_alone(error)
+            errors.append(str(error))
+        except (CoverageError, CorruptObject) as error:
+            self._refused(stage, error, errors)
+        except CatalogError as error:
+            # The stream was trimmed past the objects, deleted, or compacted by its new owner meanwhile.
+            log.warning("compaction of a stream given up", stage=stage, stream_id=plan.stream_id, reason=str(error))
+            errors.append(str(error))
 
     def _refused(self, stage: str, error: StorageError, errors: list[str]) -> None:
         """Inputs that contradict the catalog or each other: nothing was changed; the rest of the run goes on."""

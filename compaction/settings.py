@@ -48,6 +48,17 @@ class CompactionSettings:
     """A stream object is rewritten alone when so much of it lies before the stream's start."""
     clean_keys_bytes_max: int = 64 * MIB
     """Memory for keys when a stream is compacted by key; a cleaning ends where they would not fit."""
+    clean_backoff_ms: int = 15_000
+    """Least time between two cleanings of a stream by key, and between two uploads that are asked for because of them,
+    like Apache Kafka's `log.cleaner.backoff.ms`."""
+    clean_look_ms: int = 5_000
+    """How often all streams that are compacted by key are looked over, which takes nothing but memory."""
+    clean_poll_ms: int = 1_000
+    """And how often those that want their data uploaded after less than that."""
+    clean_looks_max: int = 200
+    """Streams whose objects are looked up in the catalog at once; the others wait for the next time."""
+    clean_turn_max: int = 16
+    """Streams cleaned before all are looked over again."""
     streams_max: int = 10_000
     """Streams looked at in one run at most."""
     prepare_ttl_ms: int = 24 * 60 * 60_000

@@ -349,6 +349,17 @@ class S3Stream:
         """Upload everything appended so far and trim the WAL. Raises StorageError when that can't be done."""
         await self._pipeline.flush()
 
+    def request_upload(self) -> None:
+        """Have everything appended so far uploaded soon, without waiting for it."""
+        self._journal.request_seal()
+
+    def waiting_ms(self, stream_id: int) -> int:
+        """How long data of the stream has waited for an upload to begin, or -1; up to the age of what waits longest."""
+        block = self._cache.current
+        if block.due or stream_id not in block.runs:
+            return -1
+        return int((asyncio.get_running_loop().time() - block.began_s) * 1000)
+
     async def discard_recovered(self, stream_id: int) -> None:
         """Give up the WAL records of a stream stopped at recovery: a person's decision, for good.
 
@@ -368,6 +379,10 @@ class S3Stream:
         if stream is not None and stream.error is stopped.error:
             stream.error = None  # not before: a crash would find what is appended behind what is given up
 
+    def stream(self, stream_id: int) -> Stream | None:
+        """The stream, if it is open."""
+        return self._streams.get(stream_id)
+
     def store_of(self, stream_id: int) -> str | None:
         """Name of the store that an open stream's data goes to."""
         stream = self._streams.get(stream_id)
@@ -375,7 +390,7 @@ class S3Stream:
 
     def _owner_of(self, stream_id: int) -> StreamOwner:
         stream = self._streams[stream_id]
-        return StreamOwner(stream.epoch, stream.store)
+        return StreamOwner(stream.epoch, stream.store, stream.uploads_alone)
 
     def _drop(self, stream_id: int) -> None:
         before = self._cache.size_bytes

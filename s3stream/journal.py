@@ -68,7 +68,9 @@ class Journal:
         """The stream's run in the current block; the first one of a block starts the clock of its age."""
         block = self.cache.current
         if block.age_timer is None:
-            block.age_timer = get_running_loop().call_later(self._age_s, self.request_seal)
+            loop = get_running_loop()
+            block.began_s = loop.time()
+            block.age_timer = loop.call_later(self._age_s, self.request_seal)
         return self.cache.start_run(stream_id, start_offset)
 
     def request_seal(self) -> None:

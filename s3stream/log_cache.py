@@ -83,7 +83,18 @@ class Run:
 class Block:
     """What one upload takes: from one seal to the next."""
 
-    __slots__ = ("age_timer", "committed", "due", "durable", "runs", "settled", "size_bytes", "snapshots", "wal_offset")
+    __slots__ = (
+        "age_timer",
+        "began_s",
+        "committed",
+        "due",
+        "durable",
+        "runs",
+        "settled",
+        "size_bytes",
+        "snapshots",
+        "wal_offset",
+    )
 
     def __init__(self) -> None:
         self.runs: dict[int, Run] = {}
@@ -101,6 +112,8 @@ class Block:
         self.settled: Future[None] | None = None
         """Done when the block is committed and the WAL trimmed, or with the error that stopped the upload."""
         self.age_timer: TimerHandle | None = None
+        self.began_s = 0.0
+        """Loop time of the first append."""
 
 
 class StreamRuns:

@@ -47,6 +47,7 @@ class Stream:
         "start_offset",
         "store",
         "stream_id",
+        "uploads_alone",
     )
 
     def __init__(
@@ -82,6 +83,8 @@ class Stream:
         """Why this stream takes no more appends: a discontinuity, fenced, closed."""
         self.store = store
         """Name of the object store that this stream's uploads go to."""
+        self.uploads_alone = False
+        """Whether this stream's runs become stream objects at any size, because they are soon to be worked on."""
 
     @property
     def snapshot_source(self) -> Callable[[], bytes] | None:

@@ -42,6 +42,8 @@ class RunSize(NamedTuple):
     size_bytes: int
     store: str
     """Object store that the stream's data goes to."""
+    is_alone: bool = False
+    """Whether it becomes a stream object at any size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,14 @@ class ObjectPlan:
 
 
 def plan_split(runs: Iterable[RunSize], split_bytes: int) -> list[ObjectPlan]:
-    """Runs of at least `split_bytes` become stream objects; the others of each store one SSO, sorted by stream."""
+    """Runs of at least `split_bytes` (or of any size, if they say so) become stream objects.
+
+    The others of each store become one SSO, sorted by stream.
+    """
     alone: list[ObjectPlan] = []
     together: dict[str, list[int]] = {}
     for run in sorted(runs):
-        if run.size_bytes >= split_bytes:
+        if run.is_alone or run.size_bytes >= split_bytes:
             alone.append(ObjectPlan(ObjectKind.SO, run.store, (run.stream_id,)))
         else:
             together.setdefault(run.store, []).append(run.stream_id)
@@ -98,6 +103,8 @@ class StreamOwner(NamedTuple):
 
     epoch: int
     store: str
+    is_alone: bool
+    """Whether its runs become stream objects at any size."""
 
 
 class WriterIdentity(NamedTuple):
@@ -170,7 +177,10 @@ class Uploader:
                 return
 
     async def _write_objects(self, block: Block, attempt: _Attempt) -> list[NewObject]:
-        runs = [RunSize(key, run.size_bytes, self._owner_of(key).store) for key, run in block.runs.items()]
+        owners = {key: self._owner_of(key) for key in block.runs}
+        runs = [
+            RunSize(key, run.size_bytes, owners[key].store, owners[key].is_alone) for key, run in block.runs.items()
+        ]
         plans = plan_split(runs, self._settings.split_bytes)
         object_ids: dict[str, list[int]] = {}
         for store in {plan.store for plan in plans}:

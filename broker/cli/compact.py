@@ -171,11 +171,10 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
             stack.push_async_callback(store.close)
             await store.open()
         topics = await catalog.list_topics()
-        policies = clean_policies(topics, settings)
+        configured = [(topic, parse_topic_config(topic.configs, settings)) for topic in topics]
+        policies = clean_policies(configured)
         placement = {
-            partition.stream_id: parse_topic_config(topic.configs, settings).store
-            for topic in topics
-            for partition in topic.partitions
+            partition.stream_id: config.store for topic, config in configured for partition in topic.partitions
         }
         epoch = -1
         if not plan_only:

@@ -110,7 +110,7 @@ async def test_it_does_not_stop_the_cleaning_of_what_is_around_it(node: RunningN
         # No client can say this to a compacted topic, whose records are looked into: an earlier policy let it in.
         partition = node.node.topics.partition("t", 0)
         garbage = GARBAGE["uncompressed"]()
-        partition.config = replace(partition.config, compacted=False)
+        partition.config = replace(partition.config, cleaning=None)
         await produce(client, garbage)
         await produce(client, keyed(b"newest"))
         await node.node.storage.flush()

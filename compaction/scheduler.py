@@ -1,0 +1,135 @@
+"""Cleans streams by key when their policies want it: carries out what `compaction.clean_schedule` decides."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import structlog
+
+from compaction.clean_schedule import Agenda, Clocks, StreamState, Tail, find_dirt, next_due
+from compaction.cleaner import OBJECTS_MAX, Cleaning, CleanPolicy
+from compaction.node import born_ms
+from compaction.run import SetChoice
+from compaction.service import CompactionService
+from s3stream.errors import NodeFenced, StorageError
+
+log = structlog.get_logger(__name__)
+
+
+class CleaningScheduler:
+    """Looks the streams of a node over, again and again, and has the service clean those that are due."""
+
+    def __init__(
+        self,
+        service: CompactionService,
+        cleaning: Cleaning,
+        *,
+        tails: Callable[[int], Tail | None],
+        request_upload: Callable[[], None],
+    ) -> None:
+        """`tails` tells of a stream that is open here; `request_upload` has all that waits uploaded, and returns."""
+        self._service = service
+        self._node = service.node
+        self._cleaning = cleaning
+        self._tails = tails
+        self._request_upload = request_upload
+        self._policies: Mapping[int, CleanPolicy] = {}
+        self._looked_over_ms = -self._node.settings.clean_look_ms
+        self._upload_from_ms = 0
+        self.states: dict[int, StreamState] = {}
+        """What is known of the streams that are compacted by key."""
+
+    async def run(self) -> None:
+        """Go on for ever. Cancel to stop. Raises NodeFenced: another process owns the node's id."""
+        while True:
+            await self._node.sleep(await self.turn() / 1000)
+
+    async def turn(self) -> int:
+        """Do what is due now; returns after how many ms to come again. Raises NodeFenced."""
+        settings = self._node.settings
+        policies = self._choose_policies()
+        agenda = self._agenda(policies)
+        if agenda.upload:
+            self._upload_from_ms = _steady_ms() + settings.clean_backoff_ms
+            self._request_upload()
+        if agenda.look:
+            await self._look(policies, agenda.look)
+            agenda = self._agenda(policies)
+        for stream_id in agenda.clean[: settings.clean_turn_max]:
+            await self._clean(stream_id)
+        if agenda.split and not self._service.is_running:
+            await self._split(agenda.split)
+        return 0 if len(agenda.clean) > settings.clean_turn_max else agenda.wait_ms
+
+    def _choose_policies(self) -> Mapping[int, CleanPolicy]:
+        """All policies once in a while; in between those of the streams that are looked at more often."""
+        now_ms, settings = _steady_ms(), self._node.settings
+        if now_ms - self._looked_over_ms < settings.clean_look_ms:
+            return {key: each for key, each in self._policies.items() if each.ripe_ms < settings.clean_look_ms}
+        self._looked_over_ms = now_ms
+        self._policies = self._cleaning.policies()
+        for gone in self.states.keys() - self._policies.keys():
+            del self.states[gone]
+        return self._policies
+
+    def _agenda(self, policies: Mapping[int, CleanPolicy]) -> Agenda:
+        node = self._node
+        now = Clocks(node.now_ms(), _steady_ms())
+        return next_due(policies, self._tails, self.states, now, node.settings, upload_from_ms=self._upload_from_ms)
+
+    async def _look(self, policies: Mapping[int, CleanPolicy], stream_ids: Sequence[int]) -> None:
+        """Look up where the streams' data lies. What the catalog does not tell now is asked for again next time."""
+        node = self._node
+        try:
+            for stream_id in stream_ids:
+                tail = self._tails(stream_id)
+                if tail is None:
+                    continue
+                ranges = await node.catalog.find_ranges(
+                    stream_id, tail.start_offset, tail.committed_offset, limit=OBJECTS_MAX
+                )
+                dirt = find_dirt(
+                    ranges,
+                    policies[stream_id],
+                    start_offset=tail.start_offset,
+                    unreadable=node.left_alone,
+                    born_ms=lambda each: born_ms(each.object),
+                )
+                before = self.states.get(stream_id)
+                if before is None:
+                    before = StreamState(policies[stream_id], -1, dirt, 0)
+                self.states[stream_id] = before.seen(policies[stream_id], tail.committed_offset, dirt, _steady_ms())
+        except StorageError as error:
+            log.warning("what is to be cleaned cannot be looked up", reason=str(error))
+
+    async def _clean(self, stream_id: int) -> None:
+        began_ms = _steady_ms()
+        if await self._attempt((stream_id,), self._service.clean_stream(stream_id)):
+            self.states[stream_id] = self.states[stream_id].after_cleaning(
+                self._node.settings, began_ms=began_ms, ended_ms=_steady_ms()
+            )
+
+    async def _split(self, stream_ids: Sequence[int]) -> None:
+        objects = frozenset().union(*(self.states[stream_id].dirt.shared for stream_id in stream_ids))
+        if await self._attempt(stream_ids, self._service.split(SetChoice(objects, frozenset(stream_ids)))):
+            for stream_id in stream_ids:
+                self.states[stream_id] = self.states[stream_id].after_split()
+
+    async def _attempt(self, stream_ids: Sequence[int], work: Awaitable[bool]) -> bool:
+        """Whether the work has changed anything; if not, the streams rest."""
+        node = self._node
+        is_changed = False
+        try:
+            is_changed = await work
+        except NodeFenced:
+            raise
+        except StorageError as error:
+            node.stats.runs_failed += 1
+            log.warning("compaction by key failed", streams=list(stream_ids), reason=str(error))
+        if not is_changed:
+            for stream_id in stream_ids:
+                self.states[stream_id] = self.states[stream_id].after_failure(node.settings, ended_ms=_steady_ms())
+        return is_changed
+
+
+def _steady_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
