@@ -38,11 +38,25 @@ class Discontinuity(StorageError):
 
 
 class CatalogError(StorageError):
-    """The catalog refused a command (stale range, unknown object, illegal state change) or cannot be reached."""
+    """The catalog refused a command (stale range, unknown object, illegal state change): nothing has changed.
+
+    Its subclasses are refusals of the same kind, but for `CatalogUnavailable` and `CatalogDamaged`.
+    """
 
 
 class CatalogUnavailable(CatalogError):
     """The catalog cannot be reached, or cannot work just now (disk full, going down): the call may succeed later."""
+
+
+class OutcomeUnknown(CatalogUnavailable):
+    """A command may have taken effect, or not: its commit was never answered, and repeating it has not told either.
+
+    Never undo what belongs to such a command: repeat it, or ask the catalog what became of it.
+    """
+
+
+class CatalogDamaged(CatalogError):
+    """The catalog's database is damaged, or is no catalog any more: no more is written to it. Says what can be done."""
 
 
 class NodeFenced(CatalogError):

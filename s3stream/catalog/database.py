@@ -6,10 +6,19 @@ statements on both engines and without retries for serialization. Writes are rar
 at once), so this costs nothing that is missed. Reads run beside the writer on connections of their own and see one
 snapshot.
 
+Each transaction on PostgreSQL names its isolation level, whatever the default of database or user is. Writers have READ
+COMMITTED: every statement sees what was committed before it began, so all that follow the lock see what was committed
+before the lock was granted. One snapshot for the whole transaction would be taken by the statement that waits for the
+lock, and show the state from before. Readers have REPEATABLE READ. `default_transaction_read_only` is left as it is:
+whoever sets it wants no writes, and they wait until it ends.
+
 Whoever only looks (`read_only`) leaves no trace: no migration, no file made or changed, and SQLite's database may lie
 where nothing can be written.
 
-Commands are idempotent, so one that lost its connection is run again.
+Commands are idempotent, so one that met an outage is run again, for some seconds. `s3stream.catalog.outage` says which
+errors are outages. A command whose connection broke off during COMMIT may have taken effect: from then on either its
+repetition succeeds, or OutcomeUnknown is raised, also where the repetition is refused. Every other error of a command
+tells of a refusal in a transaction that was rolled back, or of an outage before anything was committed.
 """
 
 import asyncio
@@ -17,26 +26,41 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+import structlog
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, PoolProxiedConnection
 
+from s3stream.catalog.outage import (
+    LOCK_NOT_AVAILABLE,
+    STALE_SESSION_STATES,
+    Verdict,
+    is_rolled_back,
+    judge_sqlite,
+    judge_sqlstate,
+)
 from s3stream.catalog.schema import MIGRATIONS, WORDS
-from s3stream.errors import CatalogError, CatalogUnavailable
+from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
+
+log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
 WRITER_LOCK: Final = 0x616E_6162  # "anab": key of PostgreSQL's advisory lock
 POSTGRES_READERS: Final = 4
 BUSY_TIMEOUT_MS: Final = 30_000
-RECONNECT_DELAYS_S: Final = (0.05, 0.2, 0.8, 2.0)
+REPEAT_DELAYS_S: Final = (0.05, 0.2, 0.8, 2.0)
+SLOW_COMMAND_S: Final = 30.0
+"""A command that has no answer for so long is logged: a server that hangs raises no error."""
 SQLITE_PRAGMAS: Final = (
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
     "PRAGMA synchronous = FULL",
@@ -48,11 +72,13 @@ JOURNAL_PRAGMA: Final = "PRAGMA journal_mode = WAL"
 JOURNAL_ATTEMPTS: Final = 100
 JOURNAL_PAUSE_S: Final = 0.02
 POSTGRES_OPTIONS: Final = (
-    # A node that hangs in the middle of a command must not hold the writer's lock for ever.
-    "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=60000 -c synchronous_commit=on"
+    # A node that hangs in the middle of a command must not hold the writer's lock for ever. A commit of thousands of
+    # ranges may take longer than what a database allows its users' statements by default.
+    "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=60000 -c statement_timeout=0 -c synchronous_commit=on"
 )
 
-POSTGRES_LIVENESS: Final = {
+POSTGRES_CONNECTION: Final = {
+    "client_encoding": "utf8",
     # A server that is gone without a word is noticed in half a minute; a system's own limits are hours.
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -60,6 +86,12 @@ POSTGRES_LIVENESS: Final = {
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
 }
+POSTGRES_PRIMARY: Final = {"target_session_attrs": "primary"}
+"""A standby takes no writes, and its answers may be of yesterday: only who looks may ask it."""
+WAY_ON: Final = (
+    "the database is damaged, or is no catalog any more: stop the nodes that use it, then restore a backup of it, or "
+    "make a new one from the objects with `anabranch catalog rebuild` (docs/operations.md)"
+)
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long a command under way may keep `close` waiting before its connection is cut."""
 
@@ -85,8 +117,9 @@ class Database:
             parsed = parsed.set(drivername="postgresql+psycopg")
             # Who gives more options gets them beside these: the later ones of a name hold.
             options = " ".join((POSTGRES_OPTIONS, *parsed.normalized_query.get("options", ())))
-            wanted = {name: value for name, value in POSTGRES_LIVENESS.items() if name not in parsed.query}
-            arguments = {**wanted, "options": options}
+            wanted = {**POSTGRES_CONNECTION, **({} if read_only else POSTGRES_PRIMARY)}
+            arguments = {name: value for name, value in wanted.items() if name not in parsed.query}
+            arguments["options"] = options
             readers = POSTGRES_READERS
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
@@ -99,6 +132,8 @@ class Database:
             raise CatalogError(
                 f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
             ) from error
+        self._damage: str | None = None
+        """Why nothing more is written: the database is damaged."""
         self._connections: WeakSet[Any] = WeakSet()
         """Those to a server, which may not answer."""
         self._prepare_engines()
@@ -112,12 +147,23 @@ class Database:
             event.listen(self._writer, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
             event.listen(self._reader, "begin", lambda c: c.exec_driver_sql("BEGIN"))
         else:
+            from psycopg import IsolationLevel
+
             lock = f"SELECT pg_advisory_xact_lock({WRITER_LOCK})"
             event.listen(self._writer, "begin", lambda c: c.exec_driver_sql(lock))
-            read_only = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-            event.listen(self._reader, "begin", lambda c: c.exec_driver_sql(read_only))
-            for engine in (self._writer, self._reader):
-                event.listen(engine, "connect", lambda connection, _: self._connections.add(connection))
+            begin_as: Mapping[Engine, Mapping[str, object]] = {
+                self._writer: {"isolation_level": IsolationLevel.READ_COMMITTED},
+                self._reader: {"isolation_level": IsolationLevel.REPEATABLE_READ, "read_only": True},
+            }
+            for engine, modes in begin_as.items():
+                event.listen(engine, "connect", partial(self._prepare_postgres, modes={**modes, "deferrable": False}))
+                event.listen(engine, "handle_error", _leave_stale_session)
+
+    def _prepare_postgres(self, connection: Any, _record: object, *, modes: Mapping[str, object]) -> None:
+        """Have the driver name the modes in the BEGIN of each transaction."""
+        self._connections.add(connection)
+        for name, value in modes.items():
+            setattr(connection, name, value)
 
     @property
     def where(self) -> str:
@@ -132,14 +178,14 @@ class Database:
                 self._reader,
                 self._reader_threads,
                 lambda connection: check_version(connection, self._where),
-                reconnect_delays_s=(),
+                repeated=False,
             )
         else:
             await self._run(
                 self._writer,
                 self._writer_thread,
                 lambda connection: migrate(connection, self._dialect, self._where),
-                reconnect_delays_s=(),
+                repeated=False,
             )
 
     async def close(self) -> None:
@@ -160,13 +206,18 @@ class Database:
             await asyncio.to_thread(threads.shutdown)
 
     async def write(self, command: Callable[[Connection], Result]) -> Result:
-        """Run `command` in a transaction of its own, alone among writers; commits if it returns."""
+        """Run `command` in a transaction of its own, alone among writers; commits if it returns.
+
+        Raises what `command` raises, then nothing has changed; CatalogUnavailable, CatalogDamaged; OutcomeUnknown.
+        """
         if self._read_only:
             raise CatalogError(f"catalog {self._where} was opened to be read, and takes no changes")
+        if self._damage is not None:
+            raise CatalogDamaged(self._damage)
         return await self._run(self._writer, self._writer_thread, command)
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
-        """Run `query` on one snapshot of the database."""
+        """Run `query` on one snapshot of the database. Raises CatalogUnavailable, CatalogDamaged."""
         return await self._run(self._reader, self._reader_threads, query)
 
     async def _run(
@@ -175,27 +226,87 @@ class Database:
         threads: ThreadPoolExecutor,
         command: Callable[[Connection], Result],
         *,
-        reconnect_delays_s: Sequence[float] = RECONNECT_DELAYS_S,
+        repeated: bool = True,
     ) -> Result:
-        loop = asyncio.get_running_loop()
-        for delay_s in (*reconnect_delays_s, None):
+        lost: DBAPIError | None = None
+        for delay_s in (*REPEAT_DELAYS_S, None) if repeated else (None,):
+            attempt = _Attempt()
             try:
-                return await loop.run_in_executor(threads, _transact, engine, command)
+                return await self._answer(threads, partial(_transact, engine, command, attempt))
             except DBAPIError as error:
-                if delay_s is None or not self._connection_lost(error):
-                    unavailable = isinstance(error, (OperationalError, InterfaceError))
-                    kind = CatalogUnavailable if unavailable else CatalogError
-                    raise kind(f"catalog {self._where}: {_one_line(error.orig or error)}") from error
+                if attempt.committing and not is_rolled_back(_sqlstate(error)):
+                    lost = error
+                if delay_s is None or not self._may_repeat(error):
+                    raise self._failure(error, lost) from error
                 await asyncio.sleep(delay_s)
             except SQLAlchemyError as error:
                 raise CatalogError(f"catalog {self._where}: {error}") from error
+            except StorageError as error:
+                if lost is None:
+                    raise
+                # Refused, but perhaps because it took effect before, and others have gone on from there.
+                raise self._unknown(lost, error) from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _connection_lost(self, error: DBAPIError) -> bool:
-        # A refused connection raises without a connection to invalidate; SQLSTATE class 57P is a server going down.
-        state = getattr(error.orig, "sqlstate", None)
-        gone = error.connection_invalidated or error.statement is None or str(state or "").startswith(("57P", "08"))
-        return self._dialect == "postgresql" and gone
+    async def _answer(self, threads: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
+        loop = asyncio.get_running_loop()
+        slow = loop.call_later(SLOW_COMMAND_S, partial(log.warning, "the catalog does not answer", catalog=self._where))
+        try:
+            return await loop.run_in_executor(threads, work)
+        finally:
+            slow.cancel()
+
+    def _may_repeat(self, error: DBAPIError) -> bool:
+        """Whether to repeat at once; SQLite has waited already, and so has who wanted the lock."""
+        return (
+            self._dialect == "postgresql" and _judge(error) is Verdict.WAIT and _sqlstate(error) != LOCK_NOT_AVAILABLE
+        )
+
+    def _failure(self, error: DBAPIError, lost: DBAPIError | None) -> CatalogError:
+        """What the caller is told of a command that will not be repeated here."""
+        verdict = _judge(error)
+        text = f"catalog {self._where}: {_one_line(error.orig or error)}"
+        if verdict is Verdict.STOP:
+            text = self._damage = f"{text}; {WAY_ON}"
+        if lost is not None:
+            return self._unknown(lost, error.orig or error)
+        if verdict is Verdict.STOP:
+            return CatalogDamaged(text)
+        return CatalogUnavailable(text) if verdict is Verdict.WAIT else CatalogError(text)
+
+    def _unknown(self, lost: DBAPIError, last: BaseException) -> OutcomeUnknown:
+        why = _one_line(lost.orig or lost)
+        repeated = "" if last is lost.orig else f"; repeated, it met: {_one_line(last)}"
+        return OutcomeUnknown(f"catalog {self._where}: a commit was not answered ({why}){repeated}")
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One run of a command."""
+
+    committing: bool = False
+    """Whether it got as far as COMMIT. What fails after that may have taken effect."""
+
+
+def _sqlstate(error: DBAPIError) -> str:
+    """PostgreSQL's code; empty where there is none, as for a connection that broke off."""
+    return str(getattr(error.orig, "sqlstate", None) or "")
+
+
+def _judge(error: DBAPIError) -> Verdict:
+    if state := _sqlstate(error):
+        return judge_sqlstate(state)
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        return judge_sqlite(code)
+    # Neither server nor library has said anything: no connection, or one that broke off.
+    return Verdict.WAIT if isinstance(error, (OperationalError, InterfaceError)) else Verdict.REFUSE
+
+
+def _leave_stale_session(context: ExceptionContext) -> None:
+    """Have the pool drop the connection."""
+    if getattr(context.original_exception, "sqlstate", None) in STALE_SESSION_STATES:
+        context.is_disconnect = True
 
 
 def _cut(connection: Any) -> None:
@@ -211,9 +322,11 @@ def _one_line(error: BaseException) -> str:
     return " ".join(line for line in lines if line and not line.startswith("Is the server running"))
 
 
-def _transact(engine: Engine, command: Callable[[Connection], Result]) -> Result:
+def _transact(engine: Engine, command: Callable[[Connection], Result], attempt: _Attempt) -> Result:
     with engine.begin() as connection:
-        return command(connection)
+        result = command(connection)
+        attempt.committing = True
+    return result
 
 
 def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:

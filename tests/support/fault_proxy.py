@@ -116,7 +116,7 @@ class _Proxy:
             await asyncio.sleep(fault.delay_ms / 1000)
             if fault.body_bytes_max is not None:
                 await self._cut_off("\r\n".join(kept).encode("latin-1") + body[: fault.body_bytes_max])
-                return _reset(writer)
+                return reset_connection(writer)
             if fault.hang:
                 await self.stopped.wait()
             if fault.status:
@@ -137,14 +137,14 @@ class _Proxy:
     @staticmethod
     def _close(writer: asyncio.StreamWriter, fault: Fault) -> None:
         if fault.reset:
-            _reset(writer)
+            reset_connection(writer)
 
     async def _cut_off(self, request: bytes) -> None:
         """Send the server the begin of a request, and then a reset."""
         _, writer = await asyncio.open_connection(*self._upstream)
         writer.write(request)
         await writer.drain()
-        _reset(writer)
+        reset_connection(writer)
 
     async def _forward(self, request: bytes, method: str) -> tuple[bytes, bytes]:
         reader, writer = await asyncio.open_connection(*self._upstream, limit=HEAD_BYTES_MAX)
@@ -160,7 +160,7 @@ class _Proxy:
                 await writer.wait_closed()
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
+def reset_connection(writer: asyncio.StreamWriter) -> None:
     """Close a connection with a reset instead of an end."""
     bare: socket.socket = writer.get_extra_info("socket")
     bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -28,27 +28,62 @@ def programs() -> Path:
 
 
 class PostgresServer:
-    """A running server; `new_database` makes an empty database and returns its URL."""
+    """A server on a free port that can be stopped and started again; `new_database` returns an empty one's URL."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, folder: Path, home: Path, user: str | None) -> None:
+        self._folder = folder
+        self._home = home
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
         self._names = (f"test{number}" for number in count(1))
+
+    def start(self) -> None:
+        """Start without durability (the tests kill nodes, not the database's machine); return when it answers."""
+        options = (
+            f"port={self.port}",
+            "listen_addresses=127.0.0.1",
+            f"unix_socket_directories={self._home}",
+            "fsync=off",
+        )
+        settings = [part for option in options for part in ("-c", option)]
+        log = self._home / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [self._folder / "postgres", "-D", self._home / "data", *settings],
+                user=self._user,
+                cwd=self._home,
+                stdout=output,
+                stderr=output,
+            )
+        _wait_ready(self._folder, self.port, self._process, log)
+
+    def stop(self) -> None:
+        """Stop it at once, as a crash does; the next start recovers."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGQUIT)
+            process.wait(START_TIMEOUT_S)
 
     def url(self, database: str) -> str:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
+        name = next(self._names)
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def execute(self, statement: str, *, database: str = "postgres") -> None:
+        """Run a statement as the superuser, outside of a transaction."""
         import psycopg
 
-        name = next(self._names)
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return self.url(name)
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            connection.execute(statement.encode())
 
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Start a server without durability (the tests kill nodes, not the database's machine); stop and remove it."""
+    """Make and start a server; stop and remove it in the end."""
     try:
         import psycopg  # noqa: F401 - only its presence matters here
     except ModuleNotFoundError:
@@ -73,20 +108,12 @@ def postgres_server() -> Iterator[PostgresServer]:
             "-N",
         ]
         subprocess.run(command, check=True, user=user, cwd=home, capture_output=True, timeout=START_TIMEOUT_S * 2)
-        port = _free_port()
-        options = (f"port={port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={home}", "fsync=off")
-        settings = [part for option in options for part in ("-c", option)]
-        log = home / "log"
-        with log.open("wb") as output:
-            server = subprocess.Popen(
-                [folder / "postgres", "-D", data, *settings], user=user, cwd=home, stdout=output, stderr=output
-            )
+        server = PostgresServer(folder, home, user)
         try:
-            _wait_ready(folder, port, server, log)
-            yield PostgresServer(port)
+            server.start()
+            yield server
         finally:
-            server.send_signal(signal.SIGQUIT)
-            server.wait(START_TIMEOUT_S)
+            server.stop()
     finally:
         shutil.rmtree(home)
 

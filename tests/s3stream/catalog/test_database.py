@@ -16,7 +16,7 @@ from s3stream.catalog import database as database_module
 from s3stream.catalog import objects, open_catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.schema import METADATA, MIGRATIONS
-from s3stream.errors import CatalogError, CatalogUnavailable
+from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
 from tests.s3stream.catalog.scene import Scene, span
 from tests.support.postgres import PostgresServer
 
@@ -246,7 +246,7 @@ async def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(b"not a database" * 100)
     catalog = open_catalog(f"sqlite:///{path}")
-    with pytest.raises(CatalogError, match="file is not a database"):
+    with pytest.raises(CatalogDamaged, match=r"file is not a database; .*`anabranch catalog rebuild`"):
         await catalog.open(cluster="c")
     await catalog.close()
     with pytest.raises(sqlite3.DatabaseError):

@@ -1,0 +1,139 @@
+"""Transactions on databases whose defaults are not PostgreSQL's: each states what it needs."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, make_url, text
+
+from s3stream.catalog import open_catalog, topics
+from s3stream.catalog.database import Database
+from s3stream.errors import NodeFenced, NotFound
+from s3stream.model import ObjectState
+from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, span
+from tests.support.postgres import PostgresServer
+
+LEVELS = ("read uncommitted", "read committed", "repeatable read", "serializable")
+WAITERS = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+
+
+def database_with(postgres: PostgresServer, **defaults: str) -> str:
+    """URL of an empty database with such defaults for its sessions."""
+    url = postgres.new_database()
+    for name, value in defaults.items():
+        postgres.execute(f"ALTER DATABASE {make_url(url).database} SET {name} = '{value}'")
+    return url
+
+
+async def race(url: str, first: Callable[[Connection], Any], second: Callable[[], Any]) -> Any:
+    """Run a command of one node; begin another's when the first has the writer's lock, and commit it only then.
+
+    Returns what the second answers.
+    """
+    database = Database(url)
+    has_lock, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def command(connection: Connection) -> None:
+        loop.call_soon_threadsafe(has_lock.set)
+        while not connection.execute(WAITERS).scalar_one():
+            connection.execute(text("SELECT pg_sleep(0.01)"))
+        first(connection)
+
+    try:
+        running = asyncio.create_task(database.write(command))
+        await has_lock.wait()
+        answer = asyncio.create_task(second())
+        await running
+        return await answer
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_an_old_epoch_is_refused_whatever_the_databases_level(postgres: PostgresServer, level: str) -> None:
+    url = database_with(postgres, default_transaction_isolation=level)
+    catalog = open_catalog(url)
+    await catalog.open(cluster="test")
+    scene = await Scene.make(catalog)
+    with pytest.raises(NodeFenced, match="epoch 1 is not the registered 2"):
+        await race(
+            url,
+            lambda c: topics.register_node(c, NODE, "elsewhere", 9092, NOW),
+            lambda: catalog.open_streams(scene.streams, node_id=NODE, node_epoch=scene.epoch),
+        )
+    await catalog.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_a_clone_beside_a_deletion_refers_to_nothing_destroyed(postgres: PostgresServer, level: str) -> None:
+    url = database_with(postgres, default_transaction_isolation=level)
+    catalog = open_catalog(url)
+    await catalog.open(cluster="test")
+    scene = await Scene.make(catalog, 1)
+    (stream,) = scene.streams
+    (item,) = await scene.upload([span(stream, 0, 5)])
+    with pytest.raises(NotFound, match="topic 't' does not exist"):
+        await race(
+            url,
+            lambda c: topics.delete_topics(c, [scene.topic.topic_id], DEADLINE),
+            lambda: catalog.clone_topic("t", "copy", b"c" * 16, ends={stream: 5}, node_id=NODE, node_epoch=scene.epoch),
+        )
+    assert await scene.state(item) == (ObjectState.DESTROYED, DEADLINE)
+    assert not (await catalog.object_ranges([item.object_id]))[item.object_id]
+    await catalog.close()
+
+
+async def test_defaults_of_a_database_hold_for_no_transaction_of_the_catalog(postgres: PostgresServer) -> None:
+    url = database_with(
+        postgres,
+        default_transaction_isolation="serializable",
+        default_transaction_deferrable="on",
+        statement_timeout="1ms",
+        synchronous_commit="off",
+        client_encoding="LATIN1",
+    )
+    wanted = (
+        "transaction_isolation",
+        "transaction_read_only",
+        "transaction_deferrable",
+        "statement_timeout",
+        "synchronous_commit",
+        "client_encoding",
+    )
+
+    def settings(connection: Connection) -> tuple[str, ...]:
+        return tuple(connection.execute(text(f"SHOW {name}")).scalar_one() for name in wanted)
+
+    database = Database(url)
+    await database.open()
+    assert await database.write(settings) == ("read committed", "off", "off", "0", "on", "UTF8")
+    assert await database.read(settings) == ("repeatable read", "on", "off", "0", "on", "UTF8")
+    await database.close()
+
+
+async def test_two_nodes_that_race_lose_nothing_on_a_serializable_database(postgres: PostgresServer) -> None:
+    url = database_with(postgres, default_transaction_isolation="serializable")
+    catalogs = [open_catalog(url) for _ in range(2)]
+    for catalog in catalogs:
+        await catalog.open(cluster="test")
+    scene = await Scene.make(catalogs[0])
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(
+                catalog.prepare_objects(
+                    3,
+                    node_id=NODE,
+                    node_epoch=scene.epoch,
+                    writer_id="w",
+                    store="main",
+                    now_ms=NOW,
+                    deadline_ms=LATER,
+                )
+            )
+            for catalog in catalogs * 10
+        ]
+    ids = [object_id for task in tasks for object_id in task.result()]
+    assert sorted(ids) == list(range(1, 61))
+    for catalog in catalogs:
+        await catalog.close()
