@@ -22,7 +22,7 @@ Sample = tuple[str, dict[str, str], float]
 WAL_GAUGES = frozenset({"in_flight", "queued_bytes", "used_bytes", "capacity_bytes"})
 """Numbers of the log that tell a state; its others only grow."""
 
-CATALOG_TIMEOUT_S = 5
+CATALOG_TIMEOUT_S = 2
 """How long a status waits for the catalog: what else it tells is wanted most while that is away."""
 
 

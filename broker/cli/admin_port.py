@@ -14,7 +14,8 @@ import click
 from broker.cli.options import config_option, read_settings
 from broker.settings import Settings
 
-TIMEOUT_S: Final = 10.0
+GREETING_TIMEOUT_S: Final = 5.0
+"""How long a node may take to tell its status; what it is asked for then may take as long as it takes."""
 SAID_NO: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
 """Answers whose body is the node's own reason, in one line."""
 
@@ -33,13 +34,22 @@ class AdminPort:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def call(self, method: str, path: str, timeout_s: float | None = TIMEOUT_S) -> Any:
-        """One request; raises OSError when nobody answers, ClickException when the node says no."""
+    def status(self) -> dict[str, Any]:
+        """The node's status: whether it is one. Raises OSError when nobody answers in time."""
+        found = self.call("GET", "/status", GREETING_TIMEOUT_S)
+        if not isinstance(found, dict) or "node" not in found:
+            raise click.ClickException(f"{self} is no admin port: no node's status at /status")
+        return found
+
+    def call(self, method: str, path: str, timeout_s: float | None) -> Any:
+        """One request; raises OSError when nobody answers in time, ClickException when the node says no."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
         try:
             connection.request(method, path)
             response = connection.getresponse()
-            body = response.read().decode()
+            body = response.read().decode("utf-8", "replace")
+        except http.client.RemoteDisconnected:
+            raise click.ClickException(f"{self} is no admin port: it closes the connection") from None
         except http.client.HTTPException as error:
             raise click.ClickException(f"{self} is no admin port: {error!r}") from None
         finally:
@@ -47,22 +57,35 @@ class AdminPort:
         if response.status in SAID_NO:
             raise click.ClickException(f"{self}: {body.strip()}")
         if response.status != http.HTTPStatus.OK:
-            raise click.ClickException(f"{self} {path}: {response.status} {body.strip()}")
+            # A node says why in plain text; a web server's page is not for a terminal.
+            is_plain = str(response.getheader("Content-Type", "")).startswith("text/plain")
+            reason = body.strip() if is_plain else response.reason
+            raise click.ClickException(f"{self} {path}: {response.status} {reason}")
         try:
             return json.loads(body)
         except ValueError:
             raise click.ClickException(f"{self} is no admin port: no JSON at {path}") from None
 
     def ask(self, method: str, path: str, **query: str | None) -> Any:
-        """The same without a limit of time, with what is not empty of `query`; a node that is away is told of, too."""
+        """A node's answer, however long it takes, with what is not empty of `query`; one that is away is told of, too.
+
+        Raises ClickException.
+        """
         given = urlencode({name: value for name, value in query.items() if value})
         try:
+            self.status()
             return self.call(method, f"{path}?{given}" if given else path, None)
         except OSError as error:
             raise click.ClickException(
-                f"cannot reach the admin port {self}: {error.strerror or error}; start the node, or name its port with "
-                "--admin or its settings with --config"
+                f"cannot reach the admin port {self}: {_why(error)}; start the node, or name its port with --admin or "
+                "its settings with --config"
             ) from None
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {GREETING_TIMEOUT_S:g} s"
+    return error.strerror or str(error)
 
 
 def parse_admin(text: str) -> AdminPort:

@@ -28,6 +28,8 @@ from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.settings import Settings
 
 POLL_S: Final = 0.2
+STATUS_TIMEOUT_S: Final = 30.0
+"""A node at work may be slow to tell how far it is."""
 
 Report = Callable[[str, int, int], None]
 """Stage, bytes done, bytes in all."""
@@ -73,7 +75,7 @@ def _on_node(settings: Settings, admin: str | None, data_dir: Path | None, conso
     if port is None:
         return None
     try:
-        status = port.call("GET", "/status")
+        status = port.status()
     except OSError as error:
         if admin is not None:
             raise click.ClickException(f"cannot reach {admin}: {error.strerror or error}") from None
@@ -103,7 +105,11 @@ def _follow(port: AdminPort, console: Console) -> Any:
         asking.start()
         while asking.is_alive():
             asking.join(POLL_S)
-            found = port.call("GET", "/status")["compaction"].get("progress") if asking.is_alive() else None
+            found = (
+                port.call("GET", "/status", STATUS_TIMEOUT_S)["compaction"].get("progress")
+                if asking.is_alive()
+                else None
+            )
             if found:
                 report(found["stage"], found["done_bytes"], found["total_bytes"])
     (answer,) = answers

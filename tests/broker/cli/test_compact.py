@@ -41,7 +41,7 @@ async def uploaded(node: NodeProcess, count: int) -> None:
     host, _, port = node.admin.rpartition(":")
     async with asyncio.timeout(20):
         while True:
-            status = await asyncio.to_thread(AdminPort(host, int(port)).call, "GET", "/status")
+            status = await asyncio.to_thread(AdminPort(host, int(port)).status)
             if status["objects"].get("SSO committed", {"count": 0})["count"] >= count:
                 return
             await asyncio.sleep(0.02)
