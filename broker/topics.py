@@ -171,6 +171,10 @@ class TopicManager:
         """The topic of that id."""
         return self._by_id.get(topic_id)
 
+    def is_leaving(self, name: str) -> bool:
+        """Whether a topic of that name is being deleted or detached, or nobody knows yet whether it was."""
+        return any(topic.name == name for topic in self._leaving.values())
+
     def partition(self, name: str, index: int) -> Partition:
         """A partition this node leads. Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
         topic = self._by_name.get(name)

@@ -41,7 +41,10 @@ def handle(
     missing = [
         wanted.name
         for wanted in wanted_topics
-        if wanted.name and wanted.topic_id == ZERO_UUID and node.topics.get(wanted.name) is None
+        if wanted.name
+        and wanted.topic_id == ZERO_UUID
+        and node.topics.get(wanted.name) is None
+        and not node.topics.is_leaving(wanted.name)  # whoever deletes it must find it gone when that is done
     ]
     if missing and request.allow_auto_topic_creation and node.settings.topic.auto_create:
         return _create_and_respond(node, request, wanted_topics, missing)

@@ -1,6 +1,7 @@
 """Creating, growing, changing, describing and deleting topics, with the errors Kafka gives."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,39 @@ async def test_metadata_creates_what_it_is_asked_for(node: RunningNode, client: 
         ("new", 0),
         (None, ErrorCode.UNKNOWN_TOPIC_ID),
     ]
+
+
+@pytest.mark.parametrize("outcome", ["deleted", "answer lost"])
+async def test_a_topic_that_is_being_deleted_is_not_created_again_by_who_asks_for_it(
+    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    await create(client, topic("t"))
+    really, asked, go_on = node.node.catalog.delete_topics, asyncio.Event(), asyncio.Event()
+
+    async def held(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
+        asked.set()
+        await go_on.wait()
+        if outcome == "answer lost":
+            raise CatalogUnavailable("the connection broke off")
+        await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
+
+    monkeypatch.setattr(node.node.catalog, "delete_topics", held)
+    async with raw_client(node.bootstrap) as other:
+        deleting = asyncio.create_task(client.call(DeleteTopicsRequest(topic_names=["t"]), 5))
+        try:
+            async with asyncio.timeout(30):
+                await asked.wait()
+                answer = await metadata(other, "t")
+        finally:
+            go_on.set()
+        assert [(each.name, each.error_code) for each in answer.topics] == [("t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+        result = (await deleting).responses[0]
+        assert bool(result.error_code) == (outcome == "answer lost")
+        listed = await other.call(MetadataRequest(topics=None), 12)
+        assert [each.name for each in listed.topics] == []
+        if outcome == "deleted":
+            # From here on who asks for it wants another one, as with Apache Kafka.
+            assert [each.error_code for each in (await metadata(other, "t")).topics] == [0]
 
 
 @pytest.mark.parametrize("version", range(14))
