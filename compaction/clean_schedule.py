@@ -176,11 +176,17 @@ def next_due(
         if tail is None:
             continue
         # Appends tell nobody: what should be uploaded soon is looked for often.
-        wait_ms = min(wait_ms, policy.ripe_ms)
-        if policy.ripe_ms <= tail.waiting_ms:
+        ripe_ms = policy.ripe_ms
+        if ripe_ms < wait_ms:
+            wait_ms = ripe_ms
+        if ripe_ms <= tail.waiting_ms:
             is_upload_due = True
         state = states.get(stream_id)
-        if state is None or state.committed_offset != tail.committed_offset or state.policy != policy:
+        if (
+            state is None
+            or state.committed_offset != tail.committed_offset
+            or (state.policy is not policy and state.policy != policy)
+        ):
             look.append((-1 if state is None else state.looked_ms, stream_id))
             continue
         dirt = state.dirt

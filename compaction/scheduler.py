@@ -33,7 +33,7 @@ class CleaningScheduler:
         self._tails = tails
         self._request_upload = request_upload
         self._policies: Mapping[int, CleanPolicy] = {}
-        self._looked_over_ms = -self._node.settings.clean_look_ms
+        self._look_over_ms = 0
         self._upload_from_ms = 0
         self.states: dict[int, StreamState] = {}
         """What is known of the streams that are compacted by key."""
@@ -58,14 +58,16 @@ class CleaningScheduler:
             await self._clean(stream_id)
         if agenda.split and not self._service.is_running:
             await self._split(agenda.split)
-        return 0 if len(agenda.clean) > settings.clean_turn_max else agenda.wait_ms
+        if len(agenda.clean) > settings.clean_turn_max:
+            return 0
+        return max(0, min(agenda.wait_ms, self._look_over_ms - _steady_ms()))
 
     def _choose_policies(self) -> Mapping[int, CleanPolicy]:
         """All policies once in a while; in between those of the streams that are looked at more often."""
         now_ms, settings = _steady_ms(), self._node.settings
-        if now_ms - self._looked_over_ms < settings.clean_look_ms:
+        if now_ms < self._look_over_ms:
             return {key: each for key, each in self._policies.items() if each.ripe_ms < settings.clean_look_ms}
-        self._looked_over_ms = now_ms
+        self._look_over_ms = now_ms + settings.clean_look_ms
         self._policies = self._cleaning.policies()
         for gone in self.states.keys() - self._policies.keys():
             del self.states[gone]
