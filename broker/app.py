@@ -78,6 +78,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_ms() -> int:
+    """A clock that is never set, in ms since some moment."""
+    return time.monotonic_ns() // 1_000_000
+
+
 @asynccontextmanager
 async def run_node(settings: Settings, log_levels: LogLevels | None = None) -> AsyncIterator["RunningNode"]:
     """Start a node, serve while the body runs, then stop it cleanly: answers out, everything uploaded, WAL trimmed.
@@ -111,7 +116,7 @@ class RunningNode:
         self.moves: TopicMoves
         self.compaction_node: CompactionNode
         self.admin: AdminServer | None = None
-        self._cautious = CautiousClock(now_ms, lambda: time.monotonic_ns() // 1_000_000)
+        self._cautious = CautiousClock(now_ms, steady_ms)
         """For what is dropped by its age: records and committed offsets."""
         self._stopping = False
         self._group = asyncio.TaskGroup()
@@ -232,6 +237,7 @@ class RunningNode:
             cleaning,
             tails=lambda stream_id: tail_of(node.storage, stream_id),
             request_upload=node.storage.request_upload,
+            steady_ms=steady_ms,
         )
 
     def _compose(

@@ -1,6 +1,5 @@
 """Cleans streams by key when their policies want it: carries out what `compaction.clean_schedule` decides."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
@@ -25,16 +24,23 @@ class CleaningScheduler:
         *,
         tails: Callable[[int], Tail | None],
         request_upload: Callable[[], None],
+        steady_ms: Callable[[], int],
     ) -> None:
-        """`tails` tells of a stream that is open here; `request_upload` has all that waits uploaded, and returns."""
+        """`tails` tells of a stream that is open here; `request_upload` has all that waits uploaded, and returns.
+
+        `steady_ms` is a clock that is never set, for pauses.
+        """
         self._service = service
         self._node = service.node
         self._cleaning = cleaning
         self._tails = tails
         self._request_upload = request_upload
+        self._steady_ms = steady_ms
         self._policies: Mapping[int, CleanPolicy] = {}
-        self._look_over_ms = 0
+        self._look_over_ms = steady_ms()
+        """When to look all streams over again."""
         self._upload_from_ms = 0
+        """No upload is asked for before."""
         self.states: dict[int, StreamState] = {}
         """What is known of the streams that are compacted by key."""
 
@@ -49,7 +55,7 @@ class CleaningScheduler:
         policies = self._choose_policies()
         agenda = self._agenda(policies)
         if agenda.upload:
-            self._upload_from_ms = _steady_ms() + settings.clean_backoff_ms
+            self._upload_from_ms = self._steady_ms() + settings.clean_backoff_ms
             self._request_upload()
         if agenda.look:
             await self._look(policies, agenda.look)
@@ -60,11 +66,11 @@ class CleaningScheduler:
             await self._split(agenda.split)
         if len(agenda.clean) > settings.clean_turn_max:
             return 0
-        return max(0, min(agenda.wait_ms, self._look_over_ms - _steady_ms()))
+        return max(0, min(agenda.wait_ms, self._look_over_ms - self._steady_ms()))
 
     def _choose_policies(self) -> Mapping[int, CleanPolicy]:
         """All policies once in a while; in between those of the streams that are looked at more often."""
-        now_ms, settings = _steady_ms(), self._node.settings
+        now_ms, settings = self._steady_ms(), self._node.settings
         if now_ms < self._look_over_ms:
             return {key: each for key, each in self._policies.items() if each.ripe_ms < settings.clean_look_ms}
         self._look_over_ms = now_ms + settings.clean_look_ms
@@ -75,7 +81,7 @@ class CleaningScheduler:
 
     def _agenda(self, policies: Mapping[int, CleanPolicy]) -> Agenda:
         node = self._node
-        now = Clocks(node.now_ms(), _steady_ms())
+        now = Clocks(node.now_ms(), self._steady_ms())
         return next_due(policies, self._tails, self.states, now, node.settings, upload_from_ms=self._upload_from_ms)
 
     async def _look(self, policies: Mapping[int, CleanPolicy], stream_ids: Sequence[int]) -> None:
@@ -99,15 +105,17 @@ class CleaningScheduler:
                 before = self.states.get(stream_id)
                 if before is None:
                     before = StreamState(policies[stream_id], -1, dirt, 0)
-                self.states[stream_id] = before.seen(policies[stream_id], tail.committed_offset, dirt, _steady_ms())
+                self.states[stream_id] = before.seen(
+                    policies[stream_id], tail.committed_offset, dirt, self._steady_ms()
+                )
         except StorageError as error:
             log.warning("what is to be cleaned cannot be looked up", reason=str(error))
 
     async def _clean(self, stream_id: int) -> None:
-        began_ms = _steady_ms()
+        began_ms = self._steady_ms()
         if await self._attempt((stream_id,), self._service.clean_stream(stream_id)):
             self.states[stream_id] = self.states[stream_id].after_cleaning(
-                self._node.settings, began_ms=began_ms, ended_ms=_steady_ms()
+                self._node.settings, began_ms=began_ms, ended_ms=self._steady_ms()
             )
 
     async def _split(self, stream_ids: Sequence[int]) -> None:
@@ -129,9 +137,5 @@ class CleaningScheduler:
             log.warning("compaction by key failed", streams=list(stream_ids), reason=str(error))
         if not is_changed:
             for stream_id in stream_ids:
-                self.states[stream_id] = self.states[stream_id].after_failure(node.settings, ended_ms=_steady_ms())
+                self.states[stream_id] = self.states[stream_id].after_failure(node.settings, ended_ms=self._steady_ms())
         return is_changed
-
-
-def _steady_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)

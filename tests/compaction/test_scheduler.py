@@ -1,9 +1,10 @@
-"""Cleaning when it is due, on a catalog and a store, in virtual time: it comes soon, and it comes to an end."""
+"""Cleaning when it is due, on a catalog and a store and a clock of the test: it comes soon, and it comes to an end."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +23,6 @@ from s3stream.model import ObjectKind, StreamInfo, object_key
 from s3stream.store.memory import MemoryStore
 from tests.compaction.cluster import CLUSTER, Cluster, cluster
 from tests.compaction.test_cleaner import kafka_batch, table
-from tests.support.virtual_time import run_virtual
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 BY_LAG = CleanPolicy(dirty_ratio_min=1.0, lag_ms_min=0, lag_ms_max=60_000, delete_retention_ms=1 << 40)
@@ -55,40 +55,38 @@ class CountingCatalog:
 
 @dataclass
 class Scene:
-    """A cluster with a scheduler, on the clock of a virtual loop."""
+    """A cluster with a scheduler; time passes only where the scheduler sleeps."""
 
     made: Cluster
     policies: Mapping[int, CleanPolicy]
     histories: dict[int, History] = field(default_factory=dict)
     waiting_ms: dict[int, int] = field(default_factory=dict)
-    uploads_s: list[float] = field(default_factory=list)
+    uploads_ms: list[int] = field(default_factory=list)
     under_pressure: bool = False
 
     def __post_init__(self) -> None:
-        self.began_ms = self.made.clock.now
         self.catalog = CountingCatalog(self.made.catalog)
         cleaning = Cleaning(KafkaBatches(), lambda: self.policies, self._history)
         node = replace(
             self.made.node(SETTINGS),
             catalog=cast("Catalog", self.catalog),
             cleaning=cleaning,
-            now_ms=self.tick,
+            sleep=self._sleep,
         )
         self.service = CompactionService(node, under_pressure=lambda: self.under_pressure)
         self.scheduler = CleaningScheduler(
             self.service,
             cleaning,
             tails=lambda stream: Tail(0, self.made.ends[stream], self.waiting_ms.get(stream, -1)),
-            request_upload=lambda: self.uploads_s.append(asyncio.get_running_loop().time()),
+            request_upload=lambda: self.uploads_ms.append(self.made.clock.now),
+            steady_ms=self.made.clock.now_ms,
         )
 
     def _history(self, info: StreamInfo) -> History:
         return self.histories.get(info.stream_id) or History(info.end_offset)
 
-    def tick(self) -> int:
-        """The wall clock goes on with the loop's."""
-        self.made.clock.now = self.began_ms + int(asyncio.get_running_loop().time() * 1000)
-        return self.made.clock.now
+    async def _sleep(self, seconds: float) -> None:
+        self.made.clock.now += int(seconds * 1000)
 
     @property
     def cleaned(self) -> int:
@@ -97,238 +95,193 @@ class Scene:
 
     async def pass_time(self, seconds: float) -> None:
         """Let the scheduler do what it does for a while."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + seconds
-        while loop.time() < until_s:
+        clock = self.made.clock
+        until_ms = clock.now + int(seconds * 1000)
+        while clock.now < until_ms:
             wait_ms = await self.scheduler.turn()
-            await asyncio.sleep(min(wait_ms / 1000, max(0, until_s - loop.time())))
-        self.tick()
+            clock.now = min(clock.now + wait_ms, until_ms)
 
     async def put(self, stream: int, kind: ObjectKind = SO, *, values: int = 2, key: bytes = b"k") -> None:
         """Upload some values of a key."""
-        self.tick()
         batches = [kafka_batch(self.made, stream, [(key, b"%d" % at)]) for at in range(values)]
         await self.made.upload((kind, batches))
 
 
-def scene(tmp_path: Path, test: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Run a test on a cluster in virtual time."""
-
-    async def main() -> None:
-        async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
-            await test(made)
-
-    run_virtual(main())
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as one:
+        yield one
 
 
-def test_a_stream_is_cleaned_when_its_lag_is_over(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        (stream,) = await made.start(1)
-        scheduled = Scene(made, {stream: BY_LAG})
-        await scheduled.put(stream, key=b"other")
-        await scheduled.pass_time(2 * MINUTE_S)
+async def test_a_stream_is_cleaned_when_its_lag_is_over(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    scheduled = Scene(made, {stream: BY_LAG})
+    await scheduled.put(stream, key=b"other")
+    await scheduled.pass_time(2 * MINUTE_S)
+    await scheduled.put(stream)
+    cleaned = scheduled.cleaned
+    await scheduled.pass_time(59)
+    assert scheduled.cleaned == cleaned
+    await scheduled.pass_time(1 + LOOK_S)
+    assert scheduled.cleaned == cleaned + 1
+    assert [each[1:] for each in await table(made, stream)] == [(b"other", b"1"), (b"k", b"1")]
+
+
+async def test_a_stream_is_cleaned_when_enough_of_it_is_dirty(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    scheduled = Scene(made, {stream: BY_RATIO})
+    for key in (b"a", b"b", b"c", b"d"):
+        await scheduled.put(stream, values=1, key=key)
+    await scheduled.pass_time(MINUTE_S)
+    assert scheduled.cleaned == 1
+    await scheduled.put(stream, values=1)
+    await scheduled.pass_time(HOUR_S)
+    assert scheduled.cleaned == 1, "too little is dirty"
+    await scheduled.put(stream, values=10)
+    await scheduled.pass_time(LOOK_S)
+    assert scheduled.cleaned == 2
+
+
+async def test_least_lags_are_respected(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    scheduled = Scene(made, {stream: replace(BY_RATIO, lag_ms_min=600_000)})
+    await scheduled.put(stream)
+    await scheduled.pass_time(9 * MINUTE_S)
+    assert scheduled.cleaned == 0
+    await scheduled.pass_time(MINUTE_S + LOOK_S)
+    assert scheduled.cleaned == 1
+
+
+async def test_what_is_clean_is_left_in_peace(made: Cluster) -> None:
+    streams = await made.start(3)
+    scheduled = Scene(made, dict.fromkeys(streams, BY_LAG))
+    for stream in streams:
         await scheduled.put(stream)
-        cleaned = scheduled.cleaned
-        await scheduled.pass_time(59)
-        assert scheduled.cleaned == cleaned
-        await scheduled.pass_time(1 + LOOK_S)
-        assert scheduled.cleaned == cleaned + 1
-        assert [each[1:] for each in await table(made, stream)] == [(b"other", b"1"), (b"k", b"1")]
-
-    scene(tmp_path, test)
-
-
-def test_a_stream_is_cleaned_when_enough_of_it_is_dirty(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        (stream,) = await made.start(1)
-        scheduled = Scene(made, {stream: BY_RATIO})
-        for key in (b"a", b"b", b"c", b"d"):
-            await scheduled.put(stream, values=1, key=key)
-        await scheduled.pass_time(MINUTE_S)
-        assert scheduled.cleaned == 1
-        await scheduled.put(stream, values=1)
-        await scheduled.pass_time(HOUR_S)
-        assert scheduled.cleaned == 1, "too little is dirty"
-        await scheduled.put(stream, values=10)
-        await scheduled.pass_time(LOOK_S)
-        assert scheduled.cleaned == 2
-
-    scene(tmp_path, test)
+    await scheduled.pass_time(2 * MINUTE_S)
+    assert scheduled.cleaned == 3
+    assert scheduled.service.stats.records_removed == 3
+    calls = scheduled.catalog.calls.copy()
+    await scheduled.pass_time(24 * HOUR_S)
+    assert scheduled.cleaned == 3
+    assert scheduled.catalog.calls == calls, "an idle day asks the catalog nothing"
 
 
-def test_least_lags_are_respected(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        (stream,) = await made.start(1)
-        scheduled = Scene(made, {stream: replace(BY_RATIO, lag_ms_min=600_000)})
+async def test_streams_that_are_not_compacted_cost_nothing(made: Cluster) -> None:
+    streams = await made.start(3)
+    scheduled = Scene(made, {})
+    for stream in streams:
         await scheduled.put(stream)
-        await scheduled.pass_time(9 * MINUTE_S)
-        assert scheduled.cleaned == 0
-        await scheduled.pass_time(MINUTE_S + LOOK_S)
-        assert scheduled.cleaned == 1
-
-    scene(tmp_path, test)
+    await scheduled.pass_time(HOUR_S)
+    assert not scheduled.catalog.calls
 
 
-def test_what_is_clean_is_left_in_peace(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        streams = await made.start(3)
-        scheduled = Scene(made, dict.fromkeys(streams, BY_LAG))
-        for stream in streams:
-            await scheduled.put(stream)
-        await scheduled.pass_time(2 * MINUTE_S)
-        assert scheduled.cleaned == 3
-        assert scheduled.service.stats.records_removed == 3
-        calls = scheduled.catalog.calls.copy()
-        await scheduled.pass_time(24 * HOUR_S)
-        assert scheduled.cleaned == 3
-        assert scheduled.catalog.calls == calls, "an idle day asks the catalog nothing"
-
-    scene(tmp_path, test)
+async def test_where_nothing_can_be_cleaned_attempts_become_rare(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    scheduled = Scene(made, {stream: BY_RATIO})
+    await scheduled.put(stream)
+    scheduled.histories[stream] = History(0)  # a transaction is open from the beginning
+    await scheduled.pass_time(24 * HOUR_S)
+    assert scheduled.cleaned == 0
+    attempts = scheduled.catalog.calls["list_stream_objects"]
+    assert attempts <= 24 * 3 + 10, "not more often than runs by the timer come"
+    del scheduled.histories[stream]
+    await scheduled.put(stream)
+    await scheduled.pass_time(SETTINGS.period_ms / 1000 + 1)
+    assert scheduled.cleaned == 1
 
 
-def test_streams_that_are_not_compacted_cost_nothing(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        streams = await made.start(3)
-        scheduled = Scene(made, {})
-        for stream in streams:
-            await scheduled.put(stream)
-        await scheduled.pass_time(HOUR_S)
-        assert not scheduled.catalog.calls
-
-    scene(tmp_path, test)
-
-
-def test_where_nothing_can_be_cleaned_attempts_become_rare(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        (stream,) = await made.start(1)
-        scheduled = Scene(made, {stream: BY_RATIO})
+async def test_a_stream_that_is_written_to_all_the_time_is_cleaned_now_and_then(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    scheduled = Scene(made, {stream: replace(BY_LAG, lag_ms_max=100)})
+    for _ in range(120):
         await scheduled.put(stream)
-        scheduled.histories[stream] = History(0)  # a transaction is open from the beginning
-        await scheduled.pass_time(24 * HOUR_S)
-        assert scheduled.cleaned == 0
-        attempts = scheduled.catalog.calls["list_stream_objects"]
-        assert attempts <= 24 * 3 + 10, "not more often than runs by the timer come"
-        del scheduled.histories[stream]
-        await scheduled.put(stream)
-        await scheduled.pass_time(SETTINGS.period_ms / 1000 + 1)
-        assert scheduled.cleaned == 1
-
-    scene(tmp_path, test)
+        await scheduled.pass_time(1)
+    assert 120 / 15 - 1 <= scheduled.cleaned <= 120 / 15 + 1
 
 
-def test_a_stream_that_is_written_to_all_the_time_is_cleaned_now_and_then(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        (stream,) = await made.start(1)
-        scheduled = Scene(made, {stream: replace(BY_LAG, lag_ms_max=100)})
-        for _ in range(120):
-            await scheduled.put(stream)
-            await scheduled.pass_time(1)
-        assert 120 / 15 - 1 <= scheduled.cleaned <= 120 / 15 + 1
-
-    scene(tmp_path, test)
-
-
-def test_uploads_are_asked_for_when_data_has_waited_for_its_lag(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        soon, late = await made.start(2)
-        scheduled = Scene(made, {soon: replace(BY_LAG, lag_ms_max=100), late: NEVER})
-        scheduled.waiting_ms[late] = 1 << 40
-        await scheduled.pass_time(HOUR_S)
-        assert scheduled.uploads_s == []
-        scheduled.waiting_ms[soon] = 100
-        before = asyncio.get_running_loop().time()
-        await scheduled.pass_time(50)
-        assert scheduled.uploads_s[0] - before <= 1
-        gaps = [later - earlier for earlier, later in zip(scheduled.uploads_s, scheduled.uploads_s[1:], strict=False)]
-        assert len(gaps) == 3
-        assert min(gaps) >= SETTINGS.clean_backoff_ms / 1000
-
-    scene(tmp_path, test)
+async def test_uploads_are_asked_for_when_data_has_waited_for_its_lag(made: Cluster) -> None:
+    soon, late = await made.start(2)
+    scheduled = Scene(made, {soon: replace(BY_LAG, lag_ms_max=100), late: NEVER})
+    scheduled.waiting_ms[late] = 1 << 40
+    await scheduled.pass_time(HOUR_S)
+    assert scheduled.uploads_ms == []
+    scheduled.waiting_ms[soon] = 100
+    before_ms = made.clock.now
+    await scheduled.pass_time(50)
+    assert scheduled.uploads_ms[0] - before_ms <= SETTINGS.clean_look_ms
+    gaps = [later - earlier for earlier, later in pairwise(scheduled.uploads_ms)]
+    assert len(gaps) == 3
+    assert min(gaps) >= SETTINGS.clean_backoff_ms
 
 
-def test_data_in_shared_objects_is_taken_out_and_cleaned(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        stream, other = await made.start(2)
-        scheduled = Scene(made, {stream: BY_LAG})
-        for at in range(3):
-            mine = kafka_batch(made, stream, [(b"k", b"%d" % at)])
-            await made.upload((SSO, [mine, made.batch(other, 100)]))
-        apart = await made.upload((SSO, [made.batch(other, 100)]))
-        before = (await made.contents())[other]
-        await scheduled.pass_time(59)
-        assert scheduled.service.stats.commits == 0
-        await scheduled.pass_time(65)
-        assert await table(made, stream) == [(2, b"k", b"2")]
-        assert (await made.contents())[other] == before
-        assert (await made.catalog.get_objects(apart))[apart[0]].deadline_ms == 0, "what does not matter stays"
-        commits = scheduled.service.stats.commits
-        await scheduled.pass_time(HOUR_S)
-        assert scheduled.service.stats.commits == commits == 2
-
-    scene(tmp_path, test)
+async def test_data_in_shared_objects_is_taken_out_and_cleaned(made: Cluster) -> None:
+    stream, other = await made.start(2)
+    scheduled = Scene(made, {stream: BY_LAG})
+    for at in range(3):
+        mine = kafka_batch(made, stream, [(b"k", b"%d" % at)])
+        await made.upload((SSO, [mine, made.batch(other, 100)]))
+    apart = await made.upload((SSO, [made.batch(other, 100)]))
+    before = (await made.contents())[other]
+    await scheduled.pass_time(59)
+    assert scheduled.service.stats.commits == 0
+    await scheduled.pass_time(65)
+    assert await table(made, stream) == [(2, b"k", b"2")]
+    assert (await made.contents())[other] == before
+    assert (await made.catalog.get_objects(apart))[apart[0]].deadline_ms == 0, "what does not matter stays"
+    commits = scheduled.service.stats.commits
+    await scheduled.pass_time(HOUR_S)
+    assert scheduled.service.stats.commits == commits == 2
 
 
-def test_an_object_that_cannot_be_read_stops_its_own_stream_only(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        bad, good = await made.start(2)
-        scheduled = Scene(made, {bad: BY_RATIO, good: BY_RATIO})
-        await scheduled.put(bad)
-        await scheduled.put(good)
-        assert isinstance(made.store, MemoryStore)
-        (location,) = await made.catalog.list_stream_objects(bad)
-        await made.store.delete([object_key(CLUSTER, location.object.object_id)])
-        await scheduled.pass_time(24 * HOUR_S)
-        assert scheduled.cleaned == 1
-        assert len(await made.catalog.list_stream_objects(good)) == 1
-        assert scheduled.service.stats.objects_left_alone == 1
-        assert made.store.calls.get <= 10, "it is not tried again and again"
-
-    scene(tmp_path, test)
+async def test_an_object_that_cannot_be_read_stops_its_own_stream_only(made: Cluster) -> None:
+    bad, good = await made.start(2)
+    scheduled = Scene(made, {bad: BY_RATIO, good: BY_RATIO})
+    await scheduled.put(bad)
+    await scheduled.put(good)
+    assert isinstance(made.store, MemoryStore)
+    (location,) = await made.catalog.list_stream_objects(bad)
+    await made.store.delete([object_key(CLUSTER, location.object.object_id)])
+    await scheduled.pass_time(24 * HOUR_S)
+    assert scheduled.cleaned == 1
+    assert len(await made.catalog.list_stream_objects(good)) == 1
+    assert scheduled.service.stats.objects_left_alone == 1
+    assert made.store.calls.get <= 10, "it is not tried again and again"
 
 
-def test_what_the_catalog_cannot_tell_is_asked_again(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        (stream,) = await made.start(1)
-        scheduled = Scene(made, {stream: BY_RATIO})
-        await scheduled.put(stream)
-        scheduled.catalog.refused = {"find_ranges"}
-        await scheduled.pass_time(MINUTE_S)
-        assert scheduled.cleaned == 0
-        scheduled.catalog.refused = {"get_streams"}
-        await scheduled.pass_time(10 * MINUTE_S)
-        assert scheduled.cleaned == 0
-        assert 3 <= scheduled.catalog.calls["get_streams"] <= 10
-        scheduled.catalog.refused.clear()
-        await scheduled.pass_time(20 * MINUTE_S)
-        assert scheduled.cleaned == 1
-
-    scene(tmp_path, test)
+async def test_what_the_catalog_cannot_tell_is_asked_again(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    scheduled = Scene(made, {stream: BY_RATIO})
+    await scheduled.put(stream)
+    scheduled.catalog.refused = {"find_ranges"}
+    await scheduled.pass_time(MINUTE_S)
+    assert scheduled.cleaned == 0
+    scheduled.catalog.refused = {"get_streams"}
+    await scheduled.pass_time(10 * MINUTE_S)
+    assert scheduled.cleaned == 0
+    assert 3 <= scheduled.catalog.calls["get_streams"] <= 10
+    scheduled.catalog.refused.clear()
+    await scheduled.pass_time(20 * MINUTE_S)
+    assert scheduled.cleaned == 1
 
 
-def test_a_fenced_node_is_told(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        (stream,) = await made.start(1)
-        scheduled = Scene(made, {stream: BY_RATIO})
-        await scheduled.put(stream)
-        await made.catalog.register_node(1, "localhost", 1, now_ms=made.clock.now, lease_ms=1)
-        with pytest.raises(NodeFenced):
-            await scheduled.scheduler.run()
-
-    scene(tmp_path, test)
+async def test_a_fenced_node_is_told(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    scheduled = Scene(made, {stream: BY_RATIO})
+    await scheduled.put(stream)
+    await made.catalog.register_node(1, "localhost", 1, now_ms=made.clock.now, lease_ms=1)
+    with pytest.raises(NodeFenced):
+        await scheduled.scheduler.run()
 
 
-def test_topics_that_are_gone_are_forgotten(tmp_path: Path) -> None:
-    async def test(made: Cluster) -> None:
-        (stream,) = await made.start(1)
-        scheduled = Scene(made, {stream: NEVER})
-        await scheduled.put(stream)
-        await scheduled.pass_time(MINUTE_S)
-        assert list(scheduled.scheduler.states) == [stream]
-        scheduled.policies = {}
-        await scheduled.pass_time(MINUTE_S)
-        assert not scheduled.scheduler.states
-
-    scene(tmp_path, test)
+async def test_topics_that_are_gone_are_forgotten(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    scheduled = Scene(made, {stream: NEVER})
+    await scheduled.put(stream)
+    await scheduled.pass_time(MINUTE_S)
+    assert list(scheduled.scheduler.states) == [stream]
+    scheduled.policies = {}
+    await scheduled.pass_time(MINUTE_S)
+    assert not scheduled.scheduler.states
 
 
 @pytest.fixture
@@ -353,35 +306,33 @@ async def paused_run(scheduled: Scene, gate: asyncio.Event) -> "asyncio.Task[obj
     return run
 
 
-async def test_a_long_run_holds_up_no_cleaning(tmp_path: Path, gate: asyncio.Event) -> None:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
-        stream, other = await made.start(2)
-        scheduled = Scene(made, {stream: BY_RATIO})
-        for _ in range(2):
-            await made.upload((SSO, [made.batch(other, 100)]))
-        run = await paused_run(scheduled, gate)
-        await scheduled.put(stream)
-        assert await scheduled.service.clean_stream(stream)
-        assert not run.done()
-        gate.set()
-        await run
-        assert await table(made, stream) == [(1, b"k", b"1")]
+async def test_a_long_run_holds_up_no_cleaning(made: Cluster, gate: asyncio.Event) -> None:
+    stream, other = await made.start(2)
+    scheduled = Scene(made, {stream: BY_RATIO})
+    for _ in range(2):
+        await made.upload((SSO, [made.batch(other, 100)]))
+    run = await paused_run(scheduled, gate)
+    await scheduled.put(stream)
+    assert await scheduled.service.clean_stream(stream)
+    assert not run.done()
+    gate.set()
+    await run
+    assert await table(made, stream) == [(1, b"k", b"1")]
 
 
-async def test_a_run_leaves_alone_what_was_cleaned_since_it_was_planned(tmp_path: Path, gate: asyncio.Event) -> None:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
-        first, second = await made.start(2)
-        scheduled = Scene(made, {first: BY_RATIO, second: BY_RATIO})
-        await scheduled.put(first)
-        await scheduled.put(second)
-        run = await paused_run(scheduled, gate)
-        between = asyncio.ensure_future(scheduled.service.clean_stream(second))
-        await asyncio.sleep(0)
-        assert not between.done(), "one stream at a time"
-        gate.set()
-        assert await between
-        await run
-        last = scheduled.service.last
-        assert last is not None
-        assert not last.errors
-        assert scheduled.cleaned == 2
+async def test_a_run_leaves_alone_what_was_cleaned_since_it_was_planned(made: Cluster, gate: asyncio.Event) -> None:
+    first, second = await made.start(2)
+    scheduled = Scene(made, {first: BY_RATIO, second: BY_RATIO})
+    await scheduled.put(first)
+    await scheduled.put(second)
+    run = await paused_run(scheduled, gate)
+    between = asyncio.ensure_future(scheduled.service.clean_stream(second))
+    await asyncio.sleep(0)
+    assert not between.done(), "one stream at a time"
+    gate.set()
+    assert await between
+    await run
+    last = scheduled.service.last
+    assert last is not None
+    assert not last.errors
+    assert scheduled.cleaned == 2
