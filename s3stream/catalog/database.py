@@ -28,7 +28,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from weakref import WeakSet
 import structlog
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import NullPool, PoolProxiedConnection
+from sqlalchemy.pool import NullPool, PoolProxiedConnection, QueuePool
 
 from s3stream.catalog.outage import (
     LOCK_NOT_AVAILABLE,
@@ -94,6 +94,8 @@ WAY_ON: Final = (
 )
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long a command under way may keep `close` waiting before its connection is cut."""
+CHECKPOINT_TIMEOUT_MS: Final = 2_000
+"""How long `close` waits for whoever reads SQLite's log."""
 
 
 class Database:
@@ -111,6 +113,7 @@ class Database:
                 f"catalog {self._where}: expected sqlite:///PATH or postgresql://USER@HOST/DB, found {self._dialect}"
             )
         self._read_only = read_only
+        self._path = Path(parsed.database or "").absolute() if self._dialect == "sqlite" else None
         readers = 1
         arguments: dict[str, Any] = {}
         if self._dialect == "postgresql":
@@ -123,8 +126,8 @@ class Database:
             readers = POSTGRES_READERS
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
-            if read_only and self._dialect == "sqlite":
-                path = Path(parsed.database or "").absolute()
+            if read_only and self._path is not None:
+                path = self._path
                 self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: only_look(path))
             else:
                 self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
@@ -188,8 +191,20 @@ class Database:
                 repeated=False,
             )
 
+    async def look(self, query: Callable[[Connection], Result], *, absent: Result) -> Result:
+        """Run `query` on the database as it is, whatever its schema, and leave no trace; `absent` if there is none."""
+        if self._path is None:
+            return await self._run(self._reader, self._reader_threads, query, repeated=False)
+        path = self._path
+        if not path.exists() or not path.stat().st_size:
+            return absent
+        engine = create_engine("sqlite://", poolclass=NullPool, creator=lambda: only_look(path))
+        return await self._run(engine, self._reader_threads, query, repeated=False)
+
     async def close(self) -> None:
         """Release connections and threads. What a server does not answer within seconds is given up."""
+        if self._path is not None and not self._read_only and self._damage is None:
+            self._writer_thread.submit(_checkpoint, self._writer, self._where)
         for threads, engine in ((self._writer_thread, self._writer), (self._reader_threads, self._reader)):
             threads.submit(engine.dispose)
             threads.shutdown(wait=False)
@@ -327,6 +342,22 @@ def _transact(engine: Engine, command: Callable[[Connection], Result], attempt: 
         result = command(connection)
         attempt.committing = True
     return result
+
+
+def _checkpoint(engine: Engine, where: str) -> None:
+    """Bring all of SQLite's log into the database's own file, so that a copy of that file alone is whole."""
+    if not isinstance(engine.pool, QueuePool) or not engine.pool.checkedin():
+        return  # never connected
+    try:
+        with closing(engine.raw_connection()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA busy_timeout = {CHECKPOINT_TIMEOUT_MS}")
+            busy = bool(cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+            reason = "another process reads it"
+    except (sqlite3.Error, SQLAlchemyError) as error:
+        busy, reason = True, _one_line(error)
+    if busy:
+        log.warning("the catalog's file is whole only with its -wal file: copy both", catalog=where, reason=reason)
 
 
 def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:

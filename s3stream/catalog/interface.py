@@ -7,10 +7,26 @@ refuse old ones (invariant 7). Getters have no side effects. Times are ms since 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 from s3stream.errors import AlreadyExists
 from s3stream.model import NewObject, ObjectInfo, RangeLocation, StreamInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHolder:
+    """The process that has registered a node."""
+
+    host_name: str = ""
+    """Name of its machine, for messages."""
+    pid: int = 0
+    lock_id: str = ""
+    """Names what the process holds locked until it ends, boot of the machine included: whoever holds the very same
+    lock knows that the process is gone. Empty: not known."""
+
+
+UNKNOWN_HOLDER = NodeHolder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +38,37 @@ class NodeInfo:
     host: str
     port: int
     lease_until_ms: int
+    """0: the node has stopped cleanly. -1: its registration was taken back."""
+    lease_ms: int = 0
+    """How long each renewal is good for; 0: not known."""
+    holder: NodeHolder = UNKNOWN_HOLDER
+
+
+class WalState(IntEnum):
+    """What the log of a node may hold."""
+
+    OPEN = 1
+    """Acknowledged records that are in no object yet."""
+    DRAINED = 3
+    """Nothing: the node has stopped cleanly, with all in objects."""
+    GIVEN_UP = 4
+    """Records whose loss was accepted: it must not be used again, since their offsets are given to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalInfo:
+    """A log that a node has acknowledged into."""
+
+    wal_id: str
+    """16 hex digits: the log id in its header."""
+    node_id: int
+    node_epoch: int
+    """Under which it was claimed last: a node's logs in the order of their use."""
+    location: str
+    """Path of the device or file on the node's machine."""
+    state: WalState
+    seen_ms: int
+    """When the state was noted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +164,23 @@ class CompactionCommit:
 class Catalog(Protocol):
     """The metadata store of a cluster. Errors are those of `s3stream.errors`."""
 
-    async def open(self, *, cluster: str) -> None:
+    async def is_blank(self) -> bool:
+        """Whether no node, topic or object was ever registered, or there is no such database. Before `open`.
+
+        Leaves no trace: nothing is made, migrated or written.
+        """
+        ...
+
+    async def open(self, *, cluster: str, new_id: bytes | None = None) -> None:
         """Connect, migrate the schema, and adopt `cluster` as the cluster's name, or check that it is.
 
-        A catalog that is only read is not changed by this either: schema and name must be as expected.
+        A catalog without an identity takes `new_id`, 16 random bytes. A catalog that is only read is not changed by
+        this either: schema and name must be as expected.
         """
+        ...
+
+    def identity(self) -> bytes:
+        """The catalog's own id, 16 bytes, once it is open: no other catalog has it. Zero: it was never given one."""
         ...
 
     async def close(self) -> None:
@@ -130,12 +189,30 @@ class Catalog(Protocol):
 
     # nodes
 
-    async def register_node(self, node_id: int, host: str, port: int, *, now_ms: int, lease_ms: int) -> NodeInfo:
-        """Claim a node id: its epoch grows by one, and every writer with an older one is fenced."""
+    async def register_node(
+        self,
+        node_id: int,
+        host: str,
+        port: int,
+        *,
+        now_ms: int,
+        lease_ms: int,
+        holder: NodeHolder = UNKNOWN_HOLDER,
+        after_epoch: int | None = None,
+    ) -> NodeInfo:
+        """Claim a node id: its epoch grows by one, and every writer with an older one is fenced.
+
+        With `after_epoch` only if that is still the node's last epoch (0: there is none), so that one of several that
+        found the id free gets it: NodeFenced for the others.
+        """
         ...
 
     async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
         """Extend the lease; NodeFenced when the epoch is old."""
+        ...
+
+    async def stop_node(self, node_id: int, node_epoch: int, *, drained_wal: str | None, now_ms: int) -> None:
+        """End the lease of a node that stops; its log, if named, holds nothing any more. NodeFenced."""
         ...
 
     async def remove_node(self, node_id: int, *, now_ms: int) -> None:
@@ -144,6 +221,35 @@ class Catalog(Protocol):
 
     async def list_nodes(self) -> Sequence[NodeInfo]:
         """All nodes ever registered and not removed, by id."""
+        ...
+
+    async def get_node(self, node_id: int) -> NodeInfo | None:
+        """A node that was ever registered, a removed one too."""
+        ...
+
+    # the logs of nodes
+
+    async def list_wals(self, node_id: int) -> Sequence[WalInfo]:
+        """Every log that the node has used, the one used last at the end."""
+        ...
+
+    async def open_wal(self, wal_id: str, *, node_id: int, node_epoch: int, location: str, now_ms: int) -> None:
+        """Note that the node acknowledges into this log from now on.
+
+        NodeFenced; CatalogError when the log was given up, or another one may hold records of the node's streams.
+        """
+        ...
+
+    async def give_up_wal(self, wal_id: str, *, seen: NodeInfo, now_ms: int) -> None:
+        """Accept the loss of what a log holds that is in no object.
+
+        `seen` is the log's node as it was when its process was found to be gone: NodeInUse when it is no longer that.
+        NotFound when the log holds nothing.
+        """
+        ...
+
+    async def count_open_streams(self, node_id: int) -> int:
+        """Streams that the node opened last: records past their ends may be in its log."""
         ...
 
     # topics
@@ -238,6 +344,10 @@ class Catalog(Protocol):
 
     async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
         """The first `limit` streams with ids above `after`, by id."""
+        ...
+
+    async def next_stream_id(self) -> int:
+        """The id of the next stream: no stream with this or a higher id was ever made."""
         ...
 
     async def trim_stream(

@@ -11,6 +11,7 @@ The same statements run on SQLite and PostgreSQL. What the schema keeps true:
 - Several streams may have ranges in one object under the same `source_stream_id`: a clone refers to what its original
   wrote. The object dies with the last range that refers to it, whosever that is.
 - The streams of a detached topic stay in `streams` and `ranges`, so that their objects live on.
+- The log that a node acknowledges into stands in `wals`, as OPEN, before the first acknowledgement.
 - Ids come from `counters` and are never given twice, also when what they named is gone.
 """
 
@@ -21,7 +22,12 @@ from sqlalchemy import BigInteger, Column, Integer, LargeBinary, MetaData, Table
 
 METADATA: Final = MetaData()
 
-cluster = Table("cluster", METADATA, Column("name", Text, primary_key=True))
+cluster = Table(
+    "cluster",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("catalog_id", Text),  # 32 hex digits: tells this catalog from any other; empty: not drawn yet
+)
 
 counters = Table("counters", METADATA, Column("name", Text, primary_key=True), Column("next", BigInteger))
 
@@ -32,7 +38,23 @@ nodes = Table(
     Column("epoch", BigInteger),
     Column("host", Text),
     Column("port", Integer),
-    Column("lease_until_ms", BigInteger),
+    Column("lease_until_ms", BigInteger),  # 0: ended by a clean stop, -1: the registration was taken back
+    Column("lease_ms", BigInteger),  # its length; 0: not known
+    Column("host_name", Text),  # of the machine of the process that registered last
+    Column("pid", BigInteger),
+    Column("lock_id", Text),  # what that process holds locked for as long as it lives; empty: not known
+)
+
+wals = Table(
+    "wals",
+    METADATA,
+    Column("wal_id", Text, primary_key=True),  # 16 hex digits: the log id in its header
+    Column("node_id", BigInteger),
+    Column("node_epoch", BigInteger),  # under which it was claimed last
+    Column("kind", Text),  # 'device'
+    Column("location", Text),  # path on the node's machine
+    Column("state", Integer),
+    Column("seen_ms", BigInteger),  # last change of this row
 )
 
 topics = Table(
@@ -185,6 +207,19 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             """CREATE TABLE detached_partitions (
                 topic_id {blob} NOT NULL REFERENCES detached_topics (topic_id), idx INTEGER NOT NULL,
                 stream_id BIGINT NOT NULL UNIQUE REFERENCES streams (stream_id), PRIMARY KEY (topic_id, idx))""",
+        ),
+    ),
+    (
+        4,
+        (
+            "ALTER TABLE cluster ADD COLUMN catalog_id TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE nodes ADD COLUMN lease_ms BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE nodes ADD COLUMN host_name TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE nodes ADD COLUMN pid BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE nodes ADD COLUMN lock_id TEXT NOT NULL DEFAULT ''",
+            """CREATE TABLE wals (
+                wal_id TEXT PRIMARY KEY, node_id BIGINT NOT NULL, node_epoch BIGINT NOT NULL, kind TEXT NOT NULL,
+                location TEXT NOT NULL, state INTEGER NOT NULL, seen_ms BIGINT NOT NULL)""",
         ),
     ),
 )

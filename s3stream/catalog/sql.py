@@ -3,16 +3,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from s3stream.catalog import configs, moves, objects, rows, topics
+from s3stream.catalog import configs, moves, nodes, objects, rows, topics
 from s3stream.catalog.database import Database
 from s3stream.catalog.interface import (
+    UNKNOWN_HOLDER,
     CompactionCommit,
     DetachedTopic,
     NewTopic,
+    NodeHolder,
     NodeInfo,
     OpenStream,
     TopicInfo,
     UploadCommit,
+    WalInfo,
 )
 from s3stream.errors import AlreadyExists, CatalogError
 from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
@@ -24,30 +27,68 @@ class SqlCatalog:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._database = Database(url, read_only=read_only)
         self._read_only = read_only
+        self._identity = nodes.UNKNOWN_ID
 
-    async def open(self, *, cluster: str) -> None:
+    async def is_blank(self) -> bool:
+        return await self._database.look(nodes.is_blank, absent=True)
+
+    async def open(self, *, cluster: str, new_id: bytes | None = None) -> None:
         await self._database.open()
         if self._read_only:
-            await self._database.read(lambda c: topics.check_cluster(c, cluster))
+            self._identity = await self._database.read(lambda c: nodes.check_cluster(c, cluster))
         else:
-            await self._database.write(lambda c: topics.adopt_cluster(c, cluster))
+            self._identity = await self._database.write(lambda c: nodes.adopt_cluster(c, cluster, new_id))
+
+    def identity(self) -> bytes:
+        return self._identity
 
     async def close(self) -> None:
         await self._database.close()
 
     # nodes
 
-    async def register_node(self, node_id: int, host: str, port: int, *, now_ms: int, lease_ms: int) -> NodeInfo:
-        return await self._database.write(lambda c: topics.register_node(c, node_id, host, port, now_ms + lease_ms))
+    async def register_node(
+        self,
+        node_id: int,
+        host: str,
+        port: int,
+        *,
+        now_ms: int,
+        lease_ms: int,
+        holder: NodeHolder = UNKNOWN_HOLDER,
+        after_epoch: int | None = None,
+    ) -> NodeInfo:
+        wanted = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder)
+        return await self._database.write(lambda c: nodes.register_node(c, wanted, after_epoch))
 
     async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
-        await self._database.write(lambda c: topics.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
+        await self._database.write(lambda c: nodes.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
+
+    async def stop_node(self, node_id: int, node_epoch: int, *, drained_wal: str | None, now_ms: int) -> None:
+        await self._database.write(lambda c: nodes.stop_node(c, node_id, node_epoch, drained_wal, now_ms))
 
     async def remove_node(self, node_id: int, *, now_ms: int) -> None:
-        await self._database.write(lambda c: topics.remove_node(c, node_id, now_ms))
+        await self._database.write(lambda c: nodes.remove_node(c, node_id, now_ms))
 
     async def list_nodes(self) -> Sequence[NodeInfo]:
-        return await self._database.read(topics.list_nodes)
+        return await self._database.read(nodes.list_nodes)
+
+    async def get_node(self, node_id: int) -> NodeInfo | None:
+        return await self._database.read(lambda c: nodes.get_node(c, node_id))
+
+    # logs
+
+    async def list_wals(self, node_id: int) -> Sequence[WalInfo]:
+        return await self._database.read(lambda c: nodes.list_wals(c, node_id))
+
+    async def open_wal(self, wal_id: str, *, node_id: int, node_epoch: int, location: str, now_ms: int) -> None:
+        await self._database.write(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, location, now_ms))
+
+    async def give_up_wal(self, wal_id: str, *, seen: NodeInfo, now_ms: int) -> None:
+        await self._database.write(lambda c: nodes.give_up_wal(c, wal_id, seen, now_ms))
+
+    async def count_open_streams(self, node_id: int) -> int:
+        return await self._database.read(lambda c: nodes.count_open_streams(c, node_id))
 
     # topics
 
@@ -117,6 +158,9 @@ class SqlCatalog:
 
     async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
         return await self._database.read(lambda c: topics.list_streams(c, after, limit))
+
+    async def next_stream_id(self) -> int:
+        return await self._database.read(nodes.next_stream_id)
 
     async def trim_stream(
         self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int

@@ -1,13 +1,13 @@
-"""Statements about nodes, topics and streams. Each function is the body of one transaction."""
+"""Statements about topics and streams. Each function is the body of one transaction."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Column, Connection, Row, Select, delete, func, insert, select, update
+from sqlalchemy import Column, Connection, Row, Select, delete, insert, select, update
 
-from s3stream.catalog.interface import NewTopic, NodeInfo, OpenStream, PartitionInfo, TopicInfo
+from s3stream.catalog.interface import NewTopic, OpenStream, PartitionInfo, TopicInfo
 from s3stream.catalog.rows import (
     STREAM_COLUMNS,
     check_node,
@@ -17,11 +17,10 @@ from s3stream.catalog.rows import (
     select_in,
     take_ids,
 )
-from s3stream.catalog.schema import cluster, nodes, partitions, ranges, streams, topics
+from s3stream.catalog.schema import partitions, ranges, streams, topics
 from s3stream.errors import (
     AlreadyExists,
     CatalogError,
-    NodeInUse,
     NotFound,
     OffsetOutOfRange,
     StreamFenced,
@@ -31,62 +30,6 @@ from s3stream.model import StreamInfo
 
 NOBODY = -1
 NO_TIMESTAMP = -1
-REMOVED = -1
-"""End of the lease of a node whose registration was taken back."""
-
-
-def adopt_cluster(connection: Connection, name: str) -> None:
-    """Take the cluster's name, or check that it is the one the catalog belongs to."""
-    if connection.execute(select(cluster.c.name)).scalar_one_or_none() is None:
-        connection.execute(insert(cluster).values(name=name))
-    check_cluster(connection, name)
-
-
-def check_cluster(connection: Connection, name: str) -> None:
-    """Raise CatalogError unless the catalog belongs to that cluster."""
-    found = connection.execute(select(cluster.c.name)).scalar_one_or_none()
-    if found != name:
-        owner = "no cluster yet" if found is None else f"cluster {found!r}"
-        raise CatalogError(f"the catalog belongs to {owner}, not to {name!r}")
-
-
-def register_node(connection: Connection, node_id: int, host: str, port: int, lease_until_ms: int) -> NodeInfo:
-    """Give the node its next epoch."""
-    epoch = connection.execute(select(nodes.c.epoch).where(nodes.c.node_id == node_id)).scalar_one_or_none()
-    info = NodeInfo(node_id, (epoch or 0) + 1, host, port, lease_until_ms)
-    values = {"epoch": info.epoch, "host": host, "port": port, "lease_until_ms": lease_until_ms}
-    if epoch is None:
-        connection.execute(insert(nodes).values(node_id=node_id, **values))
-    else:
-        connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(values))
-    return info
-
-
-def renew_lease(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int) -> None:
-    """Move the end of the lease."""
-    check_node(connection, node_id, node_epoch)
-    connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=lease_until_ms))
-
-
-def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
-    """Take a dead node's registration back. The row stays for its epoch, which never falls, and which fences it."""
-    row = nodes.c.node_id == node_id
-    lease_until_ms = connection.execute(select(nodes.c.lease_until_ms).where(row)).scalar_one_or_none()
-    if lease_until_ms in {None, REMOVED}:
-        raise NotFound(f"node {node_id} is not registered")
-    if lease_until_ms > now_ms:
-        raise NodeInUse(f"node {node_id} lives: its lease ends in {lease_until_ms - now_ms} ms")
-    led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
-    if led:
-        raise NodeInUse(f"node {node_id} leads {led} partitions")
-    connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=REMOVED))
-
-
-def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
-    """All nodes by id."""
-    columns = (nodes.c.node_id, nodes.c.epoch, nodes.c.host, nodes.c.port, nodes.c.lease_until_ms)
-    query = select(*columns).where(nodes.c.lease_until_ms != REMOVED).order_by(nodes.c.node_id)
-    return [NodeInfo(*row) for row in connection.execute(query)]
 
 
 def create_topics(

@@ -1,0 +1,220 @@
+"""Statements about nodes, the logs they acknowledge into, and the catalog's own identity.
+
+Each function is the body of one transaction.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, func, insert, inspect, select, update
+
+from s3stream.catalog.interface import NodeHolder, NodeInfo, WalInfo, WalState
+from s3stream.catalog.rows import check_node
+from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
+from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
+
+ENDED: Final = 0
+"""End of the lease of a node that has stopped cleanly."""
+REMOVED: Final = -1
+"""End of the lease of a node whose registration was taken back."""
+DEVICE: Final = "device"
+"""The only kind of log so far: a block device or a file."""
+UNKNOWN_ID: Final = bytes(16)
+"""Identity of a catalog that was never given one."""
+
+_NODE_COLUMNS: Final = (
+    nodes.c.node_id,
+    nodes.c.epoch,
+    nodes.c.host,
+    nodes.c.port,
+    nodes.c.lease_until_ms,
+    nodes.c.lease_ms,
+    nodes.c.host_name,
+    nodes.c.pid,
+    nodes.c.lock_id,
+)
+_WAL_COLUMNS: Final = (
+    wals.c.wal_id,
+    wals.c.node_id,
+    wals.c.node_epoch,
+    wals.c.location,
+    wals.c.state,
+    wals.c.seen_ms,
+)
+
+
+# the catalog itself
+
+
+def is_blank(connection: Connection) -> bool:
+    """Whether nothing was ever registered here: there is no schema, or no node, topic or object has come yet."""
+    if not inspect(connection).has_table("schema_version"):
+        return True
+    if connection.execute(select(func.count()).select_from(nodes)).scalar_one():
+        return False
+    used = select(func.count()).where(counters.c.name.in_(("stream", "object")), counters.c.next > 1)
+    return connection.execute(used).scalar_one() == 0
+
+
+def adopt_cluster(connection: Connection, name: str, new_id: bytes | None) -> bytes:
+    """Take the cluster's name and the catalog's id where there is none yet; returns the id. Raises CatalogError."""
+    found = connection.execute(select(cluster.c.catalog_id)).scalar_one_or_none()
+    drawn = "" if new_id is None else new_id.hex()
+    if found is None:
+        connection.execute(insert(cluster).values(name=name, catalog_id=drawn))
+    elif not found:
+        connection.execute(update(cluster).where(cluster.c.name == name).values(catalog_id=drawn))
+    return check_cluster(connection, name)
+
+
+def check_cluster(connection: Connection, name: str) -> bytes:
+    """Return the catalog's id. Raises CatalogError unless the catalog belongs to that cluster."""
+    row = connection.execute(select(cluster.c.name, cluster.c.catalog_id)).one_or_none()
+    if row is None or row.name != name:
+        owner = "no cluster yet" if row is None else f"cluster {row.name!r}"
+        raise CatalogError(f"the catalog belongs to {owner}, not to {name!r}")
+    return bytes.fromhex(row.catalog_id) or UNKNOWN_ID
+
+
+# nodes
+
+
+def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | None) -> NodeInfo:
+    """Give the node its next epoch; with `after_epoch`, only if that is still its last one."""
+    found = get_node(connection, wanted.node_id)
+    epoch = 0 if found is None else found.epoch
+    if after_epoch is not None and epoch != after_epoch:
+        if found is not None and epoch == after_epoch + 1 and found.holder == wanted.holder:
+            return found  # a repetition: the answer was lost
+        raise NodeFenced(f"node {wanted.node_id} was registered by another process meanwhile, with epoch {epoch}")
+    values = {
+        "epoch": epoch + 1,
+        "host": wanted.host,
+        "port": wanted.port,
+        "lease_until_ms": wanted.lease_until_ms,
+        "lease_ms": wanted.lease_ms,
+        "host_name": wanted.holder.host_name,
+        "pid": wanted.holder.pid,
+        "lock_id": wanted.holder.lock_id,
+    }
+    if found is None:
+        connection.execute(insert(nodes).values(node_id=wanted.node_id, **values))
+    else:
+        connection.execute(update(nodes).where(nodes.c.node_id == wanted.node_id).values(values))
+    registered = get_node(connection, wanted.node_id)
+    assert registered is not None, "it has just been written"
+    return registered
+
+
+def renew_lease(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int) -> None:
+    """Move the end of the lease."""
+    check_node(connection, node_id, node_epoch)
+    connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=lease_until_ms))
+
+
+def stop_node(connection: Connection, node_id: int, node_epoch: int, drained_wal: str | None, now_ms: int) -> None:
+    """End the lease, and note that the node's log holds nothing any more."""
+    check_node(connection, node_id, node_epoch)
+    connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
+    if drained_wal is not None:
+        _set_state(connection, drained_wal, WalState.DRAINED, now_ms)
+
+
+def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
+    """Take a dead node's registration back. The row stays for its epoch, which never falls, and which fences it."""
+    row = nodes.c.node_id == node_id
+    lease_until_ms = connection.execute(select(nodes.c.lease_until_ms).where(row)).scalar_one_or_none()
+    if lease_until_ms in {None, REMOVED}:
+        raise NotFound(f"node {node_id} is not registered")
+    if lease_until_ms > now_ms:
+        raise NodeInUse(f"node {node_id} lives: its lease ends in {lease_until_ms - now_ms} ms")
+    led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
+    if led:
+        raise NodeInUse(f"node {node_id} leads {led} partitions")
+    connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=REMOVED))
+
+
+def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
+    """All nodes by id."""
+    query = select(*_NODE_COLUMNS).where(nodes.c.lease_until_ms != REMOVED).order_by(nodes.c.node_id)
+    return [_to_node(row) for row in connection.execute(query)]
+
+
+def get_node(connection: Connection, node_id: int) -> NodeInfo | None:
+    """A node that was registered once, removed or not."""
+    row = connection.execute(select(*_NODE_COLUMNS).where(nodes.c.node_id == node_id)).one_or_none()
+    return None if row is None else _to_node(row)
+
+
+def _to_node(row: Row[*tuple[Any, ...]]) -> NodeInfo:
+    node_id, epoch, host, port, lease_until_ms, lease_ms, *holder = row
+    return NodeInfo(node_id, epoch, host, port, lease_until_ms, lease_ms, NodeHolder(*holder))
+
+
+# their logs
+
+
+def list_wals(connection: Connection, node_id: int) -> Sequence[WalInfo]:
+    """Every log that the node has ever used, the one used last at the end."""
+    query = select(*_WAL_COLUMNS).where(wals.c.node_id == node_id).order_by(wals.c.node_epoch, wals.c.wal_id)
+    return [_to_wal(row) for row in connection.execute(query)]
+
+
+def _to_wal(row: Row[*tuple[Any, ...]]) -> WalInfo:
+    wal_id, node_id, node_epoch, location, state, seen_ms = row
+    return WalInfo(wal_id, node_id, node_epoch, location, WalState(state), seen_ms)
+
+
+def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int, location: str, now_ms: int) -> None:
+    """Note that the node acknowledges into this log from now on."""
+    check_node(connection, node_id, node_epoch)
+    known = {wal.wal_id: wal for wal in list_wals(connection, node_id)}
+    found = known.pop(wal_id, None)
+    if found is not None and found.state is WalState.GIVEN_UP:
+        raise CatalogError(f"the log {wal_id} of node {node_id} was given up")
+    left = [wal for wal in known.values() if wal.state is WalState.OPEN]
+    if left and count_open_streams(connection, node_id):
+        raise CatalogError(f"the log {left[0].wal_id} of node {node_id} may hold records that are in no object")
+    for wal in left:  # of no stream there is: nothing that it holds is anybody's any more
+        _set_state(connection, wal.wal_id, WalState.DRAINED, now_ms)
+    values = {
+        "node_id": node_id,
+        "node_epoch": node_epoch,
+        "kind": DEVICE,
+        "location": location,
+        "state": int(WalState.OPEN),
+        "seen_ms": now_ms,
+    }
+    if found is None:
+        connection.execute(insert(wals).values(wal_id=wal_id, **values))
+    else:
+        connection.execute(update(wals).where(wals.c.wal_id == wal_id).values(values))
+
+
+def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int) -> None:
+    """Accept the loss of an open log of a node that has not been heard of since it was `seen`."""
+    found = get_node(connection, seen.node_id)
+    if found != seen:
+        raise NodeInUse(f"node {seen.node_id} lives: it was registered, or its lease renewed, meanwhile")
+    state = {wal.wal_id: wal.state for wal in list_wals(connection, seen.node_id)}.get(wal_id)
+    if state is None or state is WalState.DRAINED:
+        raise NotFound(f"node {seen.node_id} has no log {wal_id} that may hold records")
+    if state is WalState.OPEN:
+        _set_state(connection, wal_id, WalState.GIVEN_UP, now_ms)
+
+
+def count_open_streams(connection: Connection, node_id: int) -> int:
+    """Streams that the node opened last: what is past their ends may be in its log."""
+    query = select(func.count()).select_from(streams).where(streams.c.node_id == node_id)
+    return connection.execute(query).scalar_one()
+
+
+def next_stream_id(connection: Connection) -> int:
+    """The id that the next stream gets: none from there on was ever handed out."""
+    query = select(counters.c.next).where(counters.c.name == "stream")
+    found: int = connection.execute(query).scalar_one()
+    return found
+
+
+def _set_state(connection: Connection, wal_id: str, state: WalState, now_ms: int) -> None:
+    connection.execute(update(wals).where(wals.c.wal_id == wal_id).values(state=int(state), seen_ms=now_ms))
