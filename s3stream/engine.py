@@ -229,14 +229,19 @@ class S3Stream:
     # opening
 
     async def recover(self) -> None:
-        """Scan the WAL and rebuild the log cache. Once, before `open_streams`."""
+        """Scan the WAL and rebuild the log cache. Once, before `open_streams`.
+
+        Raises UnknownStreams when the WAL and the catalog do not belong together: nothing is trimmed then.
+        """
         assert not self._recovered, "recover() runs once"
         records = [decode_record(record.offset, record.body) async for record in self._wal.recover()]
         ids = sorted({record.batch.stream_id for record in records})
         infos: dict[int, StreamInfo] = {}
         for at in range(0, len(ids), LOOKUP_STREAMS):
             infos.update(await self._catalog.get_streams(ids[at : at + LOOKUP_STREAMS]))
-        plan = plan_recovery(records, infos, self._node_id)
+        # After the look-ups, so that a stream made meanwhile counts as known.
+        next_stream_id = await self._catalog.next_stream_id()
+        plan = plan_recovery(records, infos, self._node_id, next_stream_id=next_stream_id)
         self._adopt(plan)
         if plan.last_wal_offset >= 0 and not plan.live:
             await self._pipeline.trim_wal(plan.last_wal_offset)

@@ -37,6 +37,10 @@ class Discontinuity(StorageError):
     """A gap between what is committed and what was recovered: the stream is stopped (invariant 11)."""
 
 
+class UnknownStreams(StorageError):
+    """The WAL holds records of streams that the catalog has never made: one of the two is the wrong one."""
+
+
 class CatalogError(StorageError):
     """The catalog refused a command (stale range, unknown object, illegal state change): nothing has changed.
 

@@ -2,12 +2,14 @@
 
 Live is what lies at or past a stream's committed end, without a gap, of a stream that exists and is this node's. A gap
 stops the stream and keeps its records in the WAL (invariant 11): it is for a person to decide what to do with them.
+Records of deleted streams are skipped. Those of streams that the catalog has never made stop the start: either the WAL
+or the catalog is the wrong one, and trimming would destroy what was acknowledged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from s3stream.errors import Discontinuity
+from s3stream.errors import Discontinuity, UnknownStreams
 from s3stream.model import StreamBatch, StreamInfo
 from s3stream.wal_record import RecordKind, WalRecord
 
@@ -53,11 +55,42 @@ class RecoveryPlan:
     """Offset of the last record of any kind; -1 when there is none."""
 
 
-def plan_recovery(records: Iterable[WalRecord], streams: Mapping[int, StreamInfo], node_id: int) -> RecoveryPlan:
+UNKNOWN_SHOWN = 5
+"""Unknown streams that an error names one by one."""
+
+
+def check_streams_known(records: Iterable[WalRecord], next_stream_id: int) -> None:
+    """Raise UnknownStreams for records of streams that the catalog, whose next id is given, has never made."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for record in records:
+        batch = record.batch
+        if batch.stream_id >= next_stream_id:
+            start, end, count = found.get(batch.stream_id, (batch.base_offset, batch.end_offset, 0))
+            bounds = min(start, batch.base_offset), max(end, batch.end_offset)
+            found[batch.stream_id] = (*bounds, count + batch.record_count)
+    if found:
+        named = [
+            f"stream {stream_id}: {count:,} records, offsets {start} to {end - 1}"
+            for stream_id, (start, end, count) in sorted(found.items())[:UNKNOWN_SHOWN]
+        ]
+        if len(found) > len(named):
+            named.append(f"{len(found) - len(named):,} streams more")
+        raise UnknownStreams(
+            f"the WAL holds records of streams that the catalog has never made, its next id being {next_stream_id} "
+            f"({'; '.join(named)}): this is not the WAL's catalog, or an older state of it. Nothing was trimmed. Check "
+            "catalog.url and wal.path, or restore a newer backup of the catalog"
+        )
+
+
+def plan_recovery(
+    records: Sequence[WalRecord], streams: Mapping[int, StreamInfo], node_id: int, *, next_stream_id: int
+) -> RecoveryPlan:
     """Sort records, given in WAL order, into live, committed, deleted, fenced and discontinuous ones.
 
-    `streams` has those of the records' streams that exist.
+    `streams` has those of the records' streams that exist, and no stream from `next_stream_id` on was ever made.
+    Raises UnknownStreams.
     """
+    check_streams_known(records, next_stream_id)
     live: dict[int, list[StreamBatch]] = {}
     stopped: dict[int, StoppedStream] = {}
     first_wal_offset: dict[int, int] = {}

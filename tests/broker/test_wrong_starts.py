@@ -1,6 +1,5 @@
 """Starts that an operator gets wrong: none of them may lose, or mix up, what was acknowledged. Real processes."""
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 

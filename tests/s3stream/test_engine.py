@@ -11,7 +11,15 @@ import pytest
 
 from s3stream.catalog.interface import UploadCommit
 from s3stream.engine import S3Stream
-from s3stream.errors import AppendTooLarge, Discontinuity, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
+from s3stream.errors import (
+    AppendTooLarge,
+    Discontinuity,
+    OffsetOutOfRange,
+    StorageError,
+    StorageFull,
+    StorageStopped,
+    UnknownStreams,
+)
 from s3stream.model import ObjectKind, StreamBatch, StreamInfo, object_key
 from s3stream.object.writer import ObjectWriter
 from tests.support.steps import Steps, step_catalog
@@ -383,6 +391,22 @@ async def test_a_wal_of_committed_records_only_is_trimmed_at_recovery(tmp_path: 
         await delete_topic(cluster.catalog, "gone", now_ms=0, delete_after_ms=0)
         async with cluster.engine():
             assert cluster.wal.used_bytes == 0
+
+
+async def test_a_wal_that_is_not_the_catalogs_stops_the_start_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    async with memory_cluster(tmp_path) as cluster, memory_cluster(tmp_path / "other") as other:
+        (stream_id,) = await cluster.create(1)
+        sent = await crash_with(cluster, [stream_id], 3)
+        other.wal = cluster.wal
+        with pytest.raises(UnknownStreams, match=f"stream {stream_id}: 30 records, offsets 0 to 29"):
+            async with other.engine():
+                pass
+        assert not other.wal.trims
+        cluster.crash()
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            assert same(await read_all(stream), sent[stream_id])
 
 
 async def test_records_from_before_another_node_took_over_never_come_back(tmp_path: Path) -> None:
