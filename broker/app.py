@@ -1,12 +1,16 @@
 """The composition root: picks the components of a node, starts them in order, and stops them in order.
 
 Only here are the wall clock, randomness and uuids read; everything else is handed them. Start: lock the data directory,
-reserve the ports, open catalog and stores, register (which fences an older process with this node id), recover the WAL,
-open the streams, load the groups, listen. Stop: accept nothing more, answer what is under way, upload, trim, close.
+reserve the ports, look at the log and at the catalog, which must belong together and to this node; wait until nobody
+holds the node's id; register (which fences whoever had it), recover the log, note in the catalog that it is in use,
+open the streams, load the groups, listen. Stop: accept nothing more, answer what is under way, upload, trim, close the
+log, end the lease.
 """
 
 import asyncio
+import os
 import random
+import secrets
 import socket
 import time
 import uuid
@@ -29,14 +33,17 @@ from broker.groups.consumer_topics import TopicImages
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offsets_topic import OffsetsTopic
 from broker.handlers import HANDLERS
+from broker.log_identity import wal_id_of, why_blank_catalog_refused
 from broker.log_levels import LogLevels
 from broker.net.ports import reserve_ports
 from broker.net.server import Server
 from broker.node import Address, Node
+from broker.node_lease import Claimant, LeaseKeeper, wait_until_free
+from broker.node_log import NodeLog
 from broker.producer_ids import ProducerIds
 from broker.retention import keep_enforcing
 from broker.settings import Settings
-from broker.stores import check_stores_known, make_stores
+from broker.stores import check_stores_known, find_object, make_stores
 from broker.telemetry.clients import ClientMetrics
 from broker.topic_moves import TopicMoves
 from broker.topics import TopicManager
@@ -52,7 +59,7 @@ from compaction.transactions import AbortedRange
 from protocol.messages import get_telemetry_subscriptions, push_telemetry
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog, NodeInfo
+from s3stream.catalog.interface import Catalog, NodeHolder, NodeInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogError, NodeFenced, StorageError
 from s3stream.gc import GarbageCollector, GcSettings
@@ -60,10 +67,10 @@ from s3stream.outages import CATALOG
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import end_tasks
-from wal.device import open_device
+from wal.format import CATALOG_ID_BYTES
 from wal.interface import WalError
 from wal.log import DeltaWal
-from wal.settings import HEADER_IOPS, WalSettings
+from wal.owner import Owner
 
 PRODUCER_EXPIRY_PERIOD_S = 600
 TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY})
@@ -109,6 +116,7 @@ class RunningNode:
         self.node: Node
         self.dispatcher: Dispatcher
         self.wal: DeltaWal
+        self.lease: LeaseKeeper
         self.stores: Mapping[str, ObjectStore]
         """By name; the first is the default one."""
         self.compaction: CompactionService
@@ -134,31 +142,29 @@ class RunningNode:
         """Bring everything up, pushing onto `stack` what takes it down again."""
         began = time.perf_counter()
         running = cls(settings)
-        stack.callback(DataDirLock(settings.node.data_dir).release)
+        lock = DataDirLock(settings.node.data_dir)
+        stack.callback(lock.release)
         bound, admin_bound = reserve_ports(settings, stack)
         advertised = Address(
             settings.listener.advertised_host or settings.listener.host,
             settings.listener.advertised_port or int(bound.getsockname()[1]),
         )
         catalog = open_catalog(settings.catalog_url)
-        await catalog.open(cluster=settings.node.cluster)
         stack.push_async_callback(catalog.close)
-        running.stores = make_stores(settings, random.Random())  # noqa: S311 - spreads retries in time
-        check_stores_known(await catalog.count_committed(), running.stores)
-        for store in running.stores.values():
-            stack.push_async_callback(store.close)
-            await store.open()
-        info = await catalog.register_node(
-            settings.node.node_id,
-            advertised.host,
-            advertised.port,
-            now_ms=now_ms(),
-            lease_ms=settings.catalog.lease_ms,
-        )
-        running.wal = await _open_wal(settings, info)
+        node_log = await stack.enter_async_context(NodeLog.opened(settings))
+        await running._open_catalog(catalog, node_log, stack)
+        info = await running._register(catalog, node_log, advertised, lock.lock_id, stack)
+        running.wal = await node_log.make(running._owner(catalog, info.epoch), now_ms)
         stack.push_async_callback(running.wal.close)
         storage = await stack.enter_async_context(running._make_storage(catalog, info))
         await storage.recover()
+        await catalog.open_wal(
+            wal_id_of(running.wal.log_id),
+            node_id=info.node_id,
+            node_epoch=info.epoch,
+            location=str(node_log.path),
+            now_ms=now_ms(),
+        )
         topics = TopicManager(
             catalog=catalog,
             storage=storage,
@@ -176,6 +182,54 @@ class RunningNode:
         await running._serve(bound, admin_bound)
         running._announce(time.perf_counter() - began)
         return running
+
+    async def _open_catalog(self, catalog: Catalog, node_log: NodeLog, stack: AsyncExitStack) -> None:
+        """Open catalog and stores; an empty catalog beside a log or objects is refused, and left as it is."""
+        settings = self.settings
+        cluster = settings.node.cluster
+        blank = await catalog.is_blank()
+        if blank and (beside := node_log.why_not_new()):
+            raise StartError(why_blank_catalog_refused(catalog.where, beside))
+        if not blank:
+            await catalog.open(cluster=cluster, new_id=secrets.token_bytes(CATALOG_ID_BYTES))
+        self.stores = make_stores(settings, random.Random())  # noqa: S311 - spreads retries in time
+        if not blank:
+            check_stores_known(await catalog.count_committed(), self.stores)
+        for store in self.stores.values():
+            stack.push_async_callback(store.close)
+            await store.open()
+        if blank:
+            if found := await find_object(self.stores, cluster):
+                beside = f"there are objects of cluster {cluster!r} ({found})"
+                raise StartError(why_blank_catalog_refused(catalog.where, beside))
+            await catalog.open(cluster=cluster, new_id=secrets.token_bytes(CATALOG_ID_BYTES))
+
+    def _owner(self, catalog: Catalog, epoch: int) -> Owner:
+        node = self.settings.node
+        return Owner(node.node_id, epoch, node.cluster, catalog.identity())
+
+    async def _register(
+        self, catalog: Catalog, node_log: NodeLog, advertised: Address, lock_id: str, stack: AsyncExitStack
+    ) -> NodeInfo:
+        """Take the node's id, if nobody has it and the log is the one to go on with; its lease is kept from then on."""
+        node_id, lease_ms = self.settings.node.node_id, self.settings.catalog.lease_ms
+        known = await catalog.get_node(node_id)
+        await node_log.check(self._owner(catalog, (0 if known is None else known.epoch) + 1), catalog)
+        claimant = Claimant(lock_id, self.settings.one_machine, lease_ms)
+        seen = await wait_until_free(catalog, node_id, claimant, now_ms)
+        await node_log.decide(catalog, node_id, seen)
+        info = await catalog.register_node(
+            node_id,
+            advertised.host,
+            advertised.port,
+            now_ms=now_ms(),
+            lease_ms=lease_ms,
+            holder=NodeHolder(socket.gethostname(), os.getpid(), lock_id),
+            after_epoch=0 if seen is None else seen.epoch,
+        )
+        keeper = LeaseKeeper(catalog, info, now_ms=now_ms, on_fenced=lambda error: self._fail(f"fenced: {error}"))
+        self.lease = await stack.enter_async_context(keeper)
+        return info
 
     def _make_storage(self, catalog: Catalog, info: NodeInfo) -> S3Stream:
         wanted = self.settings.storage
@@ -328,7 +382,6 @@ class RunningNode:
             node.groups.run(),
             node.transactions.run(),
             collector.run(),
-            self._keep_lease(),
             self._watch_storage(),
             self._expire_producers(),
             keep_enforcing(
@@ -338,6 +391,8 @@ class RunningNode:
             ),
         ):
             self._spawn(work)
+        self.lease.on_renewed = self._follow_catalog
+        self.lease.on_failed = lambda error: node.storage.outages.note(CATALOG, error)
         if self.settings.compaction.enabled:
             self._spawn(self._compact(self.compaction.run()))
             self._spawn(self._compact(self.cleaning.run()))
@@ -370,29 +425,13 @@ class RunningNode:
 
     # while it runs
 
-    async def _keep_lease(self) -> None:
-        """Renew the lease, and follow what the catalog has been told meanwhile.
-
-        An old epoch means that another process has taken this node's place.
-        """
-        lease_ms = self.settings.catalog.lease_ms
-        while True:
-            await asyncio.sleep(lease_ms / 3000)
-            try:
-                await self.node.catalog.renew_lease(
-                    self.node.node_id, self.node.node_epoch, now_ms=now_ms(), lease_ms=lease_ms
-                )
-                if gone := await self.node.topics.settle():
-                    self.node.groups.forget_topics(gone)
-                    self.node.transactions.forget_topics(gone)
-                self.node.storage.outages.over(CATALOG)
-                await self._follow_configs()
-            except NodeFenced as error:
-                self._fail(f"fenced: {error}")
-                return
-            except CatalogError as error:
-                self.node.storage.outages.note(CATALOG, error)
-                self.log.warning("the lease could not be renewed", reason=str(error))
+    async def _follow_catalog(self) -> None:
+        """Follow what the catalog has been told meanwhile."""
+        if gone := await self.node.topics.settle():
+            self.node.groups.forget_topics(gone)
+            self.node.transactions.forget_topics(gone)
+        self.node.storage.outages.over(CATALOG)
+        await self._follow_configs()
 
     async def _follow_configs(self) -> None:
         """Take over configs that were set through other nodes; alone there are none."""
@@ -442,6 +481,8 @@ class RunningNode:
         cut_off = await server.drain(self.settings.node.drain_timeout_ms)
         self._cancel_tasks()
         await self._close_storage()
+        await self.wal.close()
+        await self._leave()
         self.log.info(
             "stopped",
             connections_cut_off=cut_off,
@@ -464,6 +505,17 @@ class RunningNode:
                 )
         await storage.close(upload=False)
 
+    async def _leave(self) -> None:
+        """Tell the catalog that the node has stopped, and whether its log is empty."""
+        await self.lease.stop()
+        drained = wal_id_of(self.wal.log_id) if self.wal.drained else None
+        try:
+            await self.node.catalog.stop_node(
+                self.node.node_id, self.node.node_epoch, drained_wal=drained, now_ms=now_ms()
+            )
+        except CatalogError as error:
+            self.log.warning("the catalog could not be told that the node has stopped", reason=str(error))
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
         self._tasks.add(task)
@@ -484,28 +536,3 @@ class RunningNode:
     def _cancel_tasks(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-
-
-async def _open_wal(settings: Settings, info: NodeInfo) -> DeltaWal:
-    given = settings.wal
-    wanted = WalSettings(
-        capacity_bytes=given.capacity_bytes,
-        durability=given.durability,
-        iops_max=given.iops_max,
-        header_iops=min(HEADER_IOPS, given.iops_max // 2),
-        bandwidth_bytes_max=given.bandwidth_bytes_max,
-        fencing=given.fencing,
-        format=given.format,
-    )
-    if not settings.wal_path.exists():
-        log = structlog.get_logger("node")
-        log.info("making the log file", path=str(settings.wal_path), capacity_bytes=wanted.capacity_bytes)
-    device = await asyncio.to_thread(open_device, settings.wal_path, wanted)
-    return DeltaWal(
-        device,
-        wanted,
-        node_id=info.node_id,
-        node_epoch=info.epoch,
-        now_ms=now_ms,
-        cluster=settings.node.cluster,
-    )

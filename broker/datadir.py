@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 LOCK_NAME = "LOCK"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class DataDirError(Exception):
@@ -29,6 +30,19 @@ class DataDirLock:
             raise DataDirError(f"data directory {path}: in use by another process (pid {holder})") from None
         os.ftruncate(self._fd, 0)
         os.write(self._fd, f"{os.getpid()}\n".encode())
+
+    @property
+    def lock_id(self) -> str:
+        """Names this lock among all of all machines: boot of the machine, file system, file. Empty: cannot be known.
+
+        Whoever holds a lock of the same name knows that the process which held it before is gone.
+        """
+        try:
+            boot = BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+        status = os.fstat(self._fd)
+        return f"{boot}:{status.st_dev}:{status.st_ino}"
 
     def release(self) -> None:
         """Let the directory go; again does nothing."""

@@ -493,3 +493,8 @@ class Settings(Area):
     def catalog_url(self) -> str:
         """Where the catalog lies."""
         return self.catalog.url or f"sqlite:///{(self.node.data_dir / 'catalog.db').resolve()}"
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all processes that use the catalog are on one machine, as SQLite's must be."""
+        return self.catalog_url.startswith("sqlite")

@@ -6,12 +6,17 @@ which a topic chooses by its config `storage.policy`. Each object remembers the 
 
 import random
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from broker.settings import Settings
 from s3stream.errors import StorageError
 from s3stream.store.config import StoreConfig
 from s3stream.store.config import make_stores as stores_of
 from s3stream.store.interface import ObjectStore
+from s3stream.verify import parse_object_key
+
+PROBE_OBJECTS_MAX: Final = 20_000
+"""How far a store that others use, too, is searched for an object of the cluster: objects of all lie mixed in it."""
 
 
 def store_configs(settings: Settings) -> list[StoreConfig]:
@@ -62,3 +67,20 @@ def check_stores_known(committed: Mapping[str, int], configured: Collection[str]
             f"the catalog has {lost}, not configured here: add the table [stores.NAME] (configured: "
             f"{', '.join(sorted(configured))})"
         )
+
+
+async def find_object(stores: Mapping[str, ObjectStore], cluster: str) -> str | None:
+    """Store and key of any object of the cluster; None if there is none among the first of each store.
+
+    One LIST call for a store that only this cluster uses.
+    """
+    for name, store in stores.items():
+        looked_at = 0
+        async for stored in store.list():
+            parsed = parse_object_key(stored.key)
+            if parsed is not None and parsed[0] == cluster:
+                return f"{name}:{stored.key}"
+            looked_at += 1
+            if looked_at == PROBE_OBJECTS_MAX:
+                break
+    return None

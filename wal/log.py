@@ -139,6 +139,17 @@ class DeltaWal:
         return self._refusal
 
     @property
+    def log_id(self) -> int:
+        """Id of the log in its header, drawn when it was formatted. Once `recover` is through."""
+        return self._header.header.log_id
+
+    @property
+    def drained(self) -> bool:
+        """Whether the log was closed gracefully, with nothing left in it."""
+        graceful = self._shutdown is Shutdown.GRACEFUL and self._error is None
+        return self._closed and graceful and not self.used_bytes
+
+    @property
     def description(self) -> str:
         """The device, its flags and guarantee, and how a newer owner is noticed: to be shown at start."""
         fence = "header re-read before each ack" if self._strict else "header re-read after header writes"

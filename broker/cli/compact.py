@@ -7,13 +7,15 @@ registered anew, so that a process that still believes to be it is fenced.
 import asyncio
 import json
 import logging
+import os
 import random
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import structlog
@@ -26,6 +28,9 @@ from rich.table import Table
 from broker.cli.admin_port import AdminPort, admin_option, configured, parse_admin
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.settings import Settings
+
+if TYPE_CHECKING:
+    from s3stream.catalog.interface import NodeInfo
 
 POLL_S: Final = 0.2
 STATUS_TIMEOUT_S: Final = 30.0
@@ -165,9 +170,11 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
     from compaction.service import CompactionService
     from compaction.settings import CompactionSettings
     from s3stream.catalog import open_catalog
+    from s3stream.catalog.interface import NodeHolder
 
     async with AsyncExitStack() as stack:
-        stack.callback(DataDirLock(settings.node.data_dir).release)
+        lock = DataDirLock(settings.node.data_dir)
+        stack.callback(lock.release)
         catalog = open_catalog(settings.catalog_url, read_only=plan_only)
         stack.push_async_callback(catalog.close)
         await catalog.open(cluster=settings.node.cluster)
@@ -184,11 +191,16 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
         }
         epoch = -1
         if not plan_only:
-            _refuse_living(
-                settings, {node.node_id: node.lease_until_ms for node in await catalog.list_nodes()}, now_ms()
-            )
+            seen = await catalog.get_node(settings.node.node_id)
+            _refuse_living(settings, seen, lock.lock_id, now_ms())
             info = await catalog.register_node(
-                settings.node.node_id, settings.listener.host, settings.listener.port, now_ms=now_ms(), lease_ms=0
+                settings.node.node_id,
+                settings.listener.host,
+                settings.listener.port,
+                now_ms=now_ms(),
+                lease_ms=0,
+                holder=NodeHolder(socket.gethostname(), os.getpid(), lock.lock_id),
+                after_epoch=0 if seen is None else seen.epoch,
             )
             epoch = info.epoch
         Console(stderr=True).print(
@@ -217,14 +229,18 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
             def show(step: Step) -> None:
                 report(step.stage, step.done_bytes, step.total_bytes)
 
-            return (await service.run_once(show)).as_json()
+            summary = (await service.run_once(show)).as_json()
+        await catalog.stop_node(settings.node.node_id, epoch, drained_wal=None, now_ms=now_ms())
+        return summary
 
 
-def _refuse_living(settings: Settings, leases: Mapping[int, int], now: int) -> None:
+def _refuse_living(settings: Settings, seen: "NodeInfo | None", lock_id: str, now: int) -> None:
     """With a catalog elsewhere the data directory's lock proves nothing: the node may run on another machine."""
-    lease_until_ms = leases.get(settings.node.node_id, 0)
-    if settings.catalog.url and lease_until_ms > now:
-        seconds = (lease_until_ms - now + 999) // 1000
+    from broker.node_lease import Claimant, is_free
+
+    claimant = Claimant(lock_id, settings.one_machine, settings.catalog.lease_ms)
+    if settings.catalog.url and seen is not None and not is_free(seen, claimant, now):
+        seconds = (seen.lease_until_ms + max(seen.lease_ms, claimant.lease_ms) - now + 999) // 1000
         raise click.ClickException(
             f"node {settings.node.node_id} was alive a moment ago: ask it with --admin, or stop it and wait {seconds} s"
         )

@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.cli.wal_give_up import give_up
 from wal.device import FileDevice, extend_file, open_device, shorten_file
 from wal.format import CATALOG_UNKNOWN, RING_POSITION, Header, Shutdown
 from wal.interface import WalError
@@ -42,6 +43,9 @@ def parse_size(text: str) -> int:
 @click.group()
 def wal() -> None:
     """Look at and maintain the write-ahead log of a stopped node."""
+
+
+wal.add_command(give_up)
 
 
 def on_log(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:

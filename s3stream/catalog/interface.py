@@ -164,6 +164,11 @@ class CompactionCommit:
 class Catalog(Protocol):
     """The metadata store of a cluster. Errors are those of `s3stream.errors`."""
 
+    @property
+    def where(self) -> str:
+        """Its URL without the password, for messages."""
+        ...
+
     async def is_blank(self) -> bool:
         """Whether no node, topic or object was ever registered, or there is no such database. Before `open`.
 

@@ -29,6 +29,10 @@ class SqlCatalog:
         self._read_only = read_only
         self._identity = nodes.UNKNOWN_ID
 
+    @property
+    def where(self) -> str:
+        return self._database.where
+
     async def is_blank(self) -> bool:
         return await self._database.look(nodes.is_blank, absent=True)
 

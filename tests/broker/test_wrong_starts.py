@@ -1,12 +1,17 @@
 """Starts that an operator gets wrong: none of them may lose, or mix up, what was acknowledged. Real processes."""
 
-from collections.abc import Iterator
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from broker.cli.wal import wal
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer, postgres_server
 
@@ -16,6 +21,7 @@ TOPIC = "events"
 RECORDS = 5_000
 LONG_LEASE_MS = 600_000
 """Nobody waits for the end of it in a test."""
+WAITS = "waiting for the end of the node's lease"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +71,7 @@ def consume(bootstrap: str) -> list[str]:
         _, end = consumer.get_watermark_offsets(where, timeout=20)
         consumer.assign([where])
         while len(found) < end:
-            messages = consumer.consume(1_000, timeout=20)
+            messages = consumer.consume(min(1_000, end - len(found)), timeout=20)
             assert messages, f"the partition ends after {len(found)} of {end} records"
             for message in messages:
                 value = message.value()
@@ -81,16 +87,10 @@ def expected(name: str, count: int = RECORDS) -> list[str]:
     return [f"{name} {number}" for number in range(count)]
 
 
-def refusal(node: NodeProcess) -> str:
-    """The one line with which a node refuses to start."""
-    try:
-        node.start()
-    except RuntimeError:
-        said = [line for line in node.lines if not line.startswith("{")]
-        assert len(said) == 1, node.lines
-        return said[0]
-    node.kill9()
-    pytest.fail("the node serves")
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return when it holds; the test's own time limit ends the wait."""
+    while not condition():
+        signal.sigtimedwait([], 0.02)
 
 
 def is_untouched(url: str) -> bool:
@@ -110,7 +110,7 @@ def test_an_empty_catalog_beside_a_log_is_refused_and_nothing_is_lost(tmp_path: 
     with NodeProcess(tmp_path, catalog_url=right) as node:
         produce(node.bootstrap, "first")
         node.kill9()
-        line = refusal(NodeProcess(tmp_path, catalog_url=wrong))
+        line = NodeProcess(tmp_path, catalog_url=wrong).refusal()
         assert str(tmp_path / "data" / "wal") in line
         assert "catalog.url" in line
         assert is_untouched(wrong)
@@ -118,9 +118,9 @@ def test_an_empty_catalog_beside_a_log_is_refused_and_nothing_is_lost(tmp_path: 
         assert consume(node.bootstrap) == expected("first")
         assert node.terminate() == 0
         # Cleanly stopped, with all in objects: an empty catalog would hide them.
-        refusal(NodeProcess(tmp_path, catalog_url=wrong))
+        NodeProcess(tmp_path, catalog_url=wrong).refusal()
         (tmp_path / "data" / "wal").unlink()
-        assert "objects" in refusal(NodeProcess(tmp_path, catalog_url=wrong))
+        assert "objects" in NodeProcess(tmp_path, catalog_url=wrong).refusal()
         assert is_untouched(wrong)
         node.start()
         assert consume(node.bootstrap) == expected("first")
@@ -135,8 +135,121 @@ def test_the_catalog_of_another_system_is_refused_and_nothing_is_lost(tmp_path: 
     with NodeProcess(tmp_path, catalog_url=right) as node:
         produce(node.bootstrap, "first")
         node.kill9()
-        line = refusal(NodeProcess(tmp_path, catalog_url=wrong))
+        line = NodeProcess(tmp_path, catalog_url=wrong).refusal()
         assert "catalog" in line
         node.start()
         assert consume(node.bootstrap) == expected("first")
+        assert node.terminate() == 0
+
+
+# a node id that somebody has
+
+
+def test_a_second_process_with_the_id_of_one_that_lives_is_refused(tmp_path: Path, urls: tuple[str, str]) -> None:
+    """Two replicas with one environment: each has a data directory of its own, and both are node 1."""
+    shared = {"catalog_url": urls[0], "objects_path": tmp_path / "objects", "catalog_lease_ms": 3_000}
+    with NodeProcess(tmp_path / "1", **shared) as node:
+        produce(node.bootstrap, "first", 10)
+        line = NodeProcess(tmp_path / "2", **shared).refusal()
+        assert f"node id 1 is held by process {node.pid} on {socket.gethostname()} at {node.bootstrap}" in line
+        assert not (tmp_path / "2" / "data" / "wal").exists()
+        produce(node.bootstrap, "first", 10)
+        assert len(consume(node.bootstrap)) == 20
+        assert node.terminate() == 0
+        assert not node.events("the node takes no more writes")
+
+
+def test_a_killed_node_starts_again_at_once_in_its_place(tmp_path: Path, urls: tuple[str, str]) -> None:
+    with NodeProcess(tmp_path, catalog_url=urls[0], catalog_lease_ms=LONG_LEASE_MS) as node:
+        produce(node.bootstrap, "first", 10)
+        node.kill9()
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 10)
+        assert not node.events(WAITS)
+        assert node.terminate() == 0
+
+
+def test_a_killed_node_starts_elsewhere_when_its_lease_has_ended(tmp_path: Path, urls: tuple[str, str]) -> None:
+    shared = {"catalog_url": urls[0], "objects_path": tmp_path / "objects", "wal_path": tmp_path / "wal"}
+    with NodeProcess(tmp_path / "1", catalog_lease_ms=2_000, **shared) as node:
+        produce(node.bootstrap, "first", 10)
+        pid = node.pid
+        node.kill9()
+        with NodeProcess(tmp_path / "2", catalog_lease_ms=2_000, **shared) as moved:
+            assert f"process {pid} on {socket.gethostname()}" in moved.events(WAITS)[0]["holder"]
+            assert consume(moved.bootstrap) == expected("first", 10)
+            assert moved.terminate() == 0
+
+
+def test_a_node_that_has_stopped_starts_elsewhere_at_once(tmp_path: Path, urls: tuple[str, str]) -> None:
+    shared = {"catalog_url": urls[0], "objects_path": tmp_path / "objects", "catalog_lease_ms": LONG_LEASE_MS}
+    with NodeProcess(tmp_path / "1", **shared) as node:
+        produce(node.bootstrap, "first", 10)
+        assert node.terminate() == 0
+        with NodeProcess(tmp_path / "2", **shared) as moved:
+            assert not moved.events(WAITS)
+            assert consume(moved.bootstrap) == expected("first", 10)
+            assert moved.terminate() == 0
+
+
+def test_a_start_that_waits_for_a_lease_stops_at_once(tmp_path: Path) -> None:
+    shared = {"catalog_url": f"sqlite:///{tmp_path}/catalog.db", "objects_path": tmp_path / "objects"}
+    with NodeProcess(tmp_path / "1", catalog_lease_ms=LONG_LEASE_MS, **shared) as node:
+        waiting = NodeProcess(tmp_path / "2", catalog_lease_ms=LONG_LEASE_MS, **shared)
+        waiting.spawn()
+        wait_for(lambda: bool(waiting.events(WAITS)))
+        assert waiting.terminate() == 0
+        assert not waiting.events("serving")
+        assert node.terminate() == 0
+
+
+# a log that is gone
+
+
+def give_up(node: NodeProcess, **settings: object) -> Result:
+    variables = {f"ANABRANCH_{name.upper()}": str(value) for name, value in settings.items()}
+    return CliRunner().invoke(wal, ["give-up", "--data-dir", str(node.data_dir), "--yes"], env=variables)
+
+
+def test_a_lost_log_is_not_replaced_in_silence(tmp_path: Path, urls: tuple[str, str]) -> None:
+    log, aside = tmp_path / "data" / "wal", tmp_path / "aside"
+    with NodeProcess(tmp_path, catalog_url=urls[0]) as node:
+        produce(node.bootstrap, "first", 100)
+        assert node.terminate() == 0
+        node.start()
+        produce(node.bootstrap, "first", 50)
+        node.kill9()
+        log.rename(aside)
+        line = node.refusal()
+        assert f"{log} is missing" in line
+        assert "the newest of 1 partitions may be only there" in line
+        assert "anabranch wal give-up" in line
+        assert not log.exists(), "it would look like the log the next time"
+        # A blank one is not that log either.
+        log.write_bytes(bytes(8 << 20))
+        assert f"{log} is blank" in node.refusal()
+        log.unlink()
+        aside.rename(log)
+        node.start()
+        assert len(consume(node.bootstrap)) == 150, "nothing was lost by the attempts"
+        node.kill9()
+
+        # It is gone for good: the loss is accepted, told with its offsets, and cannot come back.
+        log.rename(aside)
+        given_up = give_up(node, catalog_url=urls[0])
+        assert given_up.exit_code == 0, given_up.output
+        assert re.search(rf"{TOPIC}-0 +100\b", given_up.output)
+        assert "from_offset=100" in given_up.output
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 100)
+        produce(node.bootstrap, "second", 20)
+        node.kill9()
+        log.rename(tmp_path / "second")
+        aside.rename(log)
+        assert "was given up" in node.refusal()
+        assert "was given up" in node.refusal(), "and so it stays"
+        log.unlink()
+        (tmp_path / "second").rename(log)
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 100) + expected("second", 20)
         assert node.terminate() == 0

@@ -72,7 +72,9 @@ class NodeProcess:
         self._values: dict[str, object] = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
-        self._serving = threading.Event()
+        self._said = threading.Event()
+        """It serves, or has ended."""
+        self._serves = False
         self.lines: list[str] = []
         """What it has said, over all its lives."""
         self.host = "127.0.0.1"
@@ -83,6 +85,11 @@ class NodeProcess:
     def bootstrap(self) -> str:
         """`host:port` for clients."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def data_dir(self) -> Path:
+        """Its data directory."""
+        return Path(str(self._values["data_dir"]))
 
     @property
     def pid(self) -> int:
@@ -115,7 +122,8 @@ class NodeProcess:
         for name, value in self._values.items():
             command += [flags[name], str(value)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
-        self._serving.clear()
+        self._said.clear()
+        self._serves = False
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.alive.add(self)
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
@@ -124,11 +132,25 @@ class NodeProcess:
     def wait_ready(self) -> None:
         """Return when clients can connect."""
         assert self._process is not None, "not started"
-        if not self._serving.wait(START_TIMEOUT_S) or not self.port:
+        if not self._said.wait(START_TIMEOUT_S) or not self._serves:
             code = self._process.poll()
             explanation = self.explain()
             self.kill9()
             raise RuntimeError(f"the node does not serve (exit code {code}): {explanation}")
+
+    def refusal(self) -> str:
+        """The one line with which it refuses to start. Fails the test when it serves."""
+        before = len(self.lines)
+        self.spawn()
+        self._said.wait(START_TIMEOUT_S)
+        if self._serves:
+            self.kill9()
+            pytest.fail("the node serves")
+        code = self.wait()
+        said = [line for line in self.lines[before:] if not line.startswith("{")]
+        assert code == 1, self.lines
+        assert len(said) == 1, self.lines
+        return said[0]
 
     def kill9(self) -> None:
         """Kill it as a power cut would."""
@@ -196,5 +218,6 @@ class NodeProcess:
                     self.host, port = record["address"].rsplit(":", 1)
                     self.port = self._values["port"] = int(port)
                     self.admin = record["admin"]
-                    self._serving.set()
-        self._serving.set()
+                    self._serves = True
+                    self._said.set()
+        self._said.set()

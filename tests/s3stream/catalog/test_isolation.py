@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, make_url, text
 
-from s3stream.catalog import open_catalog, topics
+from s3stream.catalog import nodes, open_catalog, topics
 from s3stream.catalog.database import Database
+from s3stream.catalog.interface import NodeInfo
 from s3stream.errors import NodeFenced, NotFound
 from s3stream.model import ObjectState
 from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, span
@@ -59,7 +60,7 @@ async def test_an_old_epoch_is_refused_whatever_the_databases_level(postgres: Po
     with pytest.raises(NodeFenced, match="epoch 1 is not the registered 2"):
         await race(
             url,
-            lambda c: topics.register_node(c, NODE, "elsewhere", 9092, NOW),
+            lambda c: nodes.register_node(c, NodeInfo(NODE, 0, "elsewhere", 9092, NOW), None),
             lambda: catalog.open_streams(scene.streams, node_id=NODE, node_epoch=scene.epoch),
         )
     await catalog.close()

@@ -1,0 +1,133 @@
+"""`anabranch wal give-up`: accept that the log of a stopped node, and what was only in it, is lost.
+
+A node does not start while the catalog says that another log than the one it finds may hold acknowledged records. When
+that log is gone for good, somebody has to say so; this command shows what is at stake, and says it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.datadir import DataDirError, DataDirLock
+from broker.log_identity import utc, wal_id_of
+from broker.node_lease import Claimant, wait_until_free
+from broker.node_log import NodeLog
+from broker.settings import Settings
+from s3stream.catalog import open_catalog
+from s3stream.catalog.interface import Catalog, NodeInfo, WalInfo, WalState
+from s3stream.errors import StorageError
+from wal.interface import WalError
+
+PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """A partition whose newest records may be lost."""
+
+    partition: str
+    end_offset: int
+    """End of what is in objects: records from here on were in the log only."""
+
+
+@click.command(name="give-up", short_help="Accept that a stopped node's log is lost.")
+@config_option
+@data_dir_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def give_up(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
+    """Accept that the log of a stopped node is lost, with the acknowledged records that were only in it.
+
+    The node starts on a new log then, and its partitions go on from the end of what is in objects: consumers may see
+    offsets again that they have seen with other records. The log that was given up is never used again.
+    """
+    settings = read_settings(config_file, data_dir)
+    try:
+        asyncio.run(_give_up(settings, ask=not yes))
+    except (DataDirError, StorageError, WalError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _give_up(settings: Settings, *, ask: bool) -> None:
+    from broker.app import now_ms  # it imports everything
+
+    async with AsyncExitStack() as stack:
+        lock = DataDirLock(settings.node.data_dir)
+        stack.callback(lock.release)
+        catalog = open_catalog(settings.catalog_url)
+        stack.push_async_callback(catalog.close)
+        if await catalog.is_blank():
+            raise click.ClickException(f"there is nothing in the catalog {catalog.where}: check catalog.url")
+        await catalog.open(cluster=settings.node.cluster)
+        node_log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
+        lost = await _lost_logs(catalog, node_log, settings.node.node_id)
+        claimant = Claimant(lock.lock_id, settings.one_machine, settings.catalog.lease_ms)
+        seen = await wait_until_free(catalog, settings.node.node_id, claimant, now_ms)
+        assert seen is not None, "a node with a log was registered"
+        stakes = await _stakes(catalog, settings.node.node_id)
+        _show(lost, seen, stakes)
+        if ask:
+            click.confirm("Accept the loss?", abort=True)
+        for wal in lost:
+            await catalog.give_up_wal(wal.wal_id, seen=seen, now_ms=now_ms())
+            _log_loss(wal, stakes)
+
+
+async def _lost_logs(catalog: Catalog, node_log: NodeLog, node_id: int) -> Sequence[WalInfo]:
+    lost = [wal for wal in await catalog.list_wals(node_id) if wal.state is WalState.OPEN]
+    if not lost:
+        raise click.ClickException(f"node {node_id} has no log that may hold records which are in no object")
+    found = node_log.header
+    if found is not None and wal_id_of(found.log_id) in {wal.wal_id for wal in lost}:
+        raise click.ClickException(
+            f"{node_log.path}: the log is there: start the node. If it is damaged: `anabranch wal repair`"
+        )
+    return lost
+
+
+async def _stakes(catalog: Catalog, node_id: int) -> Sequence[Stake]:
+    names = {
+        partition.stream_id: f"{topic.name}-{partition.index}"
+        for topic in await catalog.list_topics()
+        for partition in topic.partitions
+    }
+    found: list[Stake] = []
+    after = 0
+    while page := await catalog.list_streams(after=after, limit=PAGE):
+        after = page[-1].stream_id
+        led = [stream for stream in page if stream.node_id == node_id and stream.stream_id in names]
+        found += [Stake(names[stream.stream_id], stream.end_offset) for stream in led]
+    return sorted(found, key=lambda stake: stake.partition)
+
+
+def _show(lost: Sequence[WalInfo], seen: NodeInfo, stakes: Sequence[Stake]) -> None:
+    for wal in lost:
+        host = f" on {seen.holder.host_name}" if seen.holder.host_name else ""
+        click.echo(
+            f"log {wal.wal_id} of node {wal.node_id}, at {wal.location}{host}, opened last on {utc(wal.seen_ms)}"
+        )
+    click.echo(f"Acknowledged records of {len(stakes):,} partitions that were only there will be lost for good:")
+    table = Table("partition", "may lose records from offset", box=None, header_style="bold")
+    for stake in stakes:
+        table.add_row(stake.partition, str(stake.end_offset))
+    Console().print(table)
+
+
+def _log_loss(wal: WalInfo, stakes: Sequence[Stake]) -> None:
+    log = structlog.get_logger("node")
+    for stake in stakes:
+        log.warning(
+            "records given up with the log",
+            wal_id=wal.wal_id,
+            node_id=wal.node_id,
+            partition=stake.partition,
+            from_offset=stake.end_offset,
+        )
+    click.echo(f"given up: the log {wal.wal_id}. The node may start on a new one")
