@@ -267,6 +267,7 @@ class RunningNode:
             lambda: clean_policies((topic.info, topic.config) for topic in node.topics),
             history_of,
             self._vacate,
+            node.storage.supersede,
         )
         self.compaction_node = CompactionNode(
             catalog=node.catalog,

@@ -147,12 +147,13 @@ class Partition:
         timestamp_ms, base_offset = self.max_timestamp
         if base_offset < 0 or self.log_start_offset >= self.high_watermark:
             return None
-        if base_offset < self.log_start_offset:
-            timestamp_ms = await self._search_max_timestamp(timestamp_ms)
-        return await self.offset_for_time(timestamp_ms)
+        found = await self.offset_for_time(timestamp_ms) if base_offset >= self.log_start_offset else None
+        if found is None:
+            found = await self.offset_for_time(await self._search_max_timestamp(timestamp_ms))
+        return found
 
     async def _search_max_timestamp(self, upper_ms: int) -> int:
-        """The largest timestamp left after the batch that held it was trimmed, by halving."""
+        """The largest timestamp left after the record that had it was trimmed or cleaned, by halving."""
         low, high = -1, upper_ms
         while low < high:
             middle = (low + high + 1) // 2

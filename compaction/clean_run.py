@@ -98,7 +98,10 @@ async def execute_cleaning(
         await outputs.abort()
     # A clone of the topic may refer to the same objects: it goes on doing so.
     inputs = [location.object.object_id for location in plan.objects]
-    await outputs.drafts.commit(inputs, outputs.made, {plan.stream_id})
+    try:
+        await outputs.drafts.commit(inputs, outputs.made, {plan.stream_id})
+    finally:
+        cleaning.on_cleaned(plan.stream_id, plan.objects[-1].range.end_offset)
     if cleaner.vacated:
         cleaning.on_vacated(plan.stream_id, cleaner.vacated)
     node.stats.streams_cleaned += 1

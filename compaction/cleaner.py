@@ -106,6 +106,12 @@ class Cleaning:
     """Transactions and producers of a stream, out of its snapshot."""
     on_vacated: Callable[[int, Sequence[AbortedRange]], None] = lambda _stream, _vacated: None
     """Told of aborted transactions of which only the marker is left: the owner need not remember them."""
+    on_cleaned: Callable[[int, int], None] = lambda _stream, _end: None
+    """Told of a stream and the end of what was cleaned, in the turn of the loop in which the commit is known.
+
+    Who has read the stream before must not serve it from memory any more. Also called when the outcome of the commit is
+    unknown, or it was refused.
+    """
 
 
 class CleanPlan(NamedTuple):

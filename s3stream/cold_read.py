@@ -25,6 +25,7 @@ from s3stream.object_loader import (
     NeedIndex,
     NeedLocation,
     ObjectLoader,
+    ReadKey,
     Spawn,
     choose_entries,
 )
@@ -109,7 +110,7 @@ class ColdReader:
         need = self._walk(request)
         if need is not None:
             # Shared by its whole meaning, so that a client that asks again and again starts no second load.
-            key = ("read", stream_id, offset, bytes_max, end_offset)
+            key = ReadKey(stream_id, offset, bytes_max, end_offset)
             found = await self.loader.shared(key, lambda: self._complete(request, need))
             assert isinstance(found, list)
             batches = found

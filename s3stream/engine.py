@@ -318,8 +318,8 @@ class S3Stream:
                 self._drop(stream_id)
                 runs = self._cache.runs_of(stream_id)
                 recovered = ()
-        elif runs.runs and runs.runs[-1].end_offset != info.end_offset:
-            # Another node had it meanwhile: what is cached here does not lead to the stream's end.
+        elif runs.runs:
+            # Another node may have had it meanwhile: the stream may have other records by now, and another end.
             self._cache.drop(stream_id)
             runs = self._cache.runs_of(stream_id)
         runs.is_open = True
@@ -486,6 +486,14 @@ class S3Stream:
     def invalidate(self, stream_ids: Sequence[int]) -> None:
         """Forget where the streams' data lies: compaction has replaced objects. Reads find out by themselves, later."""
         self._reader.loader.invalidate(stream_ids)
+
+    def supersede(self, stream_id: int, end_offset: int) -> None:
+        """Log compaction has removed records before `end_offset` from objects: no read from now on finds them.
+
+        A read under way may still return them.
+        """
+        self._cache.supersede(stream_id, end_offset)
+        self._reader.loader.invalidate((stream_id,))
 
     # stopping
 

@@ -2,8 +2,9 @@
 
 It is a sequence of blocks. Appends go into the current block; a seal closes it and it becomes one upload; after the
 upload's commit it is only a cache, evicted oldest first above the byte bound. What is not committed never leaves
-(invariant 2). Inside a block each stream has one run: its batches in offset order, contiguous. A stream's runs over all
-blocks are contiguous too, and end where the stream ends, so a read that finds its offset here never meets a gap.
+(invariant 2). What is committed leaves at once when log compaction has removed records of it from objects. Inside a
+block each stream has one run: its batches in offset order, contiguous. A stream's runs over all blocks are contiguous
+too, and end where the stream ends, so a read that finds its offset here never meets a gap.
 
 Lists beside the batches (ends, cumulative sizes) make a read two bisections and one slice, however small the batches.
 """
@@ -119,10 +120,12 @@ class Block:
 class StreamRuns:
     """One stream's runs over all blocks, oldest first."""
 
-    __slots__ = ("is_open", "runs")
+    __slots__ = ("is_open", "runs", "superseded_end")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
+        self.superseded_end = 0
+        """Before this, objects hold less than what was appended: a run leaves as soon as it is committed."""
         self.is_open = False
         """The stream is open, so this is kept when the last run is evicted."""
 
@@ -219,7 +222,20 @@ class LogCache:
         self.sealed_bytes -= block.size_bytes
         self.committed_bytes += block.size_bytes
         self._committed.append(block)
+        for stream_id, run in list(block.runs.items()):
+            if run.start_offset < self.streams[stream_id].superseded_end:
+                self._remove_superseded(stream_id)
         self._evict()
+
+    def supersede(self, stream_id: int, end_offset: int) -> None:
+        """Records before `end_offset` were removed from objects: let go of every run that may hold one.
+
+        A run that is not known to be committed stays until it is.
+        """
+        runs = self.streams.get(stream_id)
+        if runs is not None:
+            runs.superseded_end = max(runs.superseded_end, end_offset)
+            self._remove_superseded(stream_id)
 
     def drop(self, stream_id: int) -> None:
         """Forget a stream that is deleted or fenced: its data is not wanted, neither cached nor uploaded."""
@@ -227,15 +243,7 @@ class LogCache:
         if runs is None:
             return
         for run in runs.runs:
-            block = run.block
-            freed = run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
-            del block.runs[stream_id]
-            block.snapshots.pop(stream_id, None)
-            block.size_bytes -= freed
-            if block.committed:
-                self.committed_bytes -= freed
-            elif block is not self.current:
-                self.sealed_bytes -= freed
+            self._remove(stream_id, run)
 
     def close(self, stream_id: int) -> None:
         """The stream is closed: forget it once it has nothing cached."""
@@ -244,6 +252,27 @@ class LogCache:
             runs.is_open = False
             if not runs.runs:
                 del self.streams[stream_id]
+
+    def _remove_superseded(self, stream_id: int) -> None:
+        runs = self.streams[stream_id]
+        while runs.runs and runs.runs[0].block.committed and runs.runs[0].start_offset < runs.superseded_end:
+            run = runs.runs.pop(0)
+            self._remove(stream_id, run)
+            run.clear()
+        if not runs.runs and not runs.is_open:
+            del self.streams[stream_id]
+
+    def _remove(self, stream_id: int, run: Run) -> None:
+        """Take a run out of its block."""
+        block = run.block
+        freed = run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
+        del block.runs[stream_id]
+        block.snapshots.pop(stream_id, None)
+        block.size_bytes -= freed
+        if block.committed:
+            self.committed_bytes -= freed
+        elif block is not self.current:
+            self.sealed_bytes -= freed
 
     def _evict(self) -> None:
         limit = self.bytes_max - self._headroom_bytes

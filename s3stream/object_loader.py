@@ -1,7 +1,9 @@
 """Brings locations, indexes and blocks of objects into memory, each once however many want it.
 
 Loads are tasks of the engine: whoever asked may give up, the load runs on into the caches. Objects are immutable, so
-only locations go stale, when compaction replaces an object; `invalidate` forgets them.
+only locations go stale, when compaction replaces an object; `invalidate` forgets them. What was begun before that, a
+read or a look-up of locations, is not shared with reads that come after it, nor kept: log compaction removes records,
+and a reader that comes after its commit must not meet them.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from s3stream.block_cache import BlockCache, BlockKey, ByteLru, CachedBlock
 from s3stream.catalog.interface import Catalog
@@ -62,6 +64,24 @@ class NeedBlocks:
 Need: TypeAlias = NeedLocation | NeedIndex | NeedBlocks
 
 
+class ReadKey(NamedTuple):
+    """A read of a stream by its whole meaning: reads of the same key share one load."""
+
+    stream_id: int
+    offset: int
+    bytes_max: int
+    end_offset: int
+
+
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    """A look-up of locations under way."""
+
+    stream_id: int
+    stale: bool = False
+    """The answer may be of before an invalidation."""
+
+
 class ObjectLoader:
     """What is known of committed data, and how to learn more."""
 
@@ -86,13 +106,16 @@ class ObjectLoader:
         self._cluster = cluster
         self._spawn = spawn
         self._locations: OrderedDict[int, list[RangeLocation]] = OrderedDict()
+        self._lookups: set[_Lookup] = set()
         self._loading: dict[Hashable, asyncio.Future[object]] = {}
+        self._detached: set[asyncio.Future[object]] = set()
+        """Loads under way that nobody joins any more."""
         self._answers: dict[BlockKey, asyncio.Future[memoryview]] = {}
         """The reads behind the blocks in `_loading`."""
 
     def close(self, error: StorageError) -> None:
         """Answer whoever waits for a load that was cancelled before it began."""
-        for future in self._loading.values():
+        for future in (*self._loading.values(), *self._detached):
             if not future.done():
                 future.set_exception(error)
                 future.exception()
@@ -100,13 +123,18 @@ class ObjectLoader:
 
     async def loads_done(self) -> None:
         """Return when no load is under way."""
-        while self._loading:
-            await asyncio.wait(list(self._loading.values()))
+        while loads := [*self._loading.values(), *self._detached]:
+            await asyncio.wait(loads)
 
     def invalidate(self, stream_ids: Sequence[int]) -> None:
-        """Forget where the streams' data lies."""
-        for stream_id in stream_ids:
+        """Forget where the streams' data lies; reads from now on share nothing with those under way."""
+        changed = set(stream_ids)
+        for stream_id in changed:
             self._locations.pop(stream_id, None)
+        for lookup in self._lookups:
+            lookup.stale = lookup.stale or lookup.stream_id in changed
+        for key in [key for key in self._loading if isinstance(key, ReadKey) and key.stream_id in changed]:
+            self._detached.add(self._loading.pop(key))
 
     def location(self, stream_id: int, offset: int) -> RangeLocation | None:
         """Where the offset lies, if that is known."""
@@ -126,8 +154,7 @@ class ObjectLoader:
 
     async def find_location(self, stream_id: int, offset: int, committed_end: int) -> None:
         """Ask the catalog; `location` knows then. Raises StreamNotFound, OffsetOutOfRange when the start has moved."""
-        self._stats.location_lookups += 1
-        found = list(await self._catalog.find_ranges(stream_id, offset, committed_end, limit=LOCATIONS_PER_LOOKUP))
+        found = await self._find_ranges(stream_id, offset, committed_end)
         if not found or not found[0].range.start_offset <= offset < found[0].range.end_offset:
             info = (await self._catalog.get_streams((stream_id,))).get(stream_id)
             if info is None:
@@ -139,6 +166,19 @@ class ObjectLoader:
         self._locations.move_to_end(stream_id)
         if len(self._locations) > self._settings.location_cache_streams:
             self._locations.popitem(last=False)
+
+    async def _find_ranges(self, stream_id: int, offset: int, committed_end: int) -> list[RangeLocation]:
+        """Ask until an answer comes that nothing was invalidated during."""
+        while True:
+            self._stats.location_lookups += 1
+            lookup = _Lookup(stream_id)
+            self._lookups.add(lookup)
+            try:
+                found = await self._catalog.find_ranges(stream_id, offset, committed_end, limit=LOCATIONS_PER_LOOKUP)
+            finally:
+                self._lookups.discard(lookup)
+            if not lookup.stale:
+                return list(found)
 
     async def index(self, info: ObjectInfo) -> ObjectIndex:
         """The index of an object."""
@@ -250,7 +290,9 @@ class ObjectLoader:
         else:
             future.set_result(result)
         finally:
-            del self._loading[key]
+            if self._loading.get(key) is future:
+                del self._loading[key]
+            self._detached.discard(future)
 
     def _store(self, info: ObjectInfo) -> ObjectStore:
         store = self._stores.get(info.store)

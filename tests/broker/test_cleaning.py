@@ -8,9 +8,12 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from broker.app import RunningNode
 from protocol.batch import HEADER_BYTES, seal
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.records import Record, build_batch, decode_records, iterate_batches
 from tests.support.node import running_node
-from tests.support.raw_client import batch_of, raw_client
+from tests.support.raw_client import RawClient, batch_of, raw_client
 
 KEYS, ROUNDS = 5, 6
 
@@ -57,6 +60,15 @@ async def consume(node: RunningNode, offset: int, end: int) -> list[tuple[int, b
         await consumer.stop()
 
 
+async def expect_newest(node: RunningNode) -> None:
+    """Wherever a consumer begins, it finds what is left and nothing else."""
+    end = KEYS * ROUNDS
+    newest = [(end - KEYS + at, b"k%d" % at, b"%d" % (ROUNDS - 1)) for at in range(KEYS)]
+    for offset in (0, 1, KEYS, end - KEYS - 1, end - KEYS):
+        assert await consume(node, offset, end) == newest
+    assert await consume(node, end - 2, end) == newest[-2:]
+
+
 async def test_consumers_find_the_newest_of_each_key(tmp_path: Path) -> None:
     end = KEYS * ROUNDS
     async with running_node(tmp_path) as node:
@@ -64,13 +76,11 @@ async def test_consumers_find_the_newest_of_each_key(tmp_path: Path) -> None:
         await produce(node, "gzip", range(ROUNDS))
         summary = await node.compaction.run_once()
         assert summary.streams_cleaned == 1
-        # All but the last round is superseded. Caches may go on showing what was there.
+        # All but the last round is superseded.
         assert summary.records_removed == end - KEYS
+        await expect_newest(node)
     async with running_node(tmp_path) as node:
-        newest = [(end - KEYS + at, b"k%d" % at, b"%d" % (ROUNDS - 1)) for at in range(KEYS)]
-        for offset in (0, 1, KEYS, end - KEYS - 1, end - KEYS):
-            assert await consume(node, offset, end) == newest
-        assert await consume(node, end - 2, end) == newest[-2:]
+        await expect_newest(node)
         await produce(node, None, range(ROUNDS, ROUNDS + 1))
         assert [offset for offset, _, _ in await consume(node, 0, end + KEYS)] == list(range(end - KEYS, end + KEYS))
 
@@ -91,3 +101,40 @@ async def test_records_that_are_none_do_not_end_compaction(tmp_path: Path) -> No
         await node.node.topics.alter("t", set_configs=configs, unset=())
         summary = await node.compaction.run_once()
         assert (summary.streams_cleaned, summary.errors) == (1, [])
+
+
+async def look_up(client: RawClient, timestamp: int) -> tuple[int, int]:
+    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])])
+    answer = (await client.call(request, 11)).topics[0].partitions[0]
+    assert answer.error_code == 0
+    return answer.offset, answer.timestamp
+
+
+async def fetch_all(client: RawClient) -> dict[bytes | None, bytes | None]:
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(topics=[FetchTopic(topic="t", partitions=[wanted])], min_bytes=1, max_bytes=1 << 20)
+    data = (await client.call(request, 12)).responses[0].partitions[0]
+    return {each.key: each.value for header, batch in iterate_batches(data.records) for each in decode_records(batch)}
+
+
+async def test_what_is_cleaned_is_gone_from_memory_and_from_look_ups_at_once(tmp_path: Path) -> None:
+    """Overwritten values and tombstoned ones, and the largest timestamp that one of them had."""
+    t = 1_700_000_000_000
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await create(node)
+        for key, value, timestamp in ((b"a", b"1", t + 900), (b"b", b"1", t), (b"b", None, t + 1), (b"a", b"2", t + 2)):
+            batch = build_batch([Record(key=key, value=value, timestamp_ms=timestamp)])
+            assert (await client.produce("t", [batch])).responses[0].partition_responses[0].error_code == 0
+        assert await look_up(client, -3) == (0, t + 900)
+        await node.node.storage.flush()
+        assert (await node.compaction.run_once()).records_removed == 2
+        assert await fetch_all(client) == {b"b": None, b"a": b"2"}
+        assert await look_up(client, -3) == (3, t + 2)
+        assert await look_up(client, t + 3) == (-1, -1)
+        assert await look_up(client, t) == (2, t + 1)
+        batch = build_batch([Record(key=b"c", value=b"3", timestamp_ms=t + 3)])
+        _ = await client.produce("t", [batch])
+        await node.node.storage.flush()
+        assert (await node.compaction.run_once()).records_removed == 1, "the tombstone, once its time is over"
+        assert await fetch_all(client) == {b"a": b"2", b"c": b"3"}

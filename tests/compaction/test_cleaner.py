@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -11,14 +12,17 @@ from typing import cast
 import pytest
 
 from broker.cleaning import KafkaBatches
+from compaction.clean_run import execute_cleaning, plan_cleanings
 from compaction.cleaner import BatchInfo, Cleaner, Cleaning, CleanPlan, CleanPolicy, KeyMap, RecordInfo, plan_cleaning
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
+from compaction.throttle import Throttle
 from compaction.transactions import History
 from protocol.batch import HEADER_BYTES, check_crc, parse_batch, seal
 from protocol.compression import Compression
 from protocol.records import Record, build_batch, decode_records
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.interface import Catalog, CompactionCommit
+from s3stream.errors import CatalogUnavailable
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamBatch, StreamInfo, StreamRange
 from s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cluster import Cluster, cluster
@@ -83,6 +87,42 @@ def service_for(
     settings = CompactionSettings(clean_keys_bytes_max=keys_bytes, read_bytes_max=2_000)
     cleaning = Cleaning(KafkaBatches(), lambda: {stream: policy})
     return CompactionService(replace(made.node(settings), cleaning=cleaning))
+
+
+class LostAnswers:
+    """A catalog that commits compactions, and whose answers to them are lost when told so."""
+
+    def __init__(self, catalog: Catalog, *, lost: bool) -> None:
+        self._catalog = catalog
+        self._lost = lost
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._catalog, name)
+
+    async def commit_compaction(self, commit: CompactionCommit) -> None:
+        await self._catalog.commit_compaction(commit)
+        if self._lost:
+            raise CatalogUnavailable("the answer was lost")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_who_has_read_the_stream_is_told_how_far_it_was_cleaned_whether_or_not_the_answer_came(
+    some: Cluster, lost: bool
+) -> None:
+    (stream,) = await some.start(1)
+    batches = [kafka_batch(some, stream, [(b"a", b"%d" % at)]) for at in range(3)]
+    await some.upload((SO, batches[:2]), (SO, batches[2:]))
+    told: list[tuple[int, int]] = []
+    cleaning = Cleaning(
+        KafkaBatches(), lambda: {stream: POLICY}, on_cleaned=lambda key, end_offset: told.append((key, end_offset))
+    )
+    catalog = cast("Catalog", LostAnswers(some.catalog, lost=lost))
+    node = replace(some.node(), catalog=catalog, cleaning=cleaning, sleep=lambda _: asyncio.sleep(0))
+    (plan,) = await plan_cleanings(node, cleaning, full=True)
+    with pytest.raises(CatalogUnavailable) if lost else nullcontext():
+        await execute_cleaning(node, plan, cleaning, throttle=Throttle(0), under_pressure=lambda: False)
+    assert told == [(stream, 3)]
+    assert await table(some, stream) == [(2, b"a", b"2")]
 
 
 async def test_the_newest_record_of_each_key_stays(some: Cluster) -> None:
