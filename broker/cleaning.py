@@ -104,7 +104,8 @@ def _empty(header: BatchHeader) -> bytearray:
 
 def history_of(info: StreamInfo) -> History:
     """The transactions and producers of a partition, out of its snapshot. Raises CorruptObject."""
-    _, _, transactions, producers = decode_snapshot(info.stream_id, info.snapshot)
+    state = decode_snapshot(info.stream_id, info.snapshot)
+    transactions, producers = state.transactions, state.producers
     return History(
         transactions.last_stable_offset(info.end_offset),
         [AbortedRange(*entry[:3]) for entry in transactions.aborted],

@@ -35,10 +35,11 @@ from wal.interface import Buffer, Durable, WalError
 
 log = structlog.get_logger("storage")
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
 VACATED_KEPT_MS = 60 * 60_000
 """A read that began before a compaction is over after this."""
 _SNAPSHOT_HEAD = struct.Struct(">Bqq")
+_UNTIMED_END = struct.Struct(">q")
 Verify = Callable[["Partition", int, int], None]
 """Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
 Waiter = Callable[["Partition", int], None]
@@ -80,6 +81,7 @@ class Partition:
         "topic",
         "topic_id",
         "transactions",
+        "untimed_end",
     )
 
     def __init__(
@@ -96,9 +98,10 @@ class Partition:
         self._last_durable: Durable | None = None
         self._read_failure = ""
         self._waiters: dict[Waiter, None] = {}
-        self.max_timestamp, self.epochs, self.transactions, self.producers = decode_snapshot(
-            stream.stream_id, stream.snapshot
-        )
+        state = decode_snapshot(stream.stream_id, stream.snapshot)
+        self.max_timestamp, self.epochs, self.transactions, self.producers, untimed_end = state
+        self.untimed_end = stream.committed_offset if untimed_end is None else untimed_end
+        """No batch from here on has records without a timestamp."""
         self.producers.pinned = self.transactions.open
         for batch in stream.recovered:
             self._replay(batch)
@@ -209,6 +212,8 @@ class Partition:
         except StorageFull:
             patch(view, 0, -1)  # as it came: the caller waits and appends it again
             raise
+        if append_time_ms < 0 and header.has_untimed:
+            self.untimed_end = end_offset
         if header.producer_id != NO_PRODUCER_ID:
             self.producers.update(
                 header.producer_id,
@@ -281,6 +286,8 @@ class Partition:
         durable = self._append_to_stream(
             StreamBatch(self.stream.stream_id, base_offset, end_offset, header.record_count, header.max_timestamp, view)
         )
+        if header.has_untimed:
+            self.untimed_end = end_offset
         if header.is_transactional:
             self._follow(view, header, base_offset)
         return Appended(base_offset, end_offset, -1, durable)
@@ -315,6 +322,8 @@ class Partition:
         header = parse_batch(batch.payload, 0)
         if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
             self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
+        if header.has_untimed:
+            self.untimed_end = batch.end_offset
         self.epochs.assign(header.partition_leader_epoch, batch.base_offset)
         if header.producer_id == NO_PRODUCER_ID:
             return
@@ -337,7 +346,7 @@ class Partition:
     def _encode_snapshot(self) -> bytes:
         self.epochs.trim(self.stream.start_offset)
         self.transactions.trim(self.stream.start_offset)
-        head = _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, *self.max_timestamp)
+        head = _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, *self.max_timestamp) + _UNTIMED_END.pack(self.untimed_end)
         return head + self.epochs.encode() + self.transactions.encode() + self.producers.encode()
 
     def vacate(self, vacated: Sequence[tuple[int, int, int]]) -> None:
@@ -386,24 +395,38 @@ class Partition:
             waiter(self, self.appended_bytes)
 
 
-_State = tuple[MaxTimestamp, LeaderEpochs, PartitionTransactions, ProducerStates]
+class SnapshotState(NamedTuple):
+    """What a snapshot holds of a partition."""
+
+    max_timestamp: MaxTimestamp
+    epochs: LeaderEpochs
+    transactions: PartitionTransactions
+    producers: ProducerStates
+    untimed_end: int | None
+    """No batch from here on has records without a timestamp; None: not known."""
 
 
-def decode_snapshot(stream_id: int, data: bytes) -> _State:
-    """What `_encode_snapshot` wrote: version, newest timestamp, leader epochs, transactions (since v2), producers.
+def decode_snapshot(stream_id: int, data: bytes) -> SnapshotState:
+    """What `_encode_snapshot` wrote.
 
+    Version, newest timestamp, end of records without one (since v3), leader epochs, transactions (since v2), producers.
     A new stream has nothing. Raises CorruptObject.
     """
     if not data:
-        return MaxTimestamp(-1, -1), LeaderEpochs(), PartitionTransactions(), ProducerStates()
+        return SnapshotState(MaxTimestamp(-1, -1), LeaderEpochs(), PartitionTransactions(), ProducerStates(), None)
     if not 1 <= data[0] <= SNAPSHOT_VERSION:
         raise CorruptObject(f"stream {stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}")
     try:
         version, timestamp_ms, base_offset = _SNAPSHOT_HEAD.unpack_from(data)
-        epochs, position = LeaderEpochs.decode(data, _SNAPSHOT_HEAD.size)
+        position, untimed_end = _SNAPSHOT_HEAD.size, None
+        if version > 2:
+            (untimed_end,) = _UNTIMED_END.unpack_from(data, position)
+            position += _UNTIMED_END.size
+        epochs, position = LeaderEpochs.decode(data, position)
         transactions = PartitionTransactions()
         if version > 1:
             transactions, position = PartitionTransactions.decode(data, position)
-        return MaxTimestamp(timestamp_ms, base_offset), epochs, transactions, ProducerStates.decode(data, position)
+        producers = ProducerStates.decode(data, position)
     except struct.error as error:
         raise CorruptObject(f"stream {stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None
+    return SnapshotState(MaxTimestamp(timestamp_ms, base_offset), epochs, transactions, producers, untimed_end)

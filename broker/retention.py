@@ -1,7 +1,9 @@
 """Drops records that their topic keeps no longer, by age or by size: moves the start of the log forward.
 
 By age (`retention.ms`), batches go in the order of offsets, up to the first one that has a record young enough, so that
-what stays is without gaps; an old batch behind a young one waits for it. By size (`retention.bytes`), blocks of batches
+what stays is without gaps; an old batch behind a young one waits for it. Records without a timestamp are as old as the
+object that holds them (Kafka goes by the modification time of a segment that has no timestamp at all), and in no object
+yet they are new. By size (`retention.bytes`), blocks of batches
 go as long as what stays is not below the limit. Kafka does both with whole segment files, and so drops a little later;
 like there, the limit is one of each partition, and what was written last stays whatever the limit says: in Kafka the
 active segment, here what is not in objects yet.
@@ -14,7 +16,9 @@ from typing import Final
 import structlog
 
 from broker.partition import Partition
+from protocol.batch import parse_batch
 from s3stream.errors import StorageError
+from wal.interface import Buffer
 
 log = structlog.get_logger("retention")
 
@@ -47,16 +51,21 @@ async def enforce_all(partitions: Iterable[Partition], now_ms: Callable[[], int]
             group.create_task(work())
 
 
+def has_untimed(payload: Buffer) -> bool:
+    """Whether a batch has records without a timestamp, as far as its header tells."""
+    return parse_batch(payload).has_untimed
+
+
 async def enforce(partition: Partition, now_ms: int) -> int:
     """Drop what is too old or too much; returns how many offsets. Raises StorageError."""
     config, stream = partition.config, partition.stream
-    start, end = stream.start_offset, stream.confirmed_offset
-    if start == end or not config.deletable:
+    start = stream.start_offset
+    if start == stream.confirmed_offset or not config.deletable:
         return 0
     new_start = start
     if config.retention_ms >= 0:
-        kept = await stream.offset_for_time(now_ms - config.retention_ms)
-        new_start = end if kept is None else min(kept.base_offset, end)
+        since_ms = now_ms - config.retention_ms
+        new_start = await stream.offset_for_age(since_ms, partition.untimed_end, has_untimed)
     if config.retention_bytes >= 0:
         new_start = max(new_start, await stream.offset_for_size(config.retention_bytes))
     if new_start <= start:

@@ -193,7 +193,7 @@ def _choose(found: Sequence[DetachedTopic], which: str) -> DetachedTopic | None:
 def _check_snapshots(topic: Topic, infos: Mapping[int, StreamInfo]) -> None:
     for partition in topic.info.partitions:
         info = infos[partition.stream_id]
-        transactions = decode_snapshot(info.stream_id, info.snapshot)[2]
+        transactions = decode_snapshot(info.stream_id, info.snapshot).transactions
         _refuse_open(f"{topic.name}-{partition.index}", transactions.open)
 
 

@@ -105,6 +105,11 @@ class BatchHeader(NamedTuple):
         return compression_of(self.attributes)
 
     @property
+    def has_untimed(self) -> bool:
+        """Whether records have no timestamp: all of them, or at least the first. Of others the header does not tell."""
+        return self.max_timestamp < 0 or (self.base_timestamp < 0 and not self.is_log_append_time)
+
+    @property
     def is_log_append_time(self) -> bool:
         """Whether all records have `max_timestamp`, set by the broker, as their timestamp."""
         return self.attributes & TIMESTAMP_TYPE_MASK != 0

@@ -37,6 +37,7 @@ from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 from s3stream.stream import Stream
 from s3stream.tasks import end_tasks
+from s3stream.time_lookup import IsUntimed, find_untimed
 from s3stream.upload import StreamOwner, Uploader, WriterIdentity
 from s3stream.wal_record import decode_record, encode_reset
 from wal.interface import WalError, WriteAheadLog
@@ -445,6 +446,23 @@ class S3Stream:
                 return found
             start = searched_end
         return stream.cached_for_time(timestamp_ms, start)
+
+    async def offset_for_age(self, stream: Stream, since_ms: int, untimed_end: int, is_untimed: IsUntimed) -> int:
+        """Where the stream must begin to hold nothing older. For `Stream.offset_for_age`."""
+        at, end = stream.start_offset, stream.confirmed_offset
+        young = await self.offset_for_time(stream, since_ms, 0)
+        cut = end if young is None else min(young.base_offset, end)
+        limit = min(cut, untimed_end)
+        # As for times: what is committed meanwhile was not searched. What is left then is in no object, and young.
+        while at < (searched_end := min(limit, stream.committed_offset)):
+            found = await find_untimed(
+                self._catalog, self._reader, stream.stream_id, since_ms, at, searched_end, is_untimed
+            )
+            if found is not None:
+                return found
+            at = searched_end
+        found = stream.cached_untimed(at, limit, is_untimed) if at < limit else None
+        return cut if found is None else found
 
     async def offset_for_size(self, stream: Stream, bytes_max: int) -> int:
         """Where the stream must begin to be cut to a size. For `Stream.offset_for_size`."""

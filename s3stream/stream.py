@@ -12,7 +12,7 @@ from s3stream.errors import AppendTooLarge, OffsetOutOfRange, StorageError, Stor
 from s3stream.journal import Journal
 from s3stream.log_cache import BATCH_OVERHEAD_BYTES, ReadResult, Run, StreamRuns
 from s3stream.model import StreamBatch
-from s3stream.time_lookup import offset_before
+from s3stream.time_lookup import IsUntimed, first_untimed, offset_before
 from s3stream.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
 from wal.interface import Durable, OverCapacity, RecordTooLarge, WalError
 
@@ -207,6 +207,14 @@ class Stream:
         newer = await self._engine.offset_for_time(self, timestamp_ms + 1, from_offset)
         return offset_before(newer, max(self.start_offset, from_offset), self.confirmed_offset)
 
+    async def offset_for_age(self, since_ms: int, untimed_end: int, is_untimed: IsUntimed) -> int:
+        """Where the stream must begin so that all before it is older than `since_ms`; the first that is not stays.
+
+        A batch is as old as its newest record; one with records without a timestamp is never older than the commit of
+        its object. No such batch lies at or past `untimed_end`. Raises StorageError.
+        """
+        return await self._engine.offset_for_age(self, since_ms, untimed_end, is_untimed)
+
     async def offset_for_size(self, bytes_max: int) -> int:
         """Where the stream must begin so that it is cut closest to `bytes_max`, not below; block by block.
 
@@ -235,6 +243,15 @@ class Stream:
                         return None
                     if batch.max_timestamp_ms >= timestamp_ms and batch.end_offset > from_offset:
                         return batch
+        return None
+
+    def cached_untimed(self, start_offset: int, end_offset: int, is_untimed: IsUntimed) -> int | None:
+        """The first offset in [start, end) of a cached batch with records without a timestamp."""
+        for run in self._runs.runs:
+            if run.end_offset > start_offset:
+                found = first_untimed(run.batches, start_offset, end_offset, is_untimed)
+                if found is not None:
+                    return found
         return None
 
     def _take_up(self) -> None:

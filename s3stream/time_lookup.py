@@ -11,15 +11,20 @@ matter:
 
 Who can decode batches refines both inside the one batch that is found. A range may promise a time that only what was
 trimmed away had: then the search goes on behind it, and that is the one case in which more than one block is read.
+
+Records without a timestamp are as old as the commit of the object that holds them. A clone's are as old as the
+original's; what compaction writes anew looks younger, and so is kept longer. Ranges and index entries tell only of
+those that hold nothing else, so where both kinds may be, blocks are read.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from s3stream.catalog.interface import Catalog
 from s3stream.model import ObjectInfo, RangeLocation, StreamBatch
 from s3stream.object.format import IndexEntry
 from s3stream.object.reader import ObjectIndex
+from wal.interface import Buffer
 
 RANGES_PER_LOOKUP: Final = 32
 
@@ -44,6 +49,9 @@ class BlockSource(Protocol):
         """The batches of a block that end past `from_offset`."""
         ...
 
+
+IsUntimed: TypeAlias = Callable[[Buffer], bool]
+"""Tells of a payload whether it holds records without a timestamp."""
 
 Item = TypeVar("Item", bound=Timed)
 
@@ -111,6 +119,63 @@ async def _find_in(
         if entry.max_timestamp_ms >= timestamp_ms:
             batches = await source.batches(location.object, entry, start_offset)
             found = first_at_or_after(batches, timestamp_ms)
+            if found is not None:
+                return found
+    return None
+
+
+async def find_untimed(
+    catalog: Catalog,
+    source: BlockSource,
+    stream_id: int,
+    since_ms: int,
+    start_offset: int,
+    end_offset: int,
+    is_untimed: IsUntimed,
+) -> int | None:
+    """Where the first batch without timestamps lies in [start, end) that was committed at or after `since_ms`.
+
+    `end_offset` is at most the end of what is committed. Raises CatalogError, StoreError, CorruptObject.
+    """
+    at = start_offset
+    while at < end_offset:
+        locations = await catalog.find_ranges(stream_id, at, end_offset, limit=RANGES_PER_LOOKUP)
+        if not locations:
+            break
+        for location in locations:
+            if location.range.record_count and location.object.committed_ms >= since_ms:
+                found = await _find_untimed_in(source, location, at, end_offset, is_untimed)
+                if found is not None:
+                    return found
+            at = location.range.end_offset
+    return None
+
+
+def first_untimed(
+    batches: Iterable[StreamBatch], start_offset: int, end_offset: int, is_untimed: IsUntimed
+) -> int | None:
+    """The first offset in [start, end) of a batch with records without a timestamp."""
+    for batch in batches:
+        if batch.base_offset >= end_offset:
+            break
+        is_wanted = batch.record_count and batch.end_offset > start_offset
+        if is_wanted and (batch.max_timestamp_ms < 0 or is_untimed(batch.payload)):
+            return max(batch.base_offset, start_offset)
+    return None
+
+
+async def _find_untimed_in(
+    source: BlockSource, location: RangeLocation, start_offset: int, end_offset: int, is_untimed: IsUntimed
+) -> int | None:
+    span = location.range
+    start = max(start_offset, span.start_offset)
+    if span.max_timestamp_ms < 0:
+        return start
+    index = await source.index(location.object)
+    for entry in index.find(location.stored_stream_id, start, min(end_offset, span.end_offset)):
+        if entry.record_count:
+            batches = await source.batches(location.object, entry, start)
+            found = first_untimed(batches, start, end_offset, is_untimed)
             if found is not None:
                 return found
     return None

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from s3stream.errors import CorruptObject
 from s3stream.model import StreamInfo
 
-SNAPSHOT_VERSION = 2
-_HEAD = Struct(">Bqq")
+SNAPSHOT_VERSION = 3
+_HEADS = {2: Struct(">Bqq"), 3: Struct(">Bqqq")}
+"""What comes before the leader epochs, by version."""
 _COUNT = Struct(">I")
 _EPOCH = Struct(">iq")
 _COUNTS = Struct(">III")
@@ -49,14 +50,15 @@ def read_transactions(stream: StreamInfo) -> Transactions:
     data = stream.snapshot
     if not data or data[0] == 1:
         return Transactions(stream.end_offset, ())  # nothing was written yet, or before there were transactions
-    if data[0] != SNAPSHOT_VERSION:
+    head = _HEADS.get(data[0])
+    if head is None:
         raise CorruptObject(
             f"stream {stream.stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}: "
             "the node is newer than this reader"
         )
     try:
-        (epochs,) = _COUNT.unpack_from(data, _HEAD.size)
-        position = _HEAD.size + _COUNT.size + epochs * _EPOCH.size
+        (epochs,) = _COUNT.unpack_from(data, head.size)
+        position = head.size + _COUNT.size + epochs * _EPOCH.size
         open_count, aborted_count, _ = _COUNTS.unpack_from(data, position)
         position += _COUNTS.size
         begun = [_OPEN.unpack_from(data, position + at * _OPEN.size)[1] for at in range(open_count)]

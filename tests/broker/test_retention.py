@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from broker.app import RunningNode
 from broker.partition import Partition
 from broker.retention import PARTITIONS_IN_FLIGHT, enforce, enforce_all
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -66,6 +67,98 @@ async def test_it_happens_by_itself(tmp_path: Path) -> None:
         await until(lambda: partition.log_start_offset == 2, pause_s=0.01)
 
 
+WEEK_MS = 7 * 24 * 3_600_000
+OLD = 1
+"""A timestamp of 1970: a producer may set it, and its records are old at once."""
+
+
+async def send(client: RawClient, *timestamps_ms: int) -> None:
+    """One batch whose records have these timestamps, or none where it is -1."""
+    batch = build_batch([Record(key=b"k", value=b"v", timestamp_ms=timestamp) for timestamp in timestamps_ms])
+    response = await client.produce("t", [batch])
+    assert response.responses[0].partition_responses[0].error_code == 0
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_records_without_a_timestamp_are_as_old_as_their_object(tmp_path: Path, flushed: bool) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await create(client, retention_ms=str(WEEK_MS))
+        await send(client, -1, -1)
+        await send(client, -1)
+        if flushed:
+            await node.node.storage.flush()
+        partition = node.node.topics.partition("t", 0)
+        assert await enforce(partition, node.node.now_ms()) == 0
+        assert await partition.offset_for_time(0) is None, "whoever looks for a time does not find them"
+        await node.node.storage.flush()
+        assert await enforce(partition, node.node.now_ms() + WEEK_MS - 60_000) == 0
+        assert await enforce(partition, node.node.now_ms() + WEEK_MS + 1) == 3
+
+
+@pytest.mark.parametrize("stored", ["log", "object", "joined", "restarted", "cloned"])
+@pytest.mark.parametrize("timestamps", [(-1,), (-1, OLD)])
+async def test_records_without_a_timestamp_stay_beside_old_ones(
+    tmp_path: Path, stored: str, timestamps: tuple[int, ...]
+) -> None:
+    """In a batch, a block, an object of their own or not: wherever they are, what is before them goes."""
+    name = "u" if stored == "cloned" else "t"
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await create(client, retention_ms=str(WEEK_MS))
+        await send(client, OLD, OLD)
+        await send(client, *timestamps)
+        await send(client, OLD)
+        if stored != "log":
+            await node.node.storage.flush()
+        if stored == "joined":
+            await send(client, OLD)
+            await node.node.storage.flush()
+            _ = await node.compaction.run_once()
+        if stored == "cloned":
+            _ = await node.moves.clone("t", "u")
+        if stored != "restarted":
+            await expect_only_old_to_go(node, name)
+    if stored == "restarted":
+        async with running_node(tmp_path) as node:
+            await expect_only_old_to_go(node, name)
+
+
+async def expect_only_old_to_go(node: RunningNode, name: str) -> None:
+    partition, now_ms = node.node.topics.partition(name, 0), node.node.now_ms
+    end = partition.high_watermark
+    assert await enforce(partition, now_ms()) == 2
+    assert await enforce(partition, now_ms()) == 0
+    await node.node.storage.flush()
+    assert await enforce(partition, now_ms() + WEEK_MS - 60_000) == 0
+    assert await enforce(partition, now_ms() + WEEK_MS + 1) == end - 2
+
+
+@pytest.mark.parametrize("version", [0, 2])
+async def test_what_a_snapshot_does_not_tell_is_looked_for(tmp_path: Path, version: int) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await create(client, retention_ms=str(WEEK_MS))
+        for timestamp in (OLD, -1, OLD):
+            await send(client, timestamp)
+        await node.node.storage.flush()
+        partition = node.node.topics.partition("t", 0)
+        stream, snapshot = partition.stream, partition._encode_snapshot()
+        stream.snapshot = bytes([version]) + snapshot[1:17] + snapshot[25:] if version else b""
+        again = Partition("t", partition.topic_id, 0, stream, partition.config, node.node.now_ms)
+        assert again.untimed_end == 3
+        assert await enforce(again, node.node.now_ms()) == 1
+
+
+async def test_where_every_record_has_a_timestamp_no_data_is_read(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await create(client, retention_ms=str(WEEK_MS))
+        for timestamp in (OLD, 0, OLD):
+            await send(client, timestamp)
+        await node.node.storage.flush()
+        calls = next(iter(node.stores.values())).calls
+        gets = calls.get
+        assert await enforce(node.node.topics.partition("t", 0), node.node.now_ms()) == 3
+        assert calls.get == gets
+
+
 BATCH_BYTES = 300_000
 """Two of them do not fit a block."""
 
@@ -113,9 +206,9 @@ class Slow:
         self.name, self.gate, self.seen = name, gate, seen
         self.config, self.stream = self, self
         self.start_offset, self.confirmed_offset = 0, 1
-        self.deletable, self.retention_ms, self.retention_bytes = True, 0, -1
+        self.deletable, self.retention_ms, self.retention_bytes, self.untimed_end = True, 0, -1, -1
 
-    async def offset_for_time(self, _: int) -> None:
+    async def offset_for_age(self, *_: object) -> None:
         self.seen.append(self.name)
         await self.gate.wait()
         raise CatalogUnavailable(f"no answer for {self.name}")

@@ -16,6 +16,7 @@ class Model:
         self.cache = LogCache(bytes_max, headroom_bytes=0)
         self.batches: dict[int, list[StreamBatch]] = {}
         self.sealed: list[Block] = []
+        self.superseded: dict[int, int] = {}
 
     def append(self, stream_id: int, size_bytes: int, span: int) -> None:
         batches = self.batches.setdefault(stream_id, [])
@@ -33,6 +34,11 @@ class Model:
         if self.sealed:
             self.cache.commit(self.sealed.pop(0))
 
+    def supersede(self, stream_id: int, end_offset: int) -> None:
+        self.cache.supersede(stream_id, end_offset)
+        if stream_id in self.batches:
+            self.superseded[stream_id] = max(self.superseded.get(stream_id, 0), end_offset)
+
     def uncommitted(self, stream_id: int) -> int:
         blocks = [*self.sealed, self.cache.current]
         starts = [block.runs[stream_id].start_offset for block in blocks if stream_id in block.runs]
@@ -44,6 +50,7 @@ actions = st.lists(
         st.tuples(st.just("append"), st.integers(0, 2), st.integers(0, 2000), st.integers(1, 5)),
         st.tuples(st.just("seal")),
         st.tuples(st.just("commit")),
+        st.tuples(st.just("supersede"), st.integers(0, 2), st.integers(0, 40)),
     ),
     max_size=60,
 )
@@ -65,6 +72,9 @@ def test_reads_are_contiguous_and_what_is_not_committed_stays(
         runs = model.cache.runs_of(stream_id)
         start = runs.start_offset if runs.runs else batches[-1].end_offset
         assert start <= model.uncommitted(stream_id)
+        assert all(
+            run.start_offset >= model.superseded.get(stream_id, 0) for run in runs.runs if run.block.committed
+        ), "what was removed from objects is served from memory no more"
         end = batches[-1].end_offset
         offset = data.draw(st.integers(0, end - 1))
         limit = data.draw(st.integers(offset + 1, end))

@@ -107,3 +107,41 @@ async def test_a_look_up_reads_one_index_and_one_block(tmp_path: Path) -> None:
                     assert first.base_offset == 20
                 assert cluster.store.calls.get - gets == 2
                 assert engine.stats.block_cache_misses == 1
+
+
+UNTIMED = b"untimed"
+
+
+@pytest.mark.parametrize("flushed", [(), (3,), (3, 6), (9,)])
+@pytest.mark.parametrize("untimed_end", [0, 25, 100])
+@pytest.mark.parametrize("start", [0, 15, 60])
+async def test_the_cut_by_age_is_before_the_first_that_is_young_or_has_no_time(
+    tmp_path: Path, flushed: Sequence[int], untimed_end: int, start: int
+) -> None:
+    """Batches at time 5, or without one, or mixed, which only the payload tells; all committed long after 5."""
+    times = (5, 5, -1, 5, 5, 5, 5, -1, 5, 5)
+    mixed = {4}
+    async with memory_cluster(tmp_path) as cluster, cluster.engine() as engine:
+        stream = await open_stream(cluster, engine)
+        for at, time in enumerate(times):
+            payload = UNTIMED if at in mixed else b"x" * 2_500
+            batch = make_batch(stream.stream_id, stream.next_offset)
+            await stream.append(batch._replace(max_timestamp_ms=time, payload=memoryview(payload)))
+            if at in flushed:
+                await engine.flush()
+        await stream.trim(start)
+        committed_ms, end = cluster.clock.ms, stream.committed_offset
+        untimed = {2, 7} | mixed
+
+        def expected(since_ms: int) -> int:
+            for at, time in enumerate(times):
+                is_young = since_ms <= committed_ms or 10 * at >= end
+                if 10 * at + 10 > start and (
+                    time >= since_ms or (at in untimed and 10 * at < untimed_end and is_young)
+                ):
+                    return max(10 * at, start) if time < since_ms else 10 * at
+            return 100
+
+        for since_ms in (5, 6, committed_ms, committed_ms + 1):
+            found = await stream.offset_for_age(since_ms, untimed_end, lambda payload: bytes(payload) == UNTIMED)
+            assert found == expected(since_ms), since_ms

@@ -17,27 +17,28 @@ def stream(snapshot: bytes, start: int = 0, end: int = 100) -> StreamInfo:
     return StreamInfo(7, 1, 1, start, end, snapshot)
 
 
-def encode(transactions: PartitionTransactions) -> bytes:
+def encode(transactions: PartitionTransactions, version: int = SNAPSHOT_VERSION) -> bytes:
     epochs = LeaderEpochs()
     for epoch in range(3):
         epochs.assign(epoch, epoch * 10)
-    head = struct.pack(">Bqq", SNAPSHOT_VERSION, 5, 6)
+    head = struct.pack(">Bqqq", version, 5, 6, 7) if version > 2 else struct.pack(">Bqq", version, 5, 6)
     return head + epochs.encode() + transactions.encode() + ProducerStates().encode()
 
 
-def test_open_and_aborted_transactions() -> None:
+@pytest.mark.parametrize("version", [2, SNAPSHOT_VERSION])
+def test_open_and_aborted_transactions(version: int) -> None:
     state = PartitionTransactions()
     state.write(1, 10, 0)
     state.write(2, 12, 0)
     state.end(1, 20, 0, aborted=True)
     state.write(3, 25, 0)
     state.end(3, 30, 0, aborted=False)
-    found = read_transactions(stream(encode(state)))
+    found = read_transactions(stream(encode(state, version)))
     assert found == Transactions(12, [Aborted(1, 10, 21)])
     assert found.aborted_between(21, 50) == ()
     assert found.aborted_between(20, 50) == found.aborted_between(0, 11) == (Aborted(1, 10, 21),)
     state.end(2, 40, 0, aborted=True)
-    assert read_transactions(stream(encode(state))).stable_offset == 100
+    assert read_transactions(stream(encode(state, version))).stable_offset == 100
 
 
 def test_a_stream_without_transactions_is_stable_to_its_end() -> None:
