@@ -53,6 +53,8 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     yield "request_failures_total", {}, running.dispatcher.failures
     yield "connections", {}, len(node.server.connections)
     yield "request_bytes_held", {}, node.server.bytes_held
+    yield "requests_waiting_for_memory", {}, node.server.budget.waiting
+    yield "network_bytes_in_total", {}, node.server.bytes_in
     yield "slabs_mapped_total", {}, node.server.slabs.slabs_mapped
     yield "fetch_sessions", {}, len(node.fetch_sessions)
     yield "topics", {}, len(node.topics)

@@ -105,7 +105,18 @@ class NetworkSettings(Area):
     node_bytes_max: Bytes = Field(
         default=512 * MIB,
         ge=1024,
-        description="Bytes of requests of all connections under way (Kafka: queued.max.request.bytes).",
+        description=(
+            "Bytes of requests of all connections under way, those included that have only begun to come (Kafka: "
+            "queued.max.request.bytes). Who finds no room waits, in order; an eighth is for requests of up to 64 KiB."
+        ),
+    )
+    frame_timeout_ms: int = Field(
+        default=5_000,
+        ge=10,
+        description=(
+            "While others wait for memory, a connection is closed that for this long has not sent a tenth of the "
+            "request it is in the middle of. While nobody waits it may take its time."
+        ),
     )
     connections_max: int = Field(default=10_000, ge=1, description="Connections in all (Kafka: max.connections).")
     connections_per_address_max: int = Field(

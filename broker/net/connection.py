@@ -6,7 +6,9 @@ What it keeps true:
   of it directly. From there on a record batch is a memoryview of that buffer.
 - Responses leave in the order of requests. Produce requests are pipelined: each is appended at once and answered when
   durable. Any other request starts only when all before it are answered, and holds back those behind it.
-- Reading stops while too much is in flight here or in the node, or while the peer does not take its responses.
+- Reading stops while too much is in flight here, or while the peer does not take its responses.
+- The rest of a frame is read only when the node's budget (`broker.net.budget`) has reserved all of it, and a large one
+  only when no request that its client makes wait is before it: it would take memory for as long as that waits.
 """
 
 import asyncio
@@ -15,7 +17,9 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Protocol, cast
 
+from broker.net.budget import FrameBudget
 from broker.net.slabs import SlabPool
+from broker.net.stalls import Arriving
 from protocol.errors import ProtocolError
 from protocol.header import parse_request_header, response_frame
 from wal.interface import Buffer
@@ -28,6 +32,8 @@ SIZE_BYTES = 4
 _SIZE = Struct(">i")
 FRAME_BYTES_MIN = 8
 """API key, version and correlation id: nothing shorter is a request."""
+LARGE_FRAME_BYTES = SCRATCH_BYTES + 1
+"""Frames of this size, length included, never come whole in one read."""
 WRITE_HIGH_BYTES = 4 << 20
 PRODUCE_KEY = 0
 UNKNOWN_SOFTWARE = "unknown"
@@ -38,6 +44,8 @@ class Hub(Protocol):
 
     scratch: memoryview
     slabs: SlabPool
+    budget: FrameBudget
+    bytes_in: int
     tick: int
     request_bytes_max: int
     requests_in_flight_max: int
@@ -68,12 +76,12 @@ class Hub(Protocol):
         """Note that a request has got its answer."""
         ...
 
-    def charge(self, size: int) -> None:
-        """Bytes received, or (negative) done with."""
+    def reserve(self, connection: "Connection", size: int) -> bool:
+        """Reserve memory for a frame whose rest is to come; if False, `granted` is called when there is room."""
         ...
 
-    def has_room(self, connection: "Connection") -> bool:
-        """Whether another frame may begin; if not, `resume` is called when it may."""
+    def reading_changed(self, connection: "Connection", *, paused: bool) -> None:
+        """Note that the connection's socket is read no more, or again."""
         ...
 
 
@@ -138,12 +146,16 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol of one socket. All methods run on the loop's thread."""
 
     __slots__ = (
+        "_budget",
         "_bytes_held",
         "_exclusive",
         "_filled",
         "_flush_scheduled",
         "_frame",
+        "_head",
         "_hub",
+        "_in_line",
+        "_large_bytes_held",
         "_loop",
         "_outgoing",
         "_outstanding",
@@ -152,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         "_pumping",
         "_queue",
         "_transport",
+        "_wanted_bytes",
         "_writing_paused",
         "active_tick",
         "clock",
@@ -166,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, hub: Hub, number: int) -> None:
         self._hub = hub
+        self._budget = hub.budget
         self.clock = hub.clock
         self.number = number
         self.host = ""
@@ -179,8 +193,16 @@ class Connection(asyncio.BufferedProtocol):
         self._prefix = b""
         self._frame: memoryview | None = None
         self._filled = 0
+        self._wanted_bytes = 0
+        """Size of a frame that waits for its reservation; 0: none does."""
+        self._head = b""
+        """What came of it before it was known to wait."""
         self._queue: deque[Buffer] = deque()
         self._bytes_held = 0
+        self._in_line = False
+        """It has asked the budget, which will tell."""
+        self._large_bytes_held = 0
+        """Part of `_bytes_held` that was reserved for large frames."""
         self._outstanding: deque[Exchange] = deque()
         self._outgoing: list[Buffer] = []
         self._flush_scheduled = False
@@ -207,10 +229,15 @@ class Connection(asyncio.BufferedProtocol):
         """Drop what was not answered; requests under way go on, their answers go nowhere."""
         self.closed = True
         self._transport = None
-        self._hub.charge(-self._bytes_held)
-        self._bytes_held = 0
+        budget = self._budget
+        budget.withdraw(self)
+        large, small = self._large_bytes_held, self._bytes_held - self._large_bytes_held
+        self._bytes_held = self._large_bytes_held = self._wanted_bytes = 0
         self._queue.clear()
         self._frame = None
+        self._head = b""
+        budget.give_small(small)
+        budget.give_large(large)
         outstanding, self._outstanding = self._outstanding, deque()
         for exchange in outstanding:
             if exchange.on_close is not None and not exchange.done:
@@ -230,7 +257,17 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """Whether nothing is under way for this client."""
-        return not self._outstanding and not self._queue
+        return not self._outstanding and not self._queue and not self._wanted_bytes
+
+    @property
+    def descriptor(self) -> int:
+        """Of the socket; -1 when there is none."""
+        return -1 if self._transport is None else int(self._transport.get_extra_info("socket").fileno())
+
+    @property
+    def arriving(self) -> Arriving | None:
+        """The frame whose rest is to come, if there is one."""
+        return None if self._frame is None else Arriving(self._frame, self._filled)
 
     def close(self) -> None:
         """Close after what was answered has been written."""
@@ -269,9 +306,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             return self._frame[self._filled :]
         prefix = self._prefix
-        if not prefix:
-            return self._hub.scratch
         scratch = self._hub.scratch
+        if self._budget.crowded:
+            scratch = scratch[:SIZE_BYTES]  # the size alone: its frame must ask for memory first
+        if not prefix:
+            return scratch
         scratch[: len(prefix)] = prefix
         return scratch[len(prefix) :]
 
@@ -279,8 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         """Cut what has arrived into frames."""
         hub = self._hub
         self.active_tick = hub.tick
-        self._bytes_held += nbytes
-        hub.charge(nbytes)
+        hub.bytes_in += nbytes
         frame = self._frame
         if frame is None:
             self._cut(len(self._prefix) + nbytes)
@@ -290,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._frame = None
             self._receive(frame)
-        if self._bytes_held or self._paused_reading:
+        if self._bytes_held or self._wanted_bytes or self._paused_reading:
             self._update_reading()
 
     def _cut(self, end: int) -> None:
@@ -307,8 +345,12 @@ class Connection(asyncio.BufferedProtocol):
                 return
             stop = start + size
             if stop > end:
-                self._begin_frame(size, scratch[start:end])
+                self._wanted_bytes = size
+                if not self._ask(scratch[start:end]):
+                    self._head = bytes(scratch[start:end])
                 return
+            self._bytes_held += SIZE_BYTES + size
+            self._budget.take(SIZE_BYTES + size)
             if size <= SMALL_FRAME_BYTES:
                 self._receive(bytearray(scratch[start:stop]))
             else:
@@ -321,11 +363,51 @@ class Connection(asyncio.BufferedProtocol):
         if start < end:
             self._prefix = bytes(scratch[start:end])
 
-    def _begin_frame(self, size: int, received: memoryview) -> None:
-        frame = self._hub.slabs.allocate(size) if size > SMALL_FRAME_BYTES else memoryview(bytearray(size))
-        frame[: len(received)] = received
+    def _ask(self, head: Buffer) -> bool:
+        """Begin the frame that waits for memory, of which `head` has come; False when it has to wait on.
+
+        A large one asks only when nothing before it holds it up.
+        """
+        size = self._wanted_bytes + SIZE_BYTES
+        if self.draining or (size >= LARGE_FRAME_BYTES and self._is_held_up):
+            return False
+        if self._hub.reserve(self, size):
+            self._begin_frame(head)
+            return True
+        self._in_line = True
+        return False
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether what comes next may wait for as long as the client likes: behind a Fetch, a JoinGroup, an answer."""
+        exclusive = self._exclusive
+        return (
+            self._writing_paused
+            or (exclusive is not None and exclusive.api_key != PRODUCE_KEY)
+            or any(frame[0] or frame[1] for frame in self._queue)  # the API key, as above
+        )
+
+    def granted(self) -> None:
+        """Memory is reserved for the frame that waits for it: read on."""
+        self._in_line = False
+        self._begin_frame(self._head)
+        self._update_reading()
+
+    def _begin_frame(self, head: Buffer) -> None:
+        size = self._wanted_bytes
+        self._wanted_bytes = 0
+        self._head = b""
+        self._bytes_held += size + SIZE_BYTES
+        if size + SIZE_BYTES >= LARGE_FRAME_BYTES:
+            self._large_bytes_held += size + SIZE_BYTES
+        try:
+            frame = self._hub.slabs.allocate(size) if size > SMALL_FRAME_BYTES else memoryview(bytearray(size))
+        except (MemoryError, OSError) as error:
+            self.refuse(f"no memory for a frame of {size} bytes: {error}")
+            return
+        frame[: len(head)] = head
         self._frame = frame
-        self._filled = len(received)
+        self._filled = len(head)
 
     def _receive(self, frame: Buffer) -> None:
         if self.draining or self.closed:
@@ -350,6 +432,8 @@ class Connection(asyncio.BufferedProtocol):
                 break
             self._start(queue.popleft())
         self._pumping = False
+        if self._wanted_bytes and not (self._in_line or self.closed):
+            self._ask(self._head)
         self._update_reading()
 
     def _start(self, frame: Buffer) -> None:
@@ -377,17 +461,23 @@ class Connection(asyncio.BufferedProtocol):
         outstanding = self._outstanding
         if outstanding[0] is not exchange:
             return
-        freed = 0
+        freed = freed_large = 0
         while outstanding and outstanding[0].done:
             first = outstanding.popleft()
-            freed += first.frame_bytes + SIZE_BYTES
+            size = first.frame_bytes + SIZE_BYTES
+            if size >= LARGE_FRAME_BYTES:
+                freed_large += size
+            else:
+                freed += size
             self._hub.answered(first)
             if first is self._exclusive:
                 self._exclusive = None
             if first.parts is not None:
                 self._outgoing += first.parts
         self._bytes_held -= freed
-        self._hub.charge(-freed)
+        self._budget.give_small(freed)
+        if freed_large:
+            self._give_large(freed_large)
         if exchange.api_key != PRODUCE_KEY:
             self._flush()
         elif not self._flush_scheduled:
@@ -396,8 +486,13 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         if self.draining and not outstanding:
             self.close()
-        elif not self._pumping and (self._queue or self._paused_reading):
+        elif not self._pumping and (self._queue or self._paused_reading or self._wanted_bytes):
             self.pump()
+
+    def _give_large(self, size: int) -> None:
+        self._bytes_held -= size
+        self._large_bytes_held -= size
+        self._budget.give_large(size)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -416,12 +511,15 @@ class Connection(asyncio.BufferedProtocol):
             or self._writing_paused
             or len(self._queue) + len(self._outstanding) >= hub.requests_in_flight_max
             or self._bytes_held >= hub.connection_bytes_max
+            or self._wanted_bytes
+            or (self._queue and self._bytes_held > SCRATCH_BYTES and self._is_held_up)
         )
         # A frame under way is always finished: its memory is taken, and only the peer can complete it.
-        pause = self._frame is None and (full or not hub.has_room(self))
+        pause = self._frame is None and bool(full)
         if pause != self._paused_reading:
             self._paused_reading = pause
             if pause:
                 transport.pause_reading()
             else:
                 transport.resume_reading()
+            hub.reading_changed(self, paused=pause)

@@ -2,21 +2,24 @@
 
 Every limit that concerns more than one connection is kept here: how many there are, in all and per address, and how
 many bytes of requests the node holds at one time. A connection that may not go on waits without reading its socket,
-so its client slows down; the others do not notice.
+so its client slows down; the others do not notice. Who has memory reserved and lets others wait for it is cut off.
 """
 
 import asyncio
 import socket
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from broker.net.connection import SCRATCH_BYTES, Connection, Exchange
+from broker.net.budget import FrameBudget
+from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, SIZE_BYTES, Connection, Exchange
+from broker.net.gone import find_gone
 from broker.net.slabs import SlabPool
+from broker.net.stalls import LOOKS, Progress, look
 from broker.settings import NetworkSettings
 from wal.interface import Buffer
 
@@ -24,6 +27,10 @@ BACKLOG = 1024
 LATENCY_BUCKETS = 26
 IDLE_SWEEPS = 10
 """An idle connection is closed at most a tenth of the idle time late."""
+GONE_CHECK_S = 1.0
+"""How often the sockets that are not read are looked at, for peers that have gone."""
+GONE_CHECKS = 3
+"""So often in a row makes sure: a client that sends and goes is still served when its turn comes soon."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -47,7 +54,8 @@ class NetworkStats:
     refused_limit: int = 0
     closed_idle: int = 0
     closed_bad_input: int = 0
-    bytes_in: int = 0
+    closed_stalled: int = 0
+    """Cut off in the middle of a frame while others waited for memory."""
 
 
 @dataclass(slots=True)
@@ -86,8 +94,9 @@ class Server:
     """By API key."""
     clock: Callable[[], float] = perf_counter
     tick: int = 0
+    bytes_in: int = 0
+    """Received since the start."""
     connections: set[Connection] = field(default_factory=set)
-    bytes_held: int = 0
     dispatch: Callable[[Exchange, Buffer], None] = field(init=False)
     """Handles one request; must not raise."""
     request_bytes_max: int = field(init=False)
@@ -95,9 +104,13 @@ class Server:
     connection_bytes_max: int = field(init=False)
     scratch: memoryview = field(init=False)
     slabs: SlabPool = field(init=False)
+    budget: FrameBudget = field(init=False)
     _per_host: Counter[str] = field(default_factory=Counter)
-    _waiting: deque[Connection] = field(default_factory=deque)
-    _waiting_set: set[Connection] = field(default_factory=set)
+    _arriving: Mapping[Connection, Progress] = field(default_factory=dict)
+    _look: asyncio.TimerHandle | None = None
+    _paused: dict[Connection, int] = field(default_factory=dict)
+    """Connections that are not read, and at how many checks in a row their peers had gone."""
+    _gone_check: asyncio.TimerHandle | None = None
     _listener: asyncio.Server | None = None
     _sweep: asyncio.TimerHandle | None = None
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -108,6 +121,15 @@ class Server:
         self.connection_bytes_max = self.settings.connection_bytes_max
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.slabs = SlabPool(pooled_bytes_max=self.settings.slab_pool_bytes)
+        self.budget = FrameBudget(
+            max(self.settings.node_bytes_max, self.request_bytes_max + SIZE_BYTES),
+            small_bytes_max=LARGE_FRAME_BYTES - 1,
+        )
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of requests under way, those reserved and still to come included."""
+        return self.budget.bytes_held
 
     async def listen(self, bound: socket.socket) -> None:
         """Accept connections on a socket that `bind` made."""
@@ -122,9 +144,10 @@ class Server:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        for timer in (self._sweep, self._look, self._gone_check):
+            if timer is not None:
+                timer.cancel()
+        self._sweep = self._look = self._gone_check = None
 
     async def drain(self, timeout_ms: int) -> int:
         """Let each connection finish what is under way, then close all. Returns how many had to be cut off."""
@@ -168,7 +191,7 @@ class Server:
         if connection not in self.connections:
             return
         self.connections.discard(connection)
-        self._waiting_set.discard(connection)
+        self._paused.pop(connection, None)
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]
@@ -188,26 +211,71 @@ class Server:
             latency = self.latency[exchange.api_key] = Latency()
         latency.observe(self.clock() - exchange.started)
 
-    def charge(self, size: int) -> None:
-        """Account for request bytes held; wakes connections that wait for room."""
-        self.bytes_held += size
-        if size > 0:
-            self.stats.bytes_in += size
-            return
-        while self._waiting and self.bytes_held < self.settings.node_bytes_max:
-            connection = self._waiting.popleft()
-            if connection in self._waiting_set:
-                self._waiting_set.discard(connection)
-                asyncio.get_running_loop().call_soon(connection.pump)
-
-    def has_room(self, connection: Connection) -> bool:
-        """Whether another frame may begin. A refused connection is pumped again when one may."""
-        if self.bytes_held < self.settings.node_bytes_max:
+    def reserve(self, connection: Connection, size: int) -> bool:
+        """Reserve memory for a frame; one that has to wait has the others watched."""
+        if self.budget.reserve(connection, size):
             return True
-        if connection not in self._waiting_set:
-            self._waiting_set.add(connection)
-            self._waiting.append(connection)
+        if self._look is None:
+            self._schedule_look()
         return False
+
+    # frames that stall
+
+    def _schedule_look(self) -> None:
+        delay = self.settings.frame_timeout_ms / LOOKS / 1000
+        self._look = asyncio.get_running_loop().call_later(delay, self._close_stalled)
+
+    def _close_stalled(self) -> None:
+        """Cut off who stalls in the middle of a frame, as long as somebody waits for the memory."""
+        budget = self.budget
+        if not budget.waiting:
+            self._look, self._arriving = None, {}
+            return
+        small_too = budget.small_is_short
+        arriving = [
+            (connection, each)
+            for connection in self.connections
+            if (each := connection.arriving) is not None
+            and (small_too or len(each.frame) + SIZE_BYTES >= LARGE_FRAME_BYTES)
+        ]
+        self._arriving, stalled = look(self._arriving, arriving)
+        for connection in stalled:
+            self.stats.closed_stalled += 1
+            self.log.warning(
+                "connection closed",
+                client=connection.host,
+                port=connection.port,
+                reason=f"its frame has stalled for {self.settings.frame_timeout_ms} ms while others wait for memory",
+                waiting=budget.waiting,
+            )
+            connection.abort()
+        self._schedule_look()
+
+    # peers that have gone
+
+    def reading_changed(self, connection: Connection, *, paused: bool) -> None:
+        """Watch over who is not read: only that way it shows when the peer has gone."""
+        if not paused:
+            self._paused.pop(connection, None)
+            return
+        self._paused[connection] = 0
+        if self._gone_check is None:
+            self._schedule_gone_check()
+
+    def _schedule_gone_check(self) -> None:
+        self._gone_check = asyncio.get_running_loop().call_later(GONE_CHECK_S, self._close_gone)
+
+    def _close_gone(self) -> None:
+        """Let go of connections that nobody waits for any more, and of what is held for them."""
+        self._gone_check = None
+        if not self._paused:
+            return
+        gone = find_gone(connection.descriptor for connection in self._paused)
+        for connection, checks in list(self._paused.items()):
+            self._paused[connection] = checks + 1 if connection.descriptor in gone else 0
+            if checks + 1 >= GONE_CHECKS and connection.descriptor in gone:
+                connection.abort()
+        self._schedule_gone_check()
 
     # idle connections
 

@@ -94,6 +94,12 @@ class RawClient:
             except ConnectionError:
                 return True
 
+    async def abort(self) -> None:
+        """Go away without sending what is not sent yet."""
+        self._writer.transport.abort()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
     async def close(self) -> None:
         """Close."""
         self._writer.close()
@@ -123,9 +129,14 @@ def produce_request(
 @asynccontextmanager
 async def raw_client(bootstrap: str) -> AsyncIterator[RawClient]:
     """Connect."""
-    host, port = bootstrap.rsplit(":", 1)
-    client = RawClient(*await asyncio.open_connection(host, int(port)))
+    client = await connect(bootstrap)
     try:
         yield client
     finally:
         await client.close()
+
+
+async def connect(bootstrap: str) -> RawClient:
+    """Connect; the caller closes or aborts."""
+    host, port = bootstrap.rsplit(":", 1)
+    return RawClient(*await asyncio.open_connection(host, int(port)))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.connection import SCRATCH_BYTES, Connection, Exchange
+from broker.net.budget import FrameBudget
+from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection, Exchange
 from broker.net.slabs import SlabPool
 from protocol.messages.api_versions import ApiVersionsResponse
 from protocol.messages.produce import ProduceResponse
@@ -61,11 +62,12 @@ class FakeHub:
         self.request_bytes_max = 1 << 20
         self.requests_in_flight_max = 10
         self.connection_bytes_max = 1 << 20
-        self.held = 0
+        self.budget = FrameBudget(16 << 20, small_bytes_max=LARGE_FRAME_BYTES - 1)
+        self.bytes_in = 0
         self.clock = lambda: 0.0
-        self.room = True
         self.started: list[tuple[Exchange, bytes]] = []
         self.reasons: list[str] = []
+        self.paused = False
         self.on_start: Callable[[Exchange], None] = lambda _: None
 
     def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
@@ -84,11 +86,15 @@ class FakeHub:
     def answered(self, exchange: Exchange) -> None:
         pass
 
-    def charge(self, size: int) -> None:
-        self.held += size
+    def reserve(self, connection: Connection, size: int) -> bool:
+        return self.budget.reserve(connection, size)
 
-    def has_room(self, connection: Connection) -> bool:
-        return self.room
+    def reading_changed(self, connection: Connection, *, paused: bool) -> None:
+        self.paused = paused
+
+    @property
+    def held(self) -> int:
+        return self.budget.bytes_held
 
 
 class Harness:
@@ -239,13 +245,74 @@ async def test_a_frame_under_way_is_always_finished(harness: Harness) -> None:
     assert not harness.reading()
 
 
-async def test_reading_stops_while_the_node_has_no_room(harness: Harness) -> None:
-    harness.hub.room = False
-    harness.send(PRODUCE)
-    assert not harness.reading()
-    harness.hub.room = True
-    harness.connection.pump()
+class Other:
+    """Another connection that wants memory."""
+
+    def granted(self) -> None:
+        """Have it."""
+
+
+async def test_a_frame_that_finds_no_room_waits_for_it(harness: Harness) -> None:
+    budget = harness.hub.budget
+    other = Other()
+    assert budget.reserve(other, 14 << 20)
+    frame = request_frame(PRODUCE, 9, bytes(1_000_000))
+    harness.feed(frame[:100])
+    assert not harness.reading(), "the socket is left alone"
+    assert harness.hub.paused
+    assert harness.hub.held == 14 << 20
+    budget.give_large(14 << 20)
     assert harness.reading()
+    assert harness.hub.held == len(frame), "reserved in full"
+    harness.feed(frame[100:])
+    assert [sent for _, sent in harness.hub.started] == [frame[4:]]
+    harness.answer(0)
+    assert harness.hub.held == 0
+
+
+async def test_a_crowded_node_reads_no_more_than_sizes(harness: Harness) -> None:
+    budget = harness.hub.budget
+    assert budget.reserve(Other(), 14 << 20)
+    assert not budget.reserve(Other(), 14 << 20), "somebody waits"
+    frame = request_frame(PRODUCE, 9, bytes(1_000))
+    assert len(harness.connection.get_buffer(-1)) == 4
+    harness.feed(frame[:2])
+    assert len(harness.connection.get_buffer(-1)) == 2
+    harness.feed(frame[2:])
+    assert [sent for _, sent in harness.hub.started] == [frame[4:]], "small frames have a share of their own"
+
+
+async def test_a_large_frame_waits_for_the_request_that_its_client_makes_wait(harness: Harness) -> None:
+    harness.send(OTHER)
+    frame = request_frame(PRODUCE, 9, bytes(200_000))
+    held = harness.hub.held
+    harness.feed(frame[:1000])
+    assert not harness.reading()
+    assert harness.hub.held == held, "it would take memory for as long as the request before it waits"
+    harness.answer(0)
+    assert harness.reading()
+    harness.feed(frame[1000:])
+    assert len(harness.hub.started) == 2
+
+
+async def test_a_connection_lost_gives_back_what_it_had_reserved(harness: Harness) -> None:
+    frame = request_frame(PRODUCE, 9, bytes(200_000))
+    harness.send(PRODUCE, PRODUCE, size=300_000)
+    harness.feed(frame[:1000])
+    harness.connection.connection_lost(None)
+    assert harness.hub.held == 0
+
+
+async def test_a_connection_lost_gives_up_its_place_in_the_line(harness: Harness) -> None:
+    budget = harness.hub.budget
+    assert budget.reserve(Other(), 14 << 20)
+    harness.feed(request_frame(PRODUCE, 9, bytes(500_000))[:1000])
+    assert budget.waiting == 1
+    harness.connection.connection_lost(None)
+    assert budget.waiting == 0
+    assert not budget.crowded
+    budget.give_large(14 << 20)
+    assert harness.hub.held == 0
 
 
 async def test_a_peer_that_does_not_read_gets_nothing_more_started(harness: Harness) -> None:

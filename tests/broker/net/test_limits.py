@@ -1,14 +1,17 @@
 """What a crowd, a flood and a hoarder can do to a node: nothing that others notice."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.metadata import MetadataRequest
-from tests.support.node import running_node
-from tests.support.raw_client import batch_of, raw_client
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.node import NodeProcess, running_node
+from tests.support.raw_client import RawClient, batch_of, connect, raw_client
+from tests.support.waiting import until
 
 CONNECTIONS = 2000
 TOPICS = 100
@@ -66,6 +69,118 @@ async def test_frames_that_never_come_take_no_memory_from_others(tmp_path: Path)
         for _ in range(20):
             hoarder = await hoarders.enter_async_context(raw_client(node.bootstrap))
             hoarder.send_bytes(LARGE_BYTES.to_bytes(4, "big") + b"\0\0\0\x0d")
+        server = node.node.server
+        await until(lambda: server.budget.waiting > 0)
         async with raw_client(node.bootstrap) as client:
             assert (await client.call(MetadataRequest(topics=()), 9)).brokers[0].node_id == 1
-        assert node.node.server.bytes_held < LARGE_BYTES, "only what has come counts"
+        assert server.bytes_held <= server.budget.bytes_max
+
+
+FRAME_BYTES = 8 << 20
+SENT_BYTES = 15 << 19
+LIMIT_BYTES = 32 << 20
+CROWD = 60
+HALF_FRAME = FRAME_BYTES.to_bytes(4, "big") + bytes(SENT_BYTES)
+RESERVED = LIMIT_BYTES * 7 // 8 // (FRAME_BYTES + 4)
+"""How many such frames the budget has room for, beside the share of small ones."""
+LIMITS = {"network_request_bytes_max": FRAME_BYTES, "network_node_bytes_max": LIMIT_BYTES}
+
+
+async def crowd_of_half_frames(stack: AsyncExitStack, bootstrap: str, count: int = CROWD) -> list[RawClient]:
+    crowd = []
+    for _ in range(count):
+        client = await connect(bootstrap)
+        stack.push_async_callback(client.abort)  # most of what it sends is never taken
+        client.send_bytes(HALF_FRAME)
+        crowd.append(client)
+    return crowd
+
+
+async def test_half_sent_frames_hold_no_more_than_the_limit(tmp_path: Path) -> None:
+    patient = {**LIMITS, "network_frame_timeout_ms": 600_000}
+    async with running_node(tmp_path, **patient) as node, AsyncExitStack() as stack:
+        await crowd_of_half_frames(stack, node.bootstrap)
+        server = node.node.server
+        await until(lambda: server.budget.waiting == CROWD - RESERVED)
+        await until(lambda: server.bytes_in >= RESERVED * SENT_BYTES)
+        assert server.bytes_held == RESERVED * (FRAME_BYTES + 4)
+        assert server.bytes_in <= LIMIT_BYTES, "what has no memory reserved is not read"
+        async with raw_client(node.bootstrap) as client:
+            assert (await client.call(MetadataRequest(topics=()), 9)).brokers[0].node_id == 1
+            assert (await client.produce("t", [batch_of(b"small")])).responses, "small requests are served meanwhile"
+
+
+async def test_who_sends_all_is_served_and_who_stalls_is_cut_off(tmp_path: Path) -> None:
+    impatient = {**LIMITS, "network_frame_timeout_ms": 50, "topic_max_message_bytes": FRAME_BYTES}
+    async with running_node(tmp_path, wal_capacity_bytes=64 << 20, **impatient) as node, AsyncExitStack() as stack:
+        server = node.node.server
+        crowd = await crowd_of_half_frames(stack, node.bootstrap)
+        client = await stack.enter_async_context(raw_client(node.bootstrap))
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        await until(lambda: server.budget.waiting > 0)
+        answer = await client.produce("t", [batch_of(b"x" * (7 << 20))])
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        assert server.stats.closed_stalled >= CROWD - 2 * RESERVED, "those before it had their turn"
+        assert await crowd[0].closed()
+
+
+async def test_a_frame_may_take_its_time_while_nobody_waits(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path, **LIMITS, network_frame_timeout_ms=10) as node,
+        raw_client(node.bootstrap) as slow,
+        raw_client(node.bootstrap) as client,
+    ):
+        slow.send_bytes(HALF_FRAME)
+        server = node.node.server
+        await until(lambda: server.bytes_in >= SENT_BYTES)
+        for _ in range(50):
+            await client.call(MetadataRequest(topics=()), 9)
+        assert server._look is None, "nobody looks at the clock"
+        assert len(server.connections) == 2
+
+
+async def test_peers_that_go_while_they_wait_leave_nothing_behind(tmp_path: Path) -> None:
+    patient = {**LIMITS, "network_frame_timeout_ms": 600_000}
+    async with running_node(tmp_path, **patient) as node, AsyncExitStack() as stack:
+        server = node.node.server
+        crowd = await crowd_of_half_frames(stack, node.bootstrap, RESERVED)
+        await until(lambda: server.bytes_in >= RESERVED * SENT_BYTES)
+        late_ones = await stack.enter_async_context(AsyncExitStack())
+        for _ in range(20):
+            late = await late_ones.enter_async_context(raw_client(node.bootstrap))
+            late.send_bytes(HALF_FRAME[:1000])
+        await until(lambda: server.budget.waiting == 20)
+        await late_ones.aclose()
+        await until(lambda: len(server.connections) == RESERVED, pause_s=0.01)
+        assert server.budget.waiting == 0
+        assert server.bytes_held == RESERVED * (FRAME_BYTES + 4)
+        for client in crowd:
+            await client.abort()
+        await until(lambda: not server.connections)
+        assert server.bytes_held == 0
+        assert not server.budget.crowded
+
+
+def resident_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+async def test_a_process_under_attack_stays_small(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path, **LIMITS, network_frame_timeout_ms=600_000) as node:
+        async with AsyncExitStack() as stack:
+            before = resident_bytes(node.pid)
+            await crowd_of_half_frames(stack, node.bootstrap)
+
+            def settled() -> bool:
+                with urlopen(f"http://{node.admin}/metrics") as response:
+                    samples = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines())
+                waiting = int(samples["anabranch_requests_waiting_for_memory"])
+                return waiting == CROWD - RESERVED and int(samples["anabranch_network_bytes_in_total"]) >= (
+                    RESERVED * SENT_BYTES
+                )
+
+            while not await asyncio.to_thread(settled):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.05)
+            grown = resident_bytes(node.pid) - before
+            assert grown < 2 * LIMIT_BYTES < CROWD * SENT_BYTES / 4

@@ -1,0 +1,151 @@
+"""Memory for requests: every byte that clients may make the node hold is taken from one budget, and never more than it.
+
+A frame that has not come whole is reserved in full before more of it is read. One that finds no room waits, its socket
+unread, for its turn: first come, first served. So half-sent frames cannot hold more than the budget, and each frame is
+served in the end, since those before it are answered, or lose their connection when they stall (`broker.net.stalls`).
+
+Frames that fit one read (small ones) and longer ones (large ones) wait in queues of their own, and an eighth of the
+budget is kept free of large ones: a heartbeat does not wait behind a crowd of large requests. A frame larger than what
+that leaves is served alone.
+
+    small frames may take    max(min(share, total - large, total - first), total - large - first)
+    a large frame begins     if large + its size + max(share, small) <= total; an oversize one without the share
+
+`first` is the large frame that waits at the head of its queue: its room is kept for it, so small frames do not starve
+it. While a small frame waits that is older, the large one neither keeps room nor begins as an oversize one.
+
+While `crowded`, connections read no more than the size of their next frame, so nothing unreserved piles up.
+"""
+
+from collections import OrderedDict
+from itertools import count
+from typing import Protocol
+
+SMALL_FRAME_SHARE = 8
+"""Small frames have one part in so many of the budget to themselves."""
+
+
+class Waiter(Protocol):
+    """Who waits for a reservation; known by identity."""
+
+    def granted(self) -> None:
+        """The frame may be read on."""
+        ...
+
+
+class FrameBudget:
+    """What is held and reserved of `bytes_max`, and who waits. Sizes are those that the caller gives back later.
+
+    Small frames that came whole in one read are taken without asking: they exceed the budget by that read at most.
+    """
+
+    def __init__(self, bytes_max: int, *, small_bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.small_bytes_max = small_bytes_max
+        """Frames up to this size are small."""
+        self.crowded = False
+        """Somebody waits, or small frames have taken what they may."""
+        self.small_bytes = 0
+        self.large_bytes = 0
+        self._share = bytes_max // SMALL_FRAME_SHARE
+        self._small_limit = bytes_max
+        self._small: OrderedDict[Waiter, tuple[int, int]] = OrderedDict()
+        self._large: OrderedDict[Waiter, tuple[int, int]] = OrderedDict()
+        """Ticket and size of those that wait."""
+        self._tickets = count()
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of frames under way, reserved ones in full."""
+        return self.small_bytes + self.large_bytes
+
+    @property
+    def waiting(self) -> int:
+        """How many frames wait for their reservation."""
+        return len(self._small) + len(self._large)
+
+    @property
+    def small_is_short(self) -> bool:
+        """Whether small frames are in somebody's way: one waits, or they hold more than their share."""
+        return bool(self._small) or self.small_bytes > self._share
+
+    def take(self, size: int) -> None:
+        """Count a small frame that has come whole."""
+        self.small_bytes += size
+        if self.small_bytes >= self._small_limit:
+            self.crowded = True
+
+    def reserve(self, waiter: Waiter, size: int) -> bool:
+        """Reserve a frame whose rest is to come; False: `waiter` is told when it may go on. At most `bytes_max`."""
+        assert size <= self.bytes_max, "a frame fits the budget when it is alone"
+        is_small = size <= self.small_bytes_max
+        queue = self._small if is_small else self._large
+        if not queue and (self._fits_small(size) if is_small else self._fits_large(size)):
+            self._add(size)
+            return True
+        queue[waiter] = next(self._tickets), size
+        self._limit()
+        return False
+
+    def give_small(self, size: int) -> None:
+        """Give back what small frames took."""
+        self.small_bytes -= size
+        if self.crowded:
+            self._settle()
+
+    def give_large(self, size: int) -> None:
+        """Give back a large frame."""
+        self.large_bytes -= size
+        self._limit()
+        if self.crowded:
+            self._settle()
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Wait no more; no error when it does not."""
+        if self._small.pop(waiter, None) is not None or self._large.pop(waiter, None) is not None:
+            self._limit()
+            self._settle()
+
+    def _add(self, size: int) -> None:
+        if size <= self.small_bytes_max:
+            self.small_bytes += size
+        else:
+            self.large_bytes += size
+        self._limit()
+
+    def _settle(self) -> None:
+        """Let go on whom there is room for, in order."""
+        while self._large and self._fits_large(_first(self._large)[1]):
+            self._grant(self._large)
+        while self._small and self._fits_small(_first(self._small)[1]):
+            self._grant(self._small)
+        self._limit()
+
+    def _grant(self, queue: OrderedDict[Waiter, tuple[int, int]]) -> None:
+        waiter, (_, size) = queue.popitem(last=False)
+        self._add(size)
+        waiter.granted()
+
+    def _fits_small(self, size: int) -> bool:
+        return self.small_bytes + size <= self._small_limit
+
+    def _fits_large(self, size: int) -> bool:
+        is_oversize = size > self.bytes_max - self._share
+        if is_oversize and self._small and not self._large_is_first():
+            return False
+        kept = self.small_bytes if is_oversize else max(self._share, self.small_bytes)
+        return self.large_bytes + size + kept <= self.bytes_max
+
+    def _large_is_first(self) -> bool:
+        return bool(self._large) and (not self._small or _first(self._large) < _first(self._small))
+
+    def _limit(self) -> None:
+        """Find again how much small frames may take, and whether it is crowded."""
+        first = _first(self._large)[1] if self._large_is_first() else 0
+        total, large = self.bytes_max, self.large_bytes
+        self._small_limit = max(min(self._share, total - large, total - first), total - large - first)
+        self.crowded = bool(self._small or self._large) or self.small_bytes >= self._small_limit
+
+
+def _first(queue: OrderedDict[Waiter, tuple[int, int]]) -> tuple[int, int]:
+    return next(iter(queue.values()))
