@@ -285,6 +285,7 @@ class RunningNode:
             cleaning=cleaning,
             placement=node.storage.store_of,
             on_replaced=node.storage.invalidate,
+            on_damaged=node.storage.damaged.note,
         )
         self.compaction = CompactionService(self.compaction_node, under_pressure=lambda: not node.storage.writable)
         self.cleaning = CleaningScheduler(
@@ -431,6 +432,7 @@ class RunningNode:
         if gone := await self.node.topics.settle():
             self.node.groups.forget_topics(gone)
             self.node.transactions.forget_topics(gone)
+        await self.node.storage.damaged.forget_removed(self.node.catalog)
         self.node.storage.outages.over(CATALOG)
         await self._follow_configs()
 

@@ -50,7 +50,7 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
         for quantile in (0.5, 0.99):
             labels = {"api": _api_name(key), "quantile": str(quantile)}
             yield "request_seconds", labels, latency.quantile_us(quantile) / 1e6
-    yield "request_failures_total", {}, running.dispatcher.failures
+    yield "request_failures_total", {}, running.dispatcher.failures + node.damaged_requests
     yield "connections", {}, len(node.server.connections)
     yield "request_bytes_held", {}, node.server.bytes_held
     yield "requests_waiting_for_memory", {}, node.server.budget.waiting
@@ -86,6 +86,8 @@ def _of_storage(node: "Node") -> Iterator[Sample]:
     for outage in storage.outages.current():
         yield "outage_since_seconds", {"where": outage.where}, outage.since_ms // 1000
     yield "stopped_streams", {}, len(storage.stopped_streams)
+    yield "damaged_objects", {}, len(storage.damaged)
+    yield "damaged_reads_total", {}, storage.damaged.reads
     yield "log_cache_bytes", {}, storage.log_cache_bytes
     yield "uncommitted_bytes", {}, storage.uncommitted_bytes
     yield "block_cache_bytes", {}, storage.block_cache_bytes
@@ -196,6 +198,7 @@ async def status(running: "RunningNode") -> dict[str, Any]:
         "uncommitted_bytes": storage.uncommitted_bytes,
         "block_cache_bytes": storage.block_cache_bytes,
         "objects": objects,
+        "damaged_objects": [damage.as_json() for damage in storage.damaged.entries()],
         "store_calls": _store_calls(running),
         "storage": dict(_numbers(storage.stats)),
         "compaction": {

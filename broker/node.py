@@ -34,7 +34,7 @@ class Address:
 
 @dataclass(slots=True)
 class Node:
-    """One running node. Fields are set once, at the start."""
+    """One running node. Fields are set once, at the start, but for the counter."""
 
     settings: Settings
     node_id: int
@@ -57,4 +57,6 @@ class Node:
     now_ms: Callable[[], int]
     advertised_apis: Sequence[ApiVersion] = ()
     """What ApiVersions answers."""
+    damaged_requests: int = 0
+    """Requests answered with an error because an object is corrupt or missing."""
     advertised: Address = field(default_factory=lambda: Address("", 0))

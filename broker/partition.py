@@ -91,6 +91,7 @@ class Partition:
         self.topic_id = topic_id
         self.index = index
         self.stream = stream
+        stream.label = f"{topic}-{index}"
         self.leader_epoch = stream.leader_epoch
         self.config = config
         self.now_ms = now_ms

@@ -16,7 +16,7 @@ from compaction.plan import Iteration, Read, Write, cut_read, merge_reads
 from compaction.proof import Totals
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
-from s3stream.errors import CorruptObject, ObjectNotFound, StorageError
+from s3stream.errors import ObjectDamage, Place, StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, object_key
 from s3stream.object.format import BLOCK_HEADER, IndexEntry, check_block
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
@@ -44,6 +44,7 @@ class BadInput(StorageError):
         super().__init__(f"compaction leaves object {object_id} alone: {cause}")
         self.object_id = object_id
         self.cause = str(cause)
+        self.damage = cause if isinstance(cause, ObjectDamage) else None
 
     def __reduce__(self) -> tuple[type["BadInput"], tuple[int, str]]:
         return BadInput, (self.object_id, self.cause)
@@ -150,7 +151,8 @@ class Workshop:
                 try:
                     data = await self.store.get(key, read.start, read.end)
                     await self._check(read, data, blocks)
-                except (CorruptObject, ObjectNotFound) as error:
+                except ObjectDamage as error:
+                    error.place = Place(read.object_id, self.store.name, key, read.start)
                     raise BadInput(read.object_id, error) from error
             self.on_read(read.end - read.start)
 
@@ -163,7 +165,8 @@ class Workshop:
         try:
             index = await read_index(self.store, key, index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes)
             expect_object(index, info.object_id)
-        except (CorruptObject, ObjectNotFound) as error:
+        except ObjectDamage as error:
+            error.place = Place(info.object_id, self.store.name, key, -1)
             raise BadInput(info.object_id, error) from error
         return index
 

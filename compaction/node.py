@@ -13,7 +13,7 @@ from compaction.execute import BadInput, OutputId, Workshop
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.catalog.interface import Catalog, CompactionCommit
-from s3stream.errors import CatalogError, CatalogUnavailable, StorageError
+from s3stream.errors import CatalogError, CatalogUnavailable, ObjectDamage, StorageError
 from s3stream.model import NewObject, ObjectInfo, object_key
 from s3stream.object.reader import ObjectIndex
 from s3stream.store.interface import ObjectStore
@@ -79,6 +79,8 @@ class CompactionNode:
     """Name of the store that a stream's data goes to; None: it stays where it lies."""
     on_replaced: Callable[[Sequence[int]], None] = lambda _: None
     """Told the streams whose data lies elsewhere now: readers need not find out by themselves."""
+    on_damaged: Callable[[ObjectDamage], None] = lambda _: None
+    """Told of an input that is corrupt or missing."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     stats: CompactionStats = field(default_factory=CompactionStats)
     left_alone: set[int] = field(default_factory=set)

@@ -24,7 +24,8 @@ from compaction.proof import CoverageError
 from compaction.run import SetChoice, SetPlan, execute_sets, plan_sets
 from compaction.stream_run import execute_group, plan_streams
 from compaction.throttle import Throttle, run_rate
-from s3stream.errors import CatalogError, CatalogUnavailable, CorruptObject, NodeFenced, StorageError
+from s3stream.damage import ADVICE
+from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, ObjectDamage, StorageError
 from s3stream.model import ObjectKind
 from s3stream.store.interface import CallCounts
 
@@ -374,7 +375,7 @@ class CompactionService:
         except BadInput as error:
             self._leave_alone(error)
             errors.append(str(error))
-        except (CoverageError, CorruptObject) as error:
+        except (CoverageError, ObjectDamage) as error:
             self._refused(stage, error, errors)
         except CatalogError as error:
             # The stream was trimmed past the objects, deleted, or compacted by its new owner meanwhile.
@@ -390,7 +391,14 @@ class CompactionService:
     def _leave_alone(self, error: BadInput) -> None:
         self._node.left_alone.add(error.object_id)
         self._node.stats.objects_left_alone += 1
-        log.error("compaction leaves an object alone", object_id=error.object_id, error=str(error))
+        log.error(
+            "compaction leaves an object alone until the node starts again",
+            object_id=error.object_id,
+            error=str(error),
+            advice=ADVICE,
+        )
+        if error.damage is not None:
+            self._node.on_damaged(error.damage)
 
     def _calls(self) -> dict[str, int]:
         counts: Sequence[CallCounts] = [store.calls for store in self._node.stores.values()]

@@ -6,6 +6,8 @@ task, and loads of the same thing are shared. A reader that gives up leaves its 
 whose wait ends finds the data there next time).
 
 Locations may be stale: compaction replaces objects under a running engine. An object that is gone is looked up afresh.
+What is still missing or corrupt then is damage: it is raised to whoever reads at that very place, and what lies before
+it is served.
 """
 
 import asyncio
@@ -14,7 +16,8 @@ from dataclasses import dataclass, field
 
 from s3stream.block_cache import BlockKey, CachedBlock
 from s3stream.catalog.interface import Catalog
-from s3stream.errors import ObjectNotFound
+from s3stream.damage import DamagedObjects
+from s3stream.errors import ObjectDamage, ObjectNotFound
 from s3stream.io_plan import Priority
 from s3stream.model import ObjectInfo, StreamBatch
 from s3stream.object.format import IndexEntry
@@ -36,6 +39,9 @@ from s3stream.store.interface import ObjectStore
 from s3stream.time_lookup import find_first
 
 STALE_RETRIES = 3
+"""Times that an object must be missing, each time after another look at where the data lies."""
+CORRUPT_RETRIES = 2
+"""Times that an object must be corrupt: once it may have been on the way here."""
 
 
 @dataclass(slots=True)
@@ -74,6 +80,7 @@ class ColdReader:
         cluster: str,
         spawn: Spawn,
         appends_wait: Callable[[], bool],
+        damaged: DamagedObjects,
     ) -> None:
         """`appends_wait` tells whether the log is at work on an append: reads of history leave it room then."""
         self.loader = ObjectLoader(
@@ -84,6 +91,7 @@ class ColdReader:
             cluster=cluster,
             spawn=spawn,
             appends_wait=appends_wait,
+            damaged=damaged,
         )
         self._catalog = catalog
         self._stats = stats
@@ -125,10 +133,11 @@ class ColdReader:
             try:
                 self._stats.location_lookups += 1
                 return await find_first(self._catalog, self, stream_id, timestamp_ms, start_offset, committed_end)
-            except ObjectNotFound:
-                if attempt + 1 == STALE_RETRIES:
+            except ObjectDamage as error:
+                is_missing = isinstance(error, ObjectNotFound)
+                if attempt + 1 >= (STALE_RETRIES if is_missing else CORRUPT_RETRIES):
                     raise
-                self._stats.stale_locations += 1
+                self._stats.stale_locations += is_missing
         raise AssertionError("the last attempt returns or raises")
 
     async def index(self, info: ObjectInfo) -> ObjectIndex:
@@ -156,7 +165,11 @@ class ColdReader:
                 return NeedIndex(location.object)
             end = min(request.end_offset, location.range.end_offset)
             bytes_left = request.bytes_max - request.size_bytes
-            entries = choose_entries(index, location.stored_stream_id, request.at, end, bytes_left)
+            try:
+                entries = choose_entries(index, location.stored_stream_id, request.at, end, bytes_left)
+            except ObjectDamage as error:
+                error.place = self.loader.place(location.object)
+                raise
             blocks = [self._block(request, object_id, entry) for entry in entries]
             missing = [entry for entry, block in zip(entries, blocks, strict=True) if block is None]
             if missing:
@@ -182,19 +195,25 @@ class ColdReader:
             return await self._load_all(request, need)
 
     async def _load_all(self, request: _Request, need: Need | None) -> list[StreamBatch]:
-        stale = 0
+        failures = 0
         while need is not None:
             try:
                 await self._fill(request, need)
-            except ObjectNotFound:
-                stale += 1
-                self._stats.stale_locations += 1
+            except ObjectDamage as error:
+                failures += 1
+                is_missing = isinstance(error, ObjectNotFound)
+                if failures >= (STALE_RETRIES if is_missing else CORRUPT_RETRIES):
+                    if request.batches:
+                        break  # what lies before the damage is served; the next read meets it
+                    if is_missing or not isinstance(need, NeedBlocks) or request.bytes_max <= 1:
+                        raise
+                    # Perhaps only a later block is damaged: read one alone.
+                    request.bytes_max, failures = 1, 0
+                self._stats.stale_locations += is_missing
                 self.loader.invalidate((request.stream_id,))
                 request.index = None
                 if isinstance(need, NeedIndex | NeedBlocks):
                     self.loader.indexes.remove(need.object.object_id)
-                if stale >= STALE_RETRIES:
-                    raise
             need = self._walk(request)
         return request.batches
 

@@ -18,6 +18,7 @@ import structlog
 
 from s3stream.catalog.interface import Catalog, OpenStream
 from s3stream.cold_read import ColdReader
+from s3stream.damage import DamagedObjects
 from s3stream.errors import (
     Discontinuity,
     OffsetOutOfRange,
@@ -74,6 +75,8 @@ class S3Stream:
         if default_store not in stores:
             raise StorageError(f"default store {default_store!r} is not one of {sorted(stores)}")
         self.stats = StorageStats()
+        self.damaged = DamagedObjects(now_ms)
+        """Committed objects that reads have met corrupt or missing."""
         self.outages = Outages(now_ms)
         """What uploads wait for, and whatever else the node's owner notes."""
         self._wal = wal
@@ -131,6 +134,7 @@ class S3Stream:
             cluster=cluster,
             spawn=self._spawn,
             appends_wait=lambda: self._journal.appends_wait,
+            damaged=self.damaged,
         )
         self._fenced_records: set[int] = set()
         self._writable_waiters: list[asyncio.Future[None]] = []
@@ -420,7 +424,8 @@ class S3Stream:
         self.stats.cold_reads += 1
         end = stream.committed_offset if end_offset is None else min(end_offset, stream.committed_offset)
         try:
-            batches = await self._reader.read(stream.stream_id, offset, bytes_max, end, stream.committed_offset)
+            with self.damaged.noting(stream.label):
+                batches = await self._reader.read(stream.stream_id, offset, bytes_max, end, stream.committed_offset)
         except OffsetOutOfRange:
             # A trim took effect whose answer never came: learn of it, or the start would be offered again and again.
             info = (await self._catalog.get_streams((stream.stream_id,))).get(stream.stream_id)
@@ -441,7 +446,8 @@ class S3Stream:
         start = max(stream.start_offset, from_offset)
         # What is committed while the objects are searched was not searched, and may have left the log cache since.
         while stream.cached_start() > start and (searched_end := stream.committed_offset) > start:
-            found = await self._reader.find_time(stream.stream_id, timestamp_ms, start, searched_end)
+            with self.damaged.noting(stream.label):
+                found = await self._reader.find_time(stream.stream_id, timestamp_ms, start, searched_end)
             if found is not None:
                 return found
             start = searched_end
@@ -466,15 +472,16 @@ class S3Stream:
 
     async def offset_for_size(self, stream: Stream, bytes_max: int) -> int:
         """Where the stream must begin to be cut to a size. For `Stream.offset_for_size`."""
-        return await find_size_cut(
-            self._catalog,
-            self._reader,
-            stream.stream_id,
-            bytes_max,
-            uncommitted_bytes=stream.uncommitted_bytes,
-            start_offset=stream.start_offset,
-            end_offset=stream.committed_offset,
-        )
+        with self.damaged.noting(stream.label):
+            return await find_size_cut(
+                self._catalog,
+                self._reader,
+                stream.stream_id,
+                bytes_max,
+                uncommitted_bytes=stream.uncommitted_bytes,
+                start_offset=stream.start_offset,
+                end_offset=stream.committed_offset,
+            )
 
     async def trim(self, stream: Stream, new_start: int) -> None:
         """Move a stream's start. For `Stream.trim`."""

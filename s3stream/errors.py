@@ -1,5 +1,7 @@
 """Errors of the storage engine. Each message says what, where, and what was expected."""
 
+from typing import NamedTuple
+
 
 class StorageError(Exception):
     """Any error of the storage engine."""
@@ -29,8 +31,32 @@ class OffsetOutOfRange(StorageError):
     """A read outside [start offset, confirmed offset], or an append that does not start at the end."""
 
 
-class CorruptObject(StorageError):
+class Place(NamedTuple):
+    """Part of an object that is read, and checked, as one."""
+
+    object_id: int
+    store: str
+    key: str
+    position: int
+    """Of a block; -1: the object as a whole, or its index."""
+
+
+class ObjectDamage(StorageError):
+    """An object is corrupt or missing. Where it is a committed one, waiting does not help, as it does in an outage."""
+
+    place: Place | None = None
+    """What was read, as far as it is known."""
+
+
+class CorruptObject(ObjectDamage):
     """An object's bytes do not match their checksum or format. Names object, position, expected and found."""
+
+    def __init__(self, message: str, *, position: int = -1, expected: str = "", found: str = "") -> None:
+        """`position` in the object, or -1: of the object as a whole."""
+        super().__init__(message)
+        self.position = position
+        self.expected = expected
+        self.found = found
 
 
 class Discontinuity(StorageError):
@@ -87,8 +113,12 @@ class StoreError(StorageError):
     """An object store call failed for good: not retried, or retries ran out."""
 
 
-class ObjectNotFound(StoreError):
+class ObjectNotFound(StoreError, ObjectDamage):
     """No object under that key."""
+
+
+class ObjectTooShort(StoreError, ObjectDamage):
+    """The object under that key ends before the bytes asked for."""
 
 
 class ObjectExists(StoreError):

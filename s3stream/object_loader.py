@@ -9,17 +9,21 @@ and a reader that comes after its commit must not meet them.
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from s3stream.block_cache import BlockCache, BlockKey, ByteLru, CachedBlock
 from s3stream.catalog.interface import Catalog
+from s3stream.damage import WHOLE, DamagedObjects
 from s3stream.errors import (
     CorruptObject,
     Discontinuity,
+    ObjectDamage,
     OffsetOutOfRange,
+    Place,
     StorageError,
     StoreError,
     StreamNotFound,
@@ -28,7 +32,7 @@ from s3stream.io_plan import Priority
 from s3stream.io_scheduler import IoScheduler
 from s3stream.model import ObjectInfo, RangeLocation, object_key
 from s3stream.object.format import IndexEntry
-from s3stream.object.reader import ObjectIndex, decode_block, index_tail_bytes, read_index
+from s3stream.object.reader import ObjectIndex, decode_block, expect_object, index_tail_bytes, read_index
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
@@ -95,6 +99,7 @@ class ObjectLoader:
         cluster: str,
         spawn: Spawn,
         appends_wait: Callable[[], bool],
+        damaged: DamagedObjects,
     ) -> None:
         self.cache = BlockCache(settings.block_cache_bytes)
         self.indexes: ByteLru[int, ObjectIndex] = ByteLru(settings.index_cache_bytes)
@@ -105,6 +110,7 @@ class ObjectLoader:
         self._stats = stats
         self._cluster = cluster
         self._spawn = spawn
+        self._damaged = damaged
         self._locations: OrderedDict[int, list[RangeLocation]] = OrderedDict()
         self._lookups: set[_Lookup] = set()
         self._loading: dict[Hashable, asyncio.Future[object]] = {}
@@ -202,9 +208,11 @@ class ObjectLoader:
 
     async def _read_index(self, info: ObjectInfo) -> ObjectIndex:
         self._stats.index_reads += 1
-        index = await read_index(
-            self._store(info), self._key(info), index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes
-        )
+        with self.checking(info, WHOLE):
+            index = await read_index(
+                self._store(info), self._key(info), index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes
+            )
+            expect_object(index, info.object_id)
         self.indexes.put(info.object_id, index)
         return index
 
@@ -250,14 +258,30 @@ class ObjectLoader:
 
     async def _decode(self, info: ObjectInfo, entry: IndexEntry, answer: "asyncio.Future[memoryview]") -> CachedBlock:
         block_key = BlockKey(info.object_id, entry.position)
-        try:
-            data = await answer
-        finally:
-            del self._answers[block_key]
-        block = CachedBlock(decode_block(data, entry, where=f"{info.store}:{self._key(info)}"), data)
+        with self.checking(info, entry.position):
+            try:
+                data = await answer
+            finally:
+                del self._answers[block_key]
+            block = CachedBlock(decode_block(data, entry, where=f"{info.store}:{self._key(info)}"), data)
         self.cache.put(block_key, block)
         self._stats.block_cache_evicted_bytes = self.cache.evicted_bytes
         return block
+
+    def place(self, info: ObjectInfo, position: int = WHOLE) -> Place:
+        """Name part of an object."""
+        return Place(info.object_id, info.store, self._key(info), position)
+
+    @contextmanager
+    def checking(self, info: ObjectInfo, position: int) -> Iterator[None]:
+        """Read and check part of an object in the body: what is damaged is raised with its place."""
+        place = self.place(info, position)
+        try:
+            yield
+        except ObjectDamage as error:
+            error.place = place
+            raise
+        self._damaged.read_well(place)
 
     async def shared(self, key: Hashable, load: Callable[[], Coroutine[object, object, object]]) -> object:
         """The result of the load under `key`: of the one under way, or of a new one that outlives this caller."""

@@ -40,6 +40,7 @@ class Stream:
         "confirmed_offset",
         "epoch",
         "error",
+        "label",
         "leader_epoch",
         "next_offset",
         "recovered",
@@ -81,6 +82,8 @@ class Stream:
         """Batches past the snapshot, found in the WAL; let go when the owner takes the stream up."""
         self.error: StorageError | None = None
         """Why this stream takes no more appends: a discontinuity, fenced, closed."""
+        self.label = f"stream {info.stream_id}"
+        """What its owner calls it, for messages."""
         self.store = store
         """Name of the object store that this stream's uploads go to."""
         self.uploads_alone = False

@@ -53,6 +53,7 @@ class GroupShard:
         self.loaded = False
         self.broken = False
         """The log cannot be read; its groups stay unavailable, and nothing is written over it."""
+        self.damage = ""
         self._settings = settings
         self._now_ms = now_ms
         self._topics = topics

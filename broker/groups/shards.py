@@ -14,7 +14,7 @@ import structlog
 
 from broker.groups.log import InternalTopic, LogWriter
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
-from s3stream.errors import StorageError
+from s3stream.errors import ObjectDamage, StorageError
 from wal.interface import WalError
 
 LOADS_AT_ONCE_MAX = 8
@@ -50,6 +50,8 @@ class Shard(Protocol):
     loaded: bool
     broken: bool
     """The log cannot be read."""
+    damage: str
+    """Of the log's objects, if it cannot be read because one of them is corrupt or missing."""
 
     async def load(self) -> None:
         """Replay the log. Raises StorageError, MalformedMessage, KafkaError."""
@@ -111,6 +113,11 @@ class Shards(Generic[S]):
             async with at_once:
                 try:
                     await shard.load()
+                    shard.damage = ""
+                except ObjectDamage as error:
+                    if not shard.damage:
+                        _log.error(f"{self._kind} not loaded: an object is damaged", partition=index, error=str(error))
+                    shard.damage = str(error)
                 except StorageError as error:
                     _log.error(f"{self._kind} not loaded, trying again", partition=index, error=str(error))
                 except (MalformedMessage, KafkaError) as error:
@@ -196,5 +203,7 @@ def check_loaded(shard: Shard) -> None:
     """Raise KafkaError unless the shard has been loaded."""
     if shard.broken:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if shard.damage:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"not loaded: {shard.damage}")
     if not shard.loaded:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

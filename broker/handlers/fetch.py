@@ -35,7 +35,7 @@ from protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from s3stream.errors import OffsetOutOfRange, StorageError
+from s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError
 from s3stream.model import StreamBatch
 from wal.interface import Buffer
 
@@ -240,6 +240,7 @@ class _Call:
             self._take(read, batches, bytes_max)
         for read in self._reads:
             read.refuse_deleted()
+        self._node.damaged_requests += any(read.error == ErrorCode.CORRUPT_MESSAGE for read in self._reads)
         return self.respond()
 
     async def _load(self, read: _Read, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:
@@ -250,6 +251,9 @@ class _Call:
             )
         except OffsetOutOfRange:
             read.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        except ObjectDamage:
+            # Not an error that clients wait out: Java's, librdkafka and kafka-python hand this one to the application.
+            read.error = ErrorCode.CORRUPT_MESSAGE
         except StorageError as error:
             read.partition.note_read(error)
             read.error = ErrorCode.KAFKA_STORAGE_ERROR

@@ -17,7 +17,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from s3stream.errors import StorageError
+from s3stream.errors import ObjectDamage, StorageError
 
 __all__ = ["KEY", "handle"]
 
@@ -90,8 +90,8 @@ def _lookup(
     if timestamp == LATEST_TIERED:
         return _found(partition, -1)
     if timestamp == MAX_TIMESTAMP:
-        return _max_timestamp(partition)
-    return _by_time(partition, timestamp, isolation_level)
+        return _max_timestamp(node, partition)
+    return _by_time(node, partition, timestamp, isolation_level)
 
 
 def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> ListOffsetsPartitionResponse:
@@ -100,11 +100,13 @@ def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> Li
     return ListOffsetsPartitionResponse(partition_index=partition.index, offset=offset, leader_epoch=epoch)
 
 
-async def _by_time(partition: Partition, timestamp_ms: int, isolation_level: int) -> ListOffsetsPartitionResponse:
+async def _by_time(
+    node: Node, partition: Partition, timestamp_ms: int, isolation_level: int
+) -> ListOffsetsPartitionResponse:
     try:
         found = await partition.offset_for_time(timestamp_ms)
     except StorageError as error:
-        return _failed(partition, error)
+        return _failed(node, partition, error)
     if found is None or (isolation_level == READ_COMMITTED and found[0] >= partition.last_stable_offset):
         return ListOffsetsPartitionResponse(partition_index=partition.index)
     offset, record_timestamp_ms = found
@@ -116,11 +118,11 @@ async def _by_time(partition: Partition, timestamp_ms: int, isolation_level: int
     )
 
 
-async def _max_timestamp(partition: Partition) -> ListOffsetsPartitionResponse:
+async def _max_timestamp(node: Node, partition: Partition) -> ListOffsetsPartitionResponse:
     try:
         found = await partition.offset_of_max_timestamp()
     except StorageError as error:
-        return _failed(partition, error)
+        return _failed(node, partition, error)
     if found is None:
         return ListOffsetsPartitionResponse(partition_index=partition.index)
     offset, timestamp_ms = found
@@ -132,8 +134,13 @@ async def _max_timestamp(partition: Partition) -> ListOffsetsPartitionResponse:
     )
 
 
-def _failed(partition: Partition, _: StorageError) -> ListOffsetsPartitionResponse:
-    return ListOffsetsPartitionResponse(partition_index=partition.index, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+def _failed(node: Node, partition: Partition, error: StorageError) -> ListOffsetsPartitionResponse:
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+    if isinstance(error, ObjectDamage):
+        # Clients ask again after any other code that would fit, CORRUPT_MESSAGE included, as if it would pass.
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        node.damaged_requests += 1
+    return ListOffsetsPartitionResponse(partition_index=partition.index, error_code=code)
 
 
 async def _await_all(answers: Answers, *, with_epoch: bool) -> ListOffsetsResponse:

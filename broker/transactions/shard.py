@@ -59,6 +59,7 @@ class TransactionShard:
         self.loaded = False
         self.broken = False
         """The log cannot be read; its ids stay unavailable, and nothing is written over it."""
+        self.damage = ""
         self.closed = False
         self.entries: dict[str, Entry] = {}
         self.ongoing: set[str] = set()

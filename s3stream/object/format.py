@@ -76,7 +76,12 @@ class EncodedBlock(NamedTuple):
 
 def corrupt(where: str, position: int, what: str, *, expected: object, found: object) -> CorruptObject:
     """The error for bytes that do not fit."""
-    return CorruptObject(f"object {where} at position {position}: {what}: expected {expected}, found {found}")
+    return CorruptObject(
+        f"object {where} at position {position}: {what}: expected {expected}, found {found}",
+        position=position,
+        expected=f"{what} {expected}",
+        found=str(found),
+    )
 
 
 def encode_block(batches: Sequence[StreamBatch], position: int) -> EncodedBlock:

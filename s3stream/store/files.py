@@ -19,7 +19,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
 from s3stream.store.direct import FileWriter
 from s3stream.store.interface import PartReceipt, StoredObject
 from s3stream.store.recycled import BufferPool
@@ -88,7 +88,7 @@ class Files:
         check_range(start, end, where=f"{self.name}:{key}")
         with self.explain(key), self.opened(key) as (fd, size):
             if end > size:
-                raise StoreError(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {size}")
+                raise ObjectTooShort(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {size}")
             data = self.memory.take(end - start)
             filled = 0
             while filled < len(data):
@@ -205,6 +205,8 @@ class Files:
         try:
             fd = os.open(self.path(key), os.O_RDONLY)
         except (FileNotFoundError, NotADirectoryError):
+            if not self.root.is_dir():  # a disk that is not mounted takes away more than an object
+                raise StoreError(f"{self.name}:{key}: the directory {self.root} is gone") from None
             raise ObjectNotFound(f"{self.name}:{key}: no such object") from None
         try:
             status = os.fstat(fd)
@@ -212,7 +214,9 @@ class Files:
                 raise ObjectNotFound(f"{self.name}:{key}: no such object")
             size = status.st_size - TRAILER_BYTES
             if size < 0:
-                raise StoreError(f"{self.name}:{key}: {status.st_size} bytes: not written by this store, or cut short")
+                raise ObjectTooShort(
+                    f"{self.name}:{key}: {status.st_size} bytes: not written by this store, or cut short"
+                )
             yield fd, size
         finally:
             os.close(fd)

@@ -114,7 +114,7 @@ class ObjectStore(Protocol):
         ...
 
     async def get(self, key: str, start: int, end: int) -> memoryview:
-        """Bytes [start, end). Raises ObjectNotFound, or StoreError when the object is shorter."""
+        """Bytes [start, end). Raises ObjectNotFound, or ObjectTooShort."""
         ...
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:

@@ -4,7 +4,7 @@ import bisect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
 from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
 from s3stream.store.rules import check_key, check_range, check_receipts
 from wal.interface import Buffer
@@ -134,7 +134,9 @@ class MemoryStore:
         await self._shelf.call("get", key)
         data = self._shelf.data(key)
         if end > len(data):
-            raise self._shelf.fail(StoreError(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {len(data)}"))
+            raise self._shelf.fail(
+                ObjectTooShort(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {len(data)}")
+            )
         self.calls.bytes_read += end - start
         # A copy, as it would come from afar: what holds it does not hold the object.
         return memoryview(data[start:end])

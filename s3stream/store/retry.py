@@ -97,6 +97,8 @@ def classify_code(code: str, status: int, message: str) -> Failure:
         return Failure(Kind.RANGE, retry=False, text=text)
     if code in RETRY_CODES or status in RETRY_STATUSES:
         return Failure(Kind.OTHER, retry=True, text=text)
-    if code in {"NoSuchKey", "NoSuchBucket", "NotFound", "404"} or status == 404:
+    if code == "NoSuchBucket":  # tells nothing of the object
+        return Failure(Kind.OTHER, retry=False, text=text)
+    if code in {"NoSuchKey", "NotFound", "404"} or status == 404:
         return Failure(Kind.MISSING, retry=False, text=text)
     return Failure(Kind.OTHER, retry=False, text=text)

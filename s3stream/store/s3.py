@@ -25,7 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
-from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
 from s3stream.store.body import Body
 from s3stream.store.interface import CallCounts, MultipartUpload, StoredObject, TailRead
 from s3stream.store.ranged_get import Answer, RangedGets
@@ -271,7 +271,9 @@ class S3Store:
             data = memoryview(b"")
         if len(data) != end - start:
             self._calls.errors += 1
-            raise StoreError(f"{self._name}:{key}: asked for bytes [{start}, {end}), got {len(data)}: it is shorter")
+            raise ObjectTooShort(
+                f"{self._name}:{key}: asked for bytes [{start}, {end}), got {len(data)}: it is shorter"
+            )
         return data
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
