@@ -41,6 +41,7 @@ from broker.node import Address, Node
 from broker.node_lease import Claimant, LeaseKeeper, wait_until_free
 from broker.node_log import NodeLog
 from broker.producer_ids import ProducerIds
+from broker.record_work import RecordWork
 from broker.retention import keep_enforcing
 from broker.settings import Settings
 from broker.stores import check_stores_known, find_object, make_stores
@@ -165,10 +166,13 @@ class RunningNode:
             location=str(node_log.path),
             now_ms=now_ms(),
         )
+        work = RecordWork(settings.topic.decompressed_bytes_max)
+        stack.callback(work.close)
         topics = TopicManager(
             catalog=catalog,
             storage=storage,
             settings=settings,
+            work=work,
             now_ms=now_ms,
             new_topic_id=lambda: uuid.uuid4().bytes,
         )

@@ -8,7 +8,7 @@ import struct
 
 from crc32c import crc32c
 
-from broker.record_checks import check_timestamps
+from broker.record_checks import time_range
 from broker.topic_configs import TopicConfig
 from protocol.batch import (
     CHECKED_POSITION,
@@ -39,9 +39,10 @@ _RECORD_BYTES_MIN = 14
 
 def check_batch(
     records: Buffer | None, config: TopicConfig, api_version: int, now_ms: int, where: object
-) -> tuple[memoryview, BatchHeader]:
+) -> tuple[memoryview, BatchHeader, bool]:
     """The one batch in `records`, for the partition that `where` shows. Raises KafkaError.
 
+    The flag says that by its header some of its records lie out of the range of times: `record_checks` finds which.
     Every rule is looked at once; what breaks one goes the long way, which knows the error.
     """
     if records is not None and len(records) > HEADER_BYTES:
@@ -74,11 +75,10 @@ def check_batch(
             and config.timestamp_before_max_ms > now_ms
             and records_fit(view, attributes, count)
         ):
-            return view, header
+            return view, header, False
     view, header = _parse(records, api_version)
     _check_rules(view, header, config, where)
-    _check_times(view, header, config, now_ms)
-    return view, header
+    return view, header, not config.log_append_time and _lies_out_of_range(header, config, now_ms)
 
 
 def _parse(records: Buffer | None, api_version: int) -> tuple[memoryview, BatchHeader]:
@@ -128,12 +128,11 @@ def _check_rules(view: memoryview, header: BatchHeader, config: TopicConfig, whe
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id")
 
 
-def _check_times(view: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    if config.log_append_time:
-        return
+def _lies_out_of_range(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
     if header.is_log_append_time:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to log append time")
-    check_timestamps(view, header, config, now_ms)
+    earliest, latest = time_range(config, now_ms)
+    return header.max_timestamp > latest or 0 <= header.base_timestamp < earliest
 
 
 def _check_head(view: memoryview, api_version: int) -> None:

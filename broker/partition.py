@@ -1,13 +1,14 @@
 """A partition this node leads: Kafka's rules for appending a record batch, over a stream that knows nothing of Kafka.
 
-The append path does a fixed amount of work per batch, none per record (but for compacted topics, whose records must
-have keys). The batch stays the memoryview of the frame it came in; base offset and leader epoch, which lie outside the
-CRC, are patched in place. What a batch must be is in `batch_checks`; its producer's sequence and transaction are looked
-at here.
+The append path does a fixed amount of work per batch, none per record, but for compacted topics, whose records must
+have keys, and for those that have a codec of their own (`record_checks`). The batch stays the memoryview of the frame
+it came in; base offset and leader epoch, which lie outside the CRC, are patched in place. What a batch must be is in
+`batch_checks`; its producer's sequence and transaction are looked at here.
 """
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -15,7 +16,8 @@ import structlog
 from broker.batch_checks import check_batch
 from broker.leader_epochs import LeaderEpochs
 from broker.producers import PRODUCERS_MAX, ProducerStates
-from broker.record_checks import check_keys
+from broker.record_checks import Needs, Prepared, prepare
+from broker.record_work import RecordWork, TooMuchForTheLoop
 from broker.topic_configs import TopicConfig
 from broker.transactions.in_partition import PartitionTransactions
 from protocol.batch import (
@@ -27,7 +29,8 @@ from protocol.batch import (
     stamp_append_time,
 )
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import ControlType, build_marker, control_record, decode_records, recompress
+from protocol.record_scan import scan_records
+from protocol.records import ControlType, build_marker, control_record
 from s3stream.errors import CorruptObject, StorageError, StorageFull
 from s3stream.model import StreamBatch
 from s3stream.stream import Stream
@@ -82,10 +85,18 @@ class Partition:
         "topic_id",
         "transactions",
         "untimed_end",
+        "work",
     )
 
     def __init__(
-        self, topic: str, topic_id: bytes, index: int, stream: Stream, config: TopicConfig, now_ms: Callable[[], int]
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        stream: Stream,
+        config: TopicConfig,
+        work: RecordWork,
+        now_ms: Callable[[], int],
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -94,6 +105,7 @@ class Partition:
         stream.label = f"{topic}-{index}"
         self.leader_epoch = stream.leader_epoch
         self.config = config
+        self.work = work
         self.now_ms = now_ms
         self.appended_bytes = 0
         self._last_durable: Durable | None = None
@@ -140,7 +152,7 @@ class Partition:
         """Offset and timestamp of the first record at or after a time, or None. Raises StorageError."""
         batch = await self.stream.offset_for_time(timestamp_ms)
         while batch is not None:
-            found = self._first_at(batch, timestamp_ms)
+            found = await self._first_at(batch, timestamp_ms)
             if found[0] >= self.log_start_offset:
                 return found
             batch = await self.stream.offset_for_time(timestamp_ms, batch.end_offset)  # what was late is deleted
@@ -168,27 +180,49 @@ class Partition:
                 low = max(middle, batch.max_timestamp_ms)
         return low
 
-    def _first_at(self, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
-        try:
-            for record in decode_records(batch.payload):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
+    async def _first_at(self, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
+        header = parse_batch(batch.payload)
+        start = self.log_start_offset
+
+        def look(data: memoryview) -> tuple[int, int] | None:
+            for record in self.work.interruptible(scan_records(data, header)):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start:
                     return record.offset, record.timestamp_ms
+            return None
+
+        found = None
+        try:
+            try:
+                found = self.work.here(batch.payload, header, look)
+            except TooMuchForTheLoop:
+                found = await self.work.run(partial(self.work.beside, batch.payload, header, look))
         except KafkaError:
-            pass  # the client that wrote it made records that are none; the batch is the best answer there is
-        return batch.base_offset, batch.max_timestamp_ms
+            pass  # the client that wrote it made records that are none, or too many; the batch is the best answer
+        return (batch.base_offset, batch.max_timestamp_ms) if found is None else found
 
     # appending
 
-    def append(self, records: Buffer | None, api_version: int = 9, verify: Verify | None = None) -> Appended:
+    def append(
+        self,
+        records: Buffer | None,
+        api_version: int = 9,
+        verify: Verify | None = None,
+        prepared: Prepared | None = None,
+    ) -> Appended:
         """Append the one batch a client sent; `verify` is asked before it opens a transaction here.
 
-        Raises KafkaError, what `verify` raises, or the stream's StorageFull and StorageStopped.
+        Raises KafkaError, what `verify` raises, the stream's StorageFull and StorageStopped, or PreparationBeside: its
+        outcome is given as `prepared` the next time.
         """
         now_ms = self.now_ms()
         config = self.config
-        view, header = check_batch(records, config, api_version, now_ms, self)
-        if config.compacted:
-            check_keys(view, self)
+        view, header, out_of_range = check_batch(records, config, api_version, now_ms, self)
+        packing = config.compression is not None and config.compression != header.compression
+        if out_of_range or packing or config.compacted:
+            if prepared is None or prepared.config is not config:
+                needs = Needs(out_of_range, config.compacted, packing)
+                prepared = prepare(view, header, config, needs, now_ms, self, self.work)
+            view = prepared.view
         count = header.record_count
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, count)
@@ -197,8 +231,6 @@ class Partition:
                 return Appended(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
             if header.is_transactional or self.transactions.open:
                 self._check_transaction(header, verify)
-        if config.compression is not None and config.compression != header.compression:
-            view = memoryview(recompress(view, config.compression, level=config.compression_level))
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp
         if config.log_append_time:

@@ -261,6 +261,15 @@ class TopicSettings(Area):
     max_message_bytes: Bytes = Field(
         default=1_048_588, ge=0, le=2**31 - 1, description="Largest record batch (Kafka: message.max.bytes)."
     )
+    decompressed_bytes_max: Bytes = Field(
+        default=64 * MIB,
+        ge=64 * KIB,
+        le=2**31 - 1,
+        description=(
+            "What a record batch may unfold to where the node must look into it: in compacted topics, and those with a "
+            "`compression.type` of their own. A batch that unfolds to more is refused with MESSAGE_TOO_LARGE."
+        ),
+    )
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
         default="CreateTime", description="Who sets the timestamp of records (Kafka: log.message.timestamp.type)."
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from broker.partition import Partition
+from broker.record_work import RecordWork
 from broker.settings import Settings
 from broker.stores import store_names
 from broker.topic_configs import TopicConfig, parse_topic_config
@@ -130,9 +131,11 @@ class TopicManager:
         catalog: Catalog,
         storage: S3Stream,
         settings: Settings,
+        work: RecordWork,
         now_ms: Callable[[], int],
         new_topic_id: Callable[[], bytes],
     ) -> None:
+        self._work = work
         self._catalog = catalog
         self._storage = storage
         self._settings = settings
@@ -497,4 +500,4 @@ class TopicManager:
 
     def _new_partition(self, topic: Topic, index: int, stream: Stream) -> Partition:
         _place(stream, topic.config)
-        return Partition(topic.name, topic.topic_id, index, stream, topic.config, self._now_ms)
+        return Partition(topic.name, topic.topic_id, index, stream, topic.config, self._work, self._now_ms)

@@ -5,23 +5,26 @@ frames. What we write: gzip, raw-in-xerial snappy (readers accept it everywhere)
 (Apache Kafka's reader refuses linked ones), zstd.
 
 Decompression writes into a private mapping of the size of the limit, so a small batch that would unfold to more fails
-at the limit and pages beyond the real size are never touched.
+at the limit and pages beyond the real size are never touched. Python's lock is not held meanwhile.
 """
 
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from struct import Struct
 from typing import Any, Final
 
 import cramjam
 
-from protocol.errors import CorruptBatch, ErrorCode, KafkaError
+from protocol.errors import CorruptBatch, DecompressedTooLarge, ErrorCode, KafkaError
 from protocol.wire import Buffer
 
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
 
 _INT32: Final = Struct(">i")
+_ROOM_IS_FULL: Final = "failed to write whole buffer"
+"""What the codecs say when more comes out than there is room for."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
@@ -46,21 +49,48 @@ def compression_of(attributes: int) -> Compression:
     return Compression(code)
 
 
+@contextmanager
+def decompressed(
+    compression: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[memoryview]:
+    """A view of a batch's records, unfolded; it ends with the block, and nothing of it may be kept.
+
+    Raises CorruptBatch for bytes that are not the codec's, DecompressedTooLarge for those that unfold beyond the limit.
+    """
+    if compression is Compression.NONE:
+        with memoryview(data) as view:
+            yield view
+        return
+    # What is handed out is released before the mapping is closed: an error on its way may still refer to it.
+    with mmap.mmap(-1, max(1, bytes_max), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as room:
+        whole = memoryview(room)
+        try:
+            size = _decompress_into(compression, data, whole[:bytes_max])
+            with whole[:size] as view:
+                yield view
+        finally:
+            whole.release()
+
+
 def decompress(compression: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """Unfold a batch's records. Raises CorruptBatch for bytes that are not the codec's or unfold beyond `bytes_max`."""
+    """Unfold a batch's records. Raises like `decompressed`."""
     if compression is Compression.NONE:
         return data
-    if compression is Compression.SNAPPY:
-        return _decompress_snappy(data, bytes_max)
-    with mmap.mmap(-1, bytes_max) as room:
+    with decompressed(compression, data, bytes_max=bytes_max) as view:
+        return bytes(view)
+
+
+def _decompress_into(compression: Compression, data: Buffer, room: memoryview) -> int:
+    with room:
+        if compression is Compression.SNAPPY:
+            return _decompress_snappy(memoryview(data), room)
         try:
-            size = _module(compression).decompress_into(data, room)
+            return int(_module(compression).decompress_into(data, room))
         except cramjam.DecompressionError as error:
-            raise CorruptBatch(
-                f"{compression.name.lower()} records of {len(data)} bytes do not unfold to at most {bytes_max} bytes: "
-                f"{error}"
-            ) from error
-        return room[:size]
+            what = f"{compression.name.lower()} records of {len(data)} bytes"
+            if _ROOM_IS_FULL in str(error):
+                raise DecompressedTooLarge(f"{what} unfold to more than {len(room)} bytes") from None
+            raise CorruptBatch(f"{what} cannot be decompressed: {error}") from error
 
 
 def compress(compression: Compression, data: Buffer, *, level: int | None = None) -> bytes:
@@ -98,31 +128,31 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(pieces)
 
 
-def _decompress_snappy(data: Buffer, bytes_max: int) -> bytes:
-    view = memoryview(data)
-    if view[:8].tobytes() != _XERIAL_MAGIC:
-        return _decompress_snappy_block(view, bytes_max)
-    pieces: list[bytes] = []
-    position, left = len(_XERIAL_HEADER), bytes_max
-    while position < len(view):
-        if position + 4 > len(view):
+def _decompress_snappy(data: memoryview, room: memoryview) -> int:
+    if data[:8].tobytes() != _XERIAL_MAGIC:
+        return _decompress_snappy_block(data, room, 0)
+    position, end = len(_XERIAL_HEADER), 0
+    while position < len(data):
+        if position + 4 > len(data):
             raise CorruptBatch(f"snappy block at byte {position}: expected a length, found the end")
-        size = _INT32.unpack_from(view, position)[0]
+        size = _INT32.unpack_from(data, position)[0]
         position += 4
-        if not 0 <= size <= len(view) - position:
-            raise CorruptBatch(f"snappy block at byte {position}: length {size} of {len(view) - position} bytes left")
-        piece = _decompress_snappy_block(view[position : position + size], left)
-        pieces.append(piece)
-        left -= len(piece)
+        if not 0 <= size <= len(data) - position:
+            raise CorruptBatch(f"snappy block at byte {position}: length {size} of {len(data) - position} bytes left")
+        end = _decompress_snappy_block(data[position : position + size], room, end)
         position += size
-    return b"".join(pieces)
+    return end
 
 
-def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytes:
+def _decompress_snappy_block(block: memoryview, room: memoryview, start: int) -> int:
+    """Unfold one block to `start` of the room; returns its end."""
     try:
-        size = cramjam.snappy.decompress_raw_len(block)
-        if size > bytes_max:
-            raise CorruptBatch(f"snappy block unfolds to {size} bytes, at most {bytes_max} are allowed")
-        return bytes(cramjam.snappy.decompress_raw(block))
+        end = start + cramjam.snappy.decompress_raw_len(block)
+        if end > len(room):
+            raise DecompressedTooLarge(f"snappy records unfold to more than {len(room)} bytes")
+        if end > start:
+            with room[start:end] as place:
+                cramjam.snappy.decompress_raw_into(block, place)
+        return int(end)
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy block of {len(block)} bytes: {error}") from error

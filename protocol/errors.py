@@ -454,6 +454,17 @@ class CorruptBatch(KafkaError):
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
 
 
+class DecompressedTooLarge(KafkaError):
+    """Compressed records that unfold to more than is allowed.
+
+    MESSAGE_TOO_LARGE, because clients stop at it, or send the records again in smaller batches (Java's producer does);
+    CORRUPT_MESSAGE would have them try again for minutes.
+    """
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, message)
+
+
 class InvalidRecord(KafkaError):
     """A well-formed record batch that breaks a rule for records."""
 

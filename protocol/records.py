@@ -219,12 +219,15 @@ def _write_bytes(fields: bytearray, value: bytes | None) -> None:
         fields += value
 
 
-def recompress(batch: Buffer, compression: Compression, *, level: int | None = None) -> bytearray:
-    """The same batch in another codec, for a topic whose `compression.type` asks for one; its records stay as is."""
-    header = parse_batch(batch)
-    view = memoryview(batch)[: header.size_bytes]
-    payload = compress(compression, decompress(header.compression, view[HEADER_BYTES:]), level=level)
-    made = bytearray(view[:HEADER_BYTES])
+def recompress(
+    batch: Buffer, header: BatchHeader, records: Buffer, compression: Compression, *, level: int | None = None
+) -> bytearray:
+    """The same batch in another codec, for a topic whose `compression.type` asks for one.
+
+    `records` are its own, decompressed; they stay as they are.
+    """
+    payload = compress(compression, records, level=level)
+    made = bytearray(memoryview(batch)[:HEADER_BYTES])
     made += payload
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     attributes = header.attributes & ~7 | compression

@@ -1,13 +1,15 @@
 """Produce: append record batches, answer when they are durable.
 
 No task per request: batches are appended as the request is read, and the completion of the last one's WAL block answers
-(blocks complete in order, so it covers those before it). Only when the storage is full, or when a partition has to be
-added to a transaction first, does a coroutine take over; the connection starts nothing else meanwhile, so that the
-order of batches stays that of the requests.
+(blocks complete in order, so it covers those before it). Only when the storage is full, when a partition has to be
+added to a transaction first, or when so many records must be looked into that it is done beside the loop, does a
+coroutine take over; the connection starts nothing else meanwhile, so that the order of batches stays that of the
+requests.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +18,7 @@ from broker.net.connection import Exchange
 from broker.node import Node
 from broker.partition import Partition
 from broker.producers import Producer
-from broker.record_checks import RecordsRefused
+from broker.record_checks import PreparationBeside, Prepared, RecordsRefused
 from broker.topics import INTERNAL_TOPICS
 from broker.transactions.errors import code_for_writer
 from broker.transactions.machine import VERSION_2
@@ -88,6 +90,8 @@ class _Call:
         "_joining",
         "_next",
         "_node",
+        "_preparation",
+        "_prepared",
         "_results",
         "_transactional_id",
         "_verify",
@@ -104,6 +108,10 @@ class _Call:
         self._verify = None if request.transactional_id is None else self._verify_transaction
         self._joining: tuple[TopicPartition, Producer] | None = None
         """What the transaction must take in before the next batch can be appended."""
+        self._preparation: PreparationBeside | None = None
+        """What is to be done beside the loop before the next batch can be appended ..."""
+        self._prepared: Prepared | None = None
+        """... and its outcome."""
         self._next = 0
         self._results: list[PartitionProduceResponse] = []
         self.durable: Durable | None = None
@@ -113,7 +121,7 @@ class _Call:
     def append_all(self) -> bool:
         """Append until all is done (True), or something is to be waited for: call again then.
 
-        That is room in the storage, or a partition to become part of the transaction.
+        That is room in the storage, a partition to become part of the transaction, or work beside the loop.
         """
         work = self._work
         while self._next < len(work):
@@ -122,19 +130,29 @@ class _Call:
                 result = self._append(topic, data)
             except (StorageFull, _NotInTransaction):
                 return False
+            except PreparationBeside as beside:
+                self._preparation = beside
+                return False
             except KafkaError as error:
                 result = self._refusal(topic, data, error)
             except StorageError as error:
                 result = self._failure(data, _code_of(error), str(error))
-            self._results.append(result)
-            self._next += 1
+            self._answer(result)
         return True
+
+    def _answer(self, result: PartitionProduceResponse) -> None:
+        """Note the next batch's outcome, and go on to the one behind it."""
+        self._results.append(result)
+        self._prepared = None
+        self._next += 1
 
     def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
         partition = self._find(topic, data.index)
         if partition.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
-        base_offset, _, append_time_ms, durable = partition.append(data.records, self._api_version, self._verify)
+        base_offset, _, append_time_ms, durable = partition.append(
+            data.records, self._api_version, self._verify, self._prepared
+        )
         if durable is not None:
             self.durable = durable
         return PartitionProduceResponse(
@@ -201,13 +219,21 @@ class _Call:
             _, data = self._work[self._next]
             if isinstance(error, KafkaError):
                 error = self._transaction_error(error)
-                self._results.append(self._failure(data, error.code, error.message))
+                self._answer(self._failure(data, error.code, error.message))
             else:
-                self._results.append(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
-            self._next += 1
+                self._answer(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
+
+    async def _prepare(self, preparation: PreparationBeside, context: Exchange) -> None:
+        """Have the next batch's records looked into beside the loop; a refusal answers for the batch."""
+        self._preparation = None
+        try:
+            async with _while_connected(context):
+                self._prepared = await preparation.run()
+        except KafkaError as error:
+            self._answer(self._refusal(*self._work[self._next], error))
 
     async def wait_and_finish(self, context: Exchange, *, answer: bool) -> ProduceResponse | None:
-        """Go on when uploads have made room, or the partition is in the transaction.
+        """Go on when uploads have made room, the partition is in the transaction, or the records were looked into.
 
         A client that goes away meanwhile takes what is not appended along: it sends again what had no answer, and
         requests of connections that are gone must not pile up while the object store is away.
@@ -216,6 +242,8 @@ class _Call:
             try:
                 if self._joining is not None:
                     await self._join_transaction(*self._joining)
+                elif self._preparation is not None:
+                    await self._prepare(self._preparation, context)
                 else:
                     await self._wait_for_room(context)
             except StorageError:
@@ -237,17 +265,11 @@ class _Call:
 
     async def _wait_for_room(self, context: Exchange) -> None:
         """Return when an append may succeed, or nobody waits for it any more. Raises StorageError."""
-        storage, loop = self._node.storage, asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(None) as patience:
-                context.on_close = lambda: patience.reschedule(loop.time())
-                if storage.writable:  # full all the same: this batch needs more room than is left
-                    await storage.flush()
-                await storage.wait_writable()
-        except TimeoutError:
-            assert context.closed, "only the client's going ends the wait early"
-        finally:
-            context.on_close = None
+        storage = self._node.storage
+        async with _while_connected(context):
+            if storage.writable:  # full all the same: this batch needs more room than is left
+                await storage.flush()
+            await storage.wait_writable()
 
     def close_if_failed(self, context: Exchange) -> None:
         """acks=0: an error can only be told by closing the connection, as Kafka does."""
@@ -281,6 +303,20 @@ class _Call:
                 )
             partitions.append(result)
         return ProduceResponse(responses=responses)
+
+
+@asynccontextmanager
+async def _while_connected(context: Exchange) -> AsyncIterator[None]:
+    """End the wait in the body early when the client goes."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as patience:
+            context.on_close = lambda: patience.reschedule(loop.time())
+            yield
+    except TimeoutError:
+        assert context.closed, "only the client's going ends the wait early"
+    finally:
+        context.on_close = None
 
 
 def _last_of_each(work: list[_Item]) -> list[_Item]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from protocol.batch import HEADER_BYTES, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, records_fit
 from protocol.compression import compress, decompress
-from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError, UnsupportedMagic
+from protocol.errors import CorruptBatch, DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError, UnsupportedMagic
 from protocol.records import (
     Compression,
     ControlType,
@@ -129,9 +129,11 @@ def test_snappy_comes_raw_and_framed() -> None:
 def test_decompression_is_bounded(codec: Compression) -> None:
     bomb = compress(codec, bytes(10_000_000))
     assert len(decompress(codec, bomb)) == 10_000_000
-    with pytest.raises(CorruptBatch):
-        decompress(codec, bomb, bytes_max=9_999_999)
-    with pytest.raises(CorruptBatch):
+    for bytes_max in (0, 1, 100_000, 9_999_999):
+        with pytest.raises(DecompressedTooLarge) as refused:
+            decompress(codec, bomb, bytes_max=bytes_max)
+        assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(DecompressedTooLarge):
         decode_records(build_batch([Record(None, bytes(1_000_000))], compression=codec), decompressed_bytes_max=10_000)
 
 
@@ -287,8 +289,10 @@ def test_recompression_changes_the_codec_alone(target: Compression) -> None:
     batch = build_batch(
         SOME, base_offset=9, compression=Compression.GZIP, producer_id=4, attributes=TRANSACTIONAL_MASK, base_sequence=3
     )
-    made = recompress(batch, target)
-    before, after = parse_batch(batch), parse_batch(made)
+    before = parse_batch(batch)
+    records = decompress(before.compression, memoryview(batch)[HEADER_BYTES:])
+    made = recompress(batch, before, records, target)
+    after = parse_batch(made)
     check_crc(made, after)
     assert after.compression is target
     assert after.is_transactional

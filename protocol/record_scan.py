@@ -1,0 +1,104 @@
+"""Going through the records of a batch without making any of them: their keys, offsets and times, one after the other.
+
+What is gone through may be far larger than the batch (decompressed) or lie in memory that goes away afterwards, so only
+a window of it is taken at a time, and what is yielded refers to none of it.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from protocol.batch import RECORD_BYTES_MIN, BatchHeader
+from protocol.errors import InvalidRecord, MalformedMessage
+from protocol.varint import VARLONG_BYTES_MAX, read_varlong
+
+WINDOW_BYTES: Final = 64 * 1024
+
+
+class RecordHead(NamedTuple):
+    """What tells a record from others."""
+
+    offset: int
+    key: bytes | None
+    is_tombstone: bool
+    timestamp_ms: int
+
+
+def scan_records(data: memoryview, header: BatchHeader) -> Iterator[RecordHead]:
+    """The records that `data`, decompressed, holds. Raises InvalidRecord when they do not fill it exactly."""
+    count = header.record_count
+    if not 0 <= count <= len(data) // RECORD_BYTES_MIN:
+        raise InvalidRecord(f"record batch of {count} records has room for {len(data)} bytes of them")
+    window, start, position = b"", 0, 0
+    at = 0
+    try:
+        while at < count:
+            if len(window) - position < VARLONG_BYTES_MAX:
+                window, start, position = _window(data, start + position, WINDOW_BYTES)
+            size, body = _record_size(window, position, len(data) - start)
+            if body + size > len(window):
+                window, start, position = _window(data, start + position, size + WINDOW_BYTES)
+                size, body = _record_size(window, position, len(data) - start)
+            yield _head(window, body, body + size, header)
+            position = body + size
+            at += 1
+    except (IndexError, UnicodeDecodeError, MalformedMessage) as error:
+        raise InvalidRecord(f"record {at} of {count} at byte {start + position}: {error}") from error
+    if start + position != len(data):
+        raise InvalidRecord(f"record batch: {len(data) - start - position} bytes after its {count} records")
+
+
+def _record_size(window: bytes, position: int, end: int) -> tuple[int, int]:
+    """Length of a record and where it begins; `end` is where the data does."""
+    size, body = read_varlong(window, position)
+    if size < 0 or body + size > end:
+        raise MalformedMessage(f"length {size}, found {end - body} bytes")
+    return size, body
+
+
+def _window(data: memoryview, start: int, size: int) -> tuple[bytes, int, int]:
+    return bytes(data[start : start + size]), start, 0
+
+
+def _head(window: bytes, position: int, end: int, header: BatchHeader) -> RecordHead:
+    timestamp_delta, position = read_varlong(window, position + 1)
+    offset_delta, position = read_varlong(window, position)
+    size, position = _size(window, position, end)
+    key = None if size < 0 else window[position : position + size]
+    size, position = _size(window, max(position, position + size), end)
+    is_tombstone = size < 0
+    position = max(position, position + size)
+    count = window[position]
+    position += 1
+    if count:
+        position = _skip_headers(window, position - 1, end)
+    if position != end:
+        raise MalformedMessage(f"length ends {end - position} bytes from where its fields do")
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    return RecordHead(header.base_offset + offset_delta, key, is_tombstone, timestamp)
+
+
+def _skip_headers(window: bytes, position: int, end: int) -> int:
+    count, position = read_varlong(window, position)
+    if not 0 <= count <= (end - position) // 2:
+        raise MalformedMessage(f"{count} headers in {end - position} bytes")
+    for _ in range(count):
+        size, position = _size(window, position, end)
+        if size < 0:
+            raise MalformedMessage("a header without a key")
+        window[position : position + size].decode()
+        size, position = _size(window, position + size, end)
+        position = max(position, position + size)
+    return position
+
+
+def _size(window: bytes, position: int, end: int) -> tuple[int, int]:
+    """Length of a field, -1 for null, and where it begins."""
+    size = window[position]
+    position += 1
+    if size > 127:
+        size, position = read_varlong(window, position - 1)
+    else:
+        size = size >> 1 ^ -(size & 1)
+    if size < -1 or position + size > end:
+        raise MalformedMessage(f"a field of {size} bytes, found {end - position}")
+    return size, position
