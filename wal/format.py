@@ -21,14 +21,18 @@ CLUSTER_BYTES_MAX: Final = 64
 CATALOG_ID_BYTES: Final = 16
 CATALOG_UNKNOWN: Final = bytes(CATALOG_ID_BYTES)
 """Catalog id of a log that no catalog was named for yet, such as every log of version 1."""
+GAPS_MAX: Final = 16
 
 RECORD_HEADER_BYTES: Final = 24
 PADDING_BYTES_MIN: Final = RECORD_HEADER_BYTES + 8
 BODY_BYTES_MAX: Final = (1 << 32) - 1
 
 _HEADER: Final = Struct("<8sIIQQQQQqQQqqq64s")
-_CRC_AT: Final = {1: _HEADER.size, VERSION: _HEADER.size + CATALOG_ID_BYTES}
-"""Where the CRC of a header lies, by version: the catalog id, of version 2, comes before it."""
+_STATE: Final = Struct("<qQ")
+_GAP: Final = Struct("<QQ")
+_GAPS_AT: Final = _HEADER.size + CATALOG_ID_BYTES + _STATE.size
+_CRC_AT: Final = {1: _HEADER.size, VERSION: _GAPS_AT + GAPS_MAX * _GAP.size}
+"""Where the CRC of a header lies, by version: what version 2 added lies before it."""
 _VERSION: Final = Struct("<8sI")
 _CRC: Final = Struct("<I")
 _RECORD: Final = Struct("<IIQI")
@@ -68,6 +72,13 @@ class Shutdown(IntEnum):
     GRACEFUL = 1
 
 
+class Gap(NamedTuple):
+    """Offsets from `start` to `end` that are not part of the log, whatever lies there; page-aligned or not."""
+
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What both copies of the header hold. All offsets are logical."""
@@ -87,6 +98,16 @@ class Header:
     shutdown: Shutdown
     catalog_id: bytes = CATALOG_UNKNOWN
     """Identity of the catalog that the records' streams are in."""
+    state_epoch: int = -1
+    state_sequence: int = 0
+    """Node epoch and sequence of the header that this state was first written with: a claim keeps both."""
+    gaps: tuple[Gap, ...] = ()
+    """Gaps at or behind the head, in order."""
+
+    @property
+    def state_version(self) -> tuple[int, int]:
+        """Order of states: that of a later owner is newer than any of an earlier one."""
+        return self.state_epoch, self.state_sequence
 
     @property
     def ring_bytes(self) -> int:
@@ -126,6 +147,7 @@ def encode_header(header: Header) -> bytes:
     cluster = header.cluster.encode()
     assert len(cluster) <= CLUSTER_BYTES_MAX, f"cluster name longer than {CLUSTER_BYTES_MAX} bytes: {header.cluster}"
     assert len(header.catalog_id) == CATALOG_ID_BYTES, f"catalog id of {len(header.catalog_id)} bytes"
+    assert len(header.gaps) <= GAPS_MAX, f"{len(header.gaps)} gaps, at most {GAPS_MAX} fit"
     fields = _HEADER.pack(
         HEADER_MAGIC,
         VERSION,
@@ -143,7 +165,8 @@ def encode_header(header: Header) -> bytes:
         header.last_write_ms,
         cluster,
     )
-    fields += header.catalog_id
+    fields += header.catalog_id + _STATE.pack(*header.state_version)
+    fields += b"".join(_GAP.pack(*gap) for gap in header.gaps).ljust(GAPS_MAX * _GAP.size, b"\0")
     return (fields + _CRC.pack(crc32c(fields))).ljust(PAGE_BYTES, b"\0")
 
 
@@ -169,7 +192,7 @@ def decode_header(page: Buffer) -> Header | str:
         return f"base offset {base}, head offset {head}, durable offset {durable}, expected page boundaries"
     if not head <= durable <= head + capacity - RING_POSITION:
         return f"durable offset {durable}, expected at most a ring of {capacity - RING_POSITION} bytes past {head}"
-    return Header(
+    header = Header(
         sequence=sequence,
         log_id=log_id,
         capacity_bytes=capacity,
@@ -183,21 +206,51 @@ def decode_header(page: Buffer) -> Header | str:
         last_write_ms=last_write_ms,
         cluster=cluster.rstrip(b"\0").decode(errors="replace"),
         shutdown=Shutdown.GRACEFUL if shutdown == Shutdown.GRACEFUL else Shutdown.RUNNING,
-        catalog_id=bytes(page[_HEADER.size : crc_at]).ljust(CATALOG_ID_BYTES, b"\0"),
+        state_epoch=node_epoch,
+        state_sequence=sequence,
+    )
+    return header if version == 1 else _with_version_2(header, page)
+
+
+def _with_version_2(header: Header, page: Buffer) -> Header:
+    """Return `header` with the fields that version 2 added."""
+    epoch, sequence = _STATE.unpack_from(page, _HEADER.size + CATALOG_ID_BYTES)
+    gaps = (Gap(*_GAP.unpack_from(page, _GAPS_AT + number * _GAP.size)) for number in range(GAPS_MAX))
+    return replace(
+        header,
+        catalog_id=bytes(page[_HEADER.size : _HEADER.size + CATALOG_ID_BYTES]),
+        state_epoch=epoch,
+        state_sequence=sequence,
+        gaps=tuple(gap for gap in gaps if gap.start < gap.end),
     )
 
 
-def newest_header(copies: Buffer) -> Header | None:
-    """Return the valid copy with the highest sequence from the first two pages of a device, or None."""
+def decode_copies(copies: Buffer) -> tuple[Header | str, ...]:
+    """Decode the first two pages of a device: each copy, or why it is not valid."""
     view = memoryview(copies)
-    found = [decode_header(view[at : at + PAGE_BYTES]) for at in range(0, RING_POSITION, PAGE_BYTES)]
-    valid = [header for header in found if isinstance(header, Header)]
-    return max(valid, key=lambda header: header.sequence, default=None)
+    return tuple(decode_header(view[at : at + PAGE_BYTES]) for at in range(0, RING_POSITION, PAGE_BYTES))
 
 
-def next_header(header: Header, **changes: object) -> Header:
-    """Return the header that follows `header`, with `changes`."""
-    return replace(header, sequence=header.sequence + 1, **changes)  # type: ignore[arg-type]  # fields checked at run time
+def newest_header(copies: Buffer) -> Header | None:
+    """Return the header that counts from the first two pages of a device, or None if neither copy is valid.
+
+    That is the newest state, under the highest owner and sequence of both copies: while a claim is under way, or after
+    a late header write of a former owner, these are in the other copy.
+    """
+    valid = [copy for copy in decode_copies(copies) if isinstance(copy, Header)]
+    if not valid:
+        return None
+    newest = max(valid, key=lambda header: (header.state_version, header.node_epoch, header.sequence))
+    same_log = [header for header in valid if header.log_id == newest.log_id]
+    owner = max(same_log, key=lambda header: (header.node_epoch, header.sequence))
+    sequence = max(header.sequence for header in same_log)
+    return replace(newest, sequence=sequence, node_epoch=owner.node_epoch, catalog_id=owner.catalog_id)
+
+
+def next_header(header: Header) -> Header:
+    """Return the header that its owner writes after `header`: a newer state, to be changed by the caller."""
+    sequence = header.sequence + 1
+    return replace(header, sequence=sequence, state_epoch=header.node_epoch, state_sequence=sequence)
 
 
 class RecordHeader(NamedTuple):

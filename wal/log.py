@@ -4,9 +4,9 @@ An append copies its record into the current block and returns; the block goes o
 the loop's turn at the earliest, so that the appends of one turn share a write. What it keeps true, at every await:
 
 - A block's `Durable` completes only when its write and the writes of all blocks before it are through, and, where the
-  fence is strict, the header re-read after the write still shows this node.
-- Nothing is written over bytes at or behind the head offset that is durable in the header.
-- Nothing is handed to the device past the window bound that is durable in the header.
+  fence is strict, both copies of the header, read after the write, still show this node.
+- Nothing is written over bytes at or behind the head offset that is durable in both copies of the header.
+- Nothing is handed to the device past the window bound that is durable in both copies of the header.
 - After the first failure nothing is acked any more, and every call raises that failure.
 """
 
@@ -21,12 +21,16 @@ import structlog
 
 from wal.block import Block, BufferPool, aligned_buffer
 from wal.budget import Budget, io_count
+from wal.claim import claim
 from wal.format import (
     CATALOG_UNKNOWN,
+    GAPS_MAX,
+    HEADER_COPIES,
     PADDING_BYTES_MIN,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     RING_POSITION,
+    Gap,
     Header,
     Shutdown,
     encode_skip_into,
@@ -42,9 +46,8 @@ from wal.interface import (
     RecoveredRecord,
     WalError,
     WalFailed,
-    WalFenced,
 )
-from wal.owner import HeaderWriter, Owner, check_fence, claim
+from wal.owner import HeaderWriter, Owner, confirm_owner
 from wal.reader import read_ring
 from wal.recovery import BlockSpan, Scan, ScanEnd
 from wal.requests import Device, IoKind, IoRequest, perform
@@ -214,6 +217,8 @@ class DeltaWal:
         self._window = SlidingWindow(end.next_offset, end.next_offset, settings.window_bytes, settings.window_bytes_max)
         self._trim_offset = self._flushed_trim_offset = header.trim_offset
         self._flushed_head_offset = header.head_offset
+        if live_records and end.needs_skip and len(header.gaps) < GAPS_MAX:
+            header = replace(header, gaps=(*header.gaps, Gap(end.end_offset, end.next_offset)))
         self._header = HeaderWriter(self._device, header, self._make_header, self._on_header, self._fail)
         if live_records:
             self._advance_head()
@@ -383,31 +388,31 @@ class DeltaWal:
     # --- completions -------------------------------------------------------------------------------------------------
 
     def _on_written(self, blocks: tuple[Block, ...], request: IoRequest) -> None:
-        """Take one write that is through; ack what it completes; hand out what waits."""
-        if self._in_flight.pop(blocks, None) is None:
-            return  # the log failed meanwhile
-        begin, end = blocks[0].offset, blocks[-1].end
+        """Take one write that is through, once this node is known to have owned the log behind it."""
         if request.error is not None:
+            begin, end = blocks[0].offset, blocks[-1].end
             self._fail(
                 WalFailed(
                     f"{self._device.name}: write of {end - begin} bytes at position {request.segments[0][0]} "
                     f"(offset {begin}) failed: {request.error}"
                 )
             )
+        elif request.header is None:
+            self._on_durable(blocks, None)
+        else:
+            own = self._header.header
+            confirm_owner(self._device, request.header, own, lambda error: self._on_durable(blocks, error))
+
+    def _on_durable(self, blocks: tuple[Block, ...], error: WalError | None) -> None:
+        """Ack what a write completes, and hand out what waits."""
+        if self._in_flight.pop(blocks, None) is None:
+            return  # the log failed meanwhile
+        if error is not None:
+            self._fail(error)
             return
-        if request.header is not None and not self._still_owner(request.header):
-            return
-        if self._window.complete(begin, end):
+        if self._window.complete(blocks[0].offset, blocks[-1].end):
             self._ack()
         self._pump()
-
-    def _still_owner(self, copies: bytes) -> bool:
-        try:
-            check_fence(copies, self._header.header, self._device.name)
-        except WalFenced as fenced:
-            self._fail(fenced)
-            return False
-        return True
 
     def _ack(self) -> None:
         """Complete the leading blocks whose writes are through, in order."""
@@ -477,16 +482,18 @@ class DeltaWal:
 
     def _make_header(self, header: Header) -> Header:
         """Return `header` with the state of this moment."""
-        self.stats.header_writes += 1
-        self._budget.take(PAGE_BYTES, 1)
+        self.stats.header_writes += HEADER_COPIES
+        self._budget.take(HEADER_COPIES * PAGE_BYTES, HEADER_COPIES)
+        head_offset = self._head_offset()
         return replace(
             header,
-            head_offset=self._head_offset(),
+            head_offset=head_offset,
             trim_offset=self._trim_offset,
             durable_offset=self._window.start,
             window_bytes=self._window_target,
             last_write_ms=self._now_ms(),
             shutdown=self._shutdown,
+            gaps=tuple(Gap(max(gap.start, head_offset), gap.end) for gap in header.gaps if gap.end > head_offset),
         )
 
     def _on_header(self, header: Header) -> None:

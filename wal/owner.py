@@ -1,11 +1,14 @@
-"""The header's life: formatting, claiming, and the one writer that keeps it current and notices a newer owner.
+"""The header's life: reading and formatting it, and the one writer that keeps it current and notices a newer owner.
 
-What it keeps true: a header write carries the state at the moment it starts; at most one is under way; a request made
-meanwhile is served by the next, so that many trims cost one write.
+Invariants: a request is complete when both copies hold a state that was taken after it was made, so that no loss of
+one copy brings back an older state; at most one write of a copy is under way, and the next begins only after a read of
+both copies showed this owner; a request made meanwhile is served by the next pair of writes, so that many trims cost
+one pair. `wal/claim.py` relies on all three.
 """
 
+from asyncio import get_running_loop
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from wal.block import aligned_buffer
@@ -19,15 +22,20 @@ from wal.format import (
     RING_POSITION,
     Header,
     Shutdown,
+    decode_copies,
     decode_header,
     encode_header,
     newest_header,
+    next_header,
 )
-from wal.interface import Durable, WalCorrupt, WalError, WalFailed, WalFenced, WalRefused
+from wal.interface import Buffer, Durable, WalCorrupt, WalError, WalFailed, WalFenced, WalRefused
 from wal.requests import Device, IoKind, IoRequest, perform
 from wal.settings import WalSettings
 
 _FENCED: Final = "this node takes no more writes"
+_REREADS_MAX: Final = 8
+_REREAD_S: Final = 0.001
+"""Before the first time that both copies are read again; it doubles each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,13 @@ async def read_header(device: Device) -> Header | None:
     if found is None or (any(ours) and not any(copies[ours.index(False)])):
         return None
     raise WalRefused(f"{device.name}: holds {found}, not a WAL; it is overwritten only when told to format")
+
+
+async def read_copies(device: Device) -> memoryview:
+    """Return the pages of both header copies, whatever they hold. Raises WalFailed."""
+    copies = aligned_buffer(RING_POSITION)
+    await perform(device, IoKind.READ, [(0, copies)])
+    return copies
 
 
 def check_owner(header: Header, device_name: str, owner: Owner) -> None:
@@ -111,6 +126,7 @@ def blank_header(settings: WalSettings, device: Device, owner: Owner, now_ms: in
         cluster=owner.cluster,
         shutdown=Shutdown.GRACEFUL,  # nothing was appended: there is nothing to look for behind offset 0
         catalog_id=owner.catalog_id,
+        state_epoch=owner.node_epoch,
     )
 
 
@@ -121,56 +137,63 @@ async def write_header(device: Device, header: Header) -> None:
     await perform(device, IoKind.WRITE, [(header.position, page)])
 
 
-async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int) -> tuple[Header, Header]:
-    """Make the log this node's; return the header as it was found (new for a blank device) and as it is now.
+def doubt_of(copies: Buffer, own: Header, device_name: str) -> str | None:
+    """Return None if both copies read are `own`'s owner's, else why that cannot be said.
 
-    Raises WalRefused, WalCorrupt, WalFenced or WalFailed.
+    Raises WalFenced if a copy shows a newer owner. A copy of a former owner leaves a doubt: it may have been written
+    over the claim of a newer one.
     """
-    found: Header | None
+    doubt = None
+    for number, copy in enumerate(decode_copies(copies)):
+        if isinstance(copy, str):
+            doubt = f"header copy {number} is damaged: {copy}"
+        elif copy.log_id != own.log_id or copy.node_id != own.node_id or copy.node_epoch > own.node_epoch:
+            raise WalFenced(
+                f"{device_name}: claimed by node {copy.node_id} with epoch {copy.node_epoch}, "
+                f"this is node {own.node_id} with epoch {own.node_epoch}: {_FENCED}"
+            )
+        elif copy.node_epoch < own.node_epoch:
+            doubt = f"header copy {number} was overwritten by a former owner with epoch {copy.node_epoch}"
+    return doubt
+
+
+def confirm_owner(
+    device: Device, copies: Buffer, own: Header, decided: Callable[[WalError | None], None], attempt: int = 0
+) -> None:
+    """Call `decided(None)` if the copies read are all this owner's, or with WalFenced or WalFailed.
+
+    While there is a doubt they are read again, a few times: a copy may be read while it is being written.
+    """
     try:
-        found = await read_header(device)
-        if found is not None:
-            check_owner(found, device.name, owner)
-    except (WalRefused, WalCorrupt):
-        if not settings.format:
-            raise
-        found = None
-    if found is None:
-        found = blank_header(settings, device, owner, now_ms)
-    header = found
-    for _ in range(HEADER_COPIES):
-        header = replace(
-            header,
-            sequence=header.sequence + 1,
-            shutdown=Shutdown.RUNNING,
-            node_epoch=owner.node_epoch,
-            last_write_ms=now_ms,
-            catalog_id=owner.catalog_id,
+        doubt = doubt_of(copies, own, device.name)
+    except WalFenced as fenced:
+        decided(fenced)
+        return
+    if doubt is None:
+        decided(None)
+        return
+    if attempt == _REREADS_MAX:
+        decided(
+            WalFailed(
+                f"{device.name}: {doubt}: whether this node still owns the log cannot be said, so it takes no more "
+                "writes; start it again"
+            )
         )
-        await write_header(device, header)
-    # What an earlier process wrote without a flush may sit in the device's cache: from here on it counts as durable.
-    await perform(device, IoKind.FLUSH)
-    page = aligned_buffer(RING_POSITION)
-    await perform(device, IoKind.READ, [(0, page)])
-    check_fence(page, header, device.name)
-    return found, header
+        return
+    buffer = aligned_buffer(RING_POSITION)
 
+    def read(request: IoRequest) -> None:
+        if request.error is not None:
+            decided(WalFailed(f"{device.name}: read of the header failed: {request.error}"))
+        else:
+            confirm_owner(device, buffer, own, decided, attempt + 1)
 
-def check_fence(copies: bytes | memoryview, own: Header, device_name: str) -> bool:
-    """Raise WalFenced if the copies show another owner; return whether ours is still the newest there."""
-    newest = newest_header(copies)
-    if newest is None:
-        return False
-    if newest.log_id != own.log_id or newest.node_id != own.node_id or newest.node_epoch > own.node_epoch:
-        raise WalFenced(
-            f"{device_name}: claimed by node {newest.node_id} with epoch {newest.node_epoch}, "
-            f"this is node {own.node_id} with epoch {own.node_epoch}: {_FENCED}"
-        )
-    return newest.sequence >= own.sequence
+    request = IoRequest(IoKind.READ, [(0, buffer)], read)
+    get_running_loop().call_later(_REREAD_S * 2**attempt, device.submit, request)
 
 
 class HeaderWriter:
-    """Writes headers one after the other, on request."""
+    """Writes headers on request, one copy after the other."""
 
     def __init__(
         self,
@@ -182,18 +205,19 @@ class HeaderWriter:
     ) -> None:
         self.header = header
         """The newest header handed to the device."""
-        self.writes = 0
         self._device: Final = device
         self._current: Final = current
         self._flushed: Final = flushed
         self._failed: Final = failed
         self._page: Final = aligned_buffer(PAGE_BYTES)
+        self._copies_left = 0
+        """Copies that the pair under way has yet to write, after the one at the device."""
         self._writing: Durable | None = None
         self._next: Durable | None = None
         self._error: WalError | None = None
 
     def request(self) -> Durable:
-        """Ask for a write that begins from now on, and return its completion."""
+        """Ask for the state from now on to be written, and return its completion."""
         if self._error is not None:
             refused = Durable()
             refused.complete(self._error)
@@ -217,29 +241,35 @@ class HeaderWriter:
             durable.complete(error)
 
     def _start(self) -> None:
-        self.header = self._current(replace(self.header, sequence=self.header.sequence + 1))
-        self.writes += 1
-        self._page[:] = encode_header(self.header)
-        segments = [(self.header.position, self._page)]
-        self._device.submit(IoRequest(IoKind.WRITE, segments, self._done, check_header=True))
+        """Take the state of this moment and write the first copy of it."""
+        self._copies_left = HEADER_COPIES
+        self._write(self._current(next_header(self.header)))
 
-    def _done(self, request: IoRequest) -> None:
+    def _write(self, header: Header) -> None:
+        self.header = header
+        self._copies_left -= 1
+        self._page[:] = encode_header(header)
+        self._device.submit(IoRequest(IoKind.WRITE, [(header.position, self._page)], self._written, check_header=True))
+
+    def _written(self, request: IoRequest) -> None:
         if self._error is not None:
             return
-        error: WalError | None = None
         if request.error is not None:
-            error = WalFailed(
-                f"{self._device.name}: header write at position {self.header.position} failed: {request.error}"
-            )
-        else:
-            try:
-                if not check_fence(request.header or b"", self.header, self._device.name):
-                    error = WalFailed(f"{self._device.name}: header {self.header.sequence} written, but not found")
-            except WalFenced as fenced:
-                error = fenced
+            position = self.header.position
+            self._stop(WalFailed(f"{self._device.name}: header write at position {position} failed: {request.error}"))
+            return
+        assert request.header is not None, "a header write reads the copies"
+        confirm_owner(self._device, request.header, self.header, self._confirmed)
+
+    def _confirmed(self, error: WalError | None) -> None:
+        """Go on to the other copy, or complete the pair, now that both copies are known to be this owner's."""
+        if self._error is not None:
+            return
         if error is not None:
-            self._failed(error)
-            self.fail(error)
+            self._stop(error)
+            return
+        if self._copies_left:
+            self._write(next_header(self.header))
             return
         self._flushed(self.header)
         durable, self._writing, self._next = self._writing, self._next, None
@@ -247,3 +277,7 @@ class HeaderWriter:
         if self._writing is not None:
             self._start()
         durable.complete()
+
+    def _stop(self, error: WalError) -> None:
+        self._failed(error)
+        self.fail(error)

@@ -5,6 +5,7 @@ bytes known to be durable are damaged, and never trusts anything whose CRC, offs
 "Recovery").
 """
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -71,12 +72,15 @@ class Scan:
         self.at = header.head_offset
         """Next offset to judge; bytes from here on must be in the next `feed`."""
         self._device_name: Final = device_name
+        self._head_offset: Final = header.head_offset
         self._salt: Final = record_salt(header.log_id)
         self._trim_offset: Final = header.trim_offset
         self._window_bytes: Final = header.window_bytes
         self._graceful: Final = header.shutdown == Shutdown.GRACEFUL
         self.limit: Final = header.durable_offset if self._graceful else header.head_offset + header.ring_bytes
         """No record ends behind this offset."""
+        self._ring_bytes: Final = header.ring_bytes
+        self._gaps = deque(gap for gap in header.gaps if gap.start >= self.at)
         self._durable_offset = header.durable_offset
         self._blocks: list[BlockSpan] = []
         self._block_start = self.at
@@ -105,15 +109,17 @@ class Scan:
     def _follow(self, data: memoryview, base: int, found: list[RecoveredRecord]) -> None:
         """Follow the chain of records until data runs out, the chain breaks or the limit is reached."""
         while self.at < self.limit:
-            self._take_records(data, base, found)
-            if self.at >= self.limit:
-                break
+            stop = self._stop()
+            self._take_records(data, base, found, stop)
+            if self.at == stop:
+                self._pass_gap()
+                continue
             index = self.at - base
             body = index + RECORD_HEADER_BYTES
             if body > len(data) and base + len(data) < self.limit:
                 return
             header = decode_record_header(data, index, self.at, self._salt) if body <= len(data) else None
-            if header is not None and base + body + header.body_bytes <= self.limit:
+            if header is not None and base + body + header.body_bytes <= stop:
                 end = body + header.body_bytes
                 if end > len(data):
                     return
@@ -127,14 +133,33 @@ class Scan:
                 return
         self._finish(self.at, self.at, "graceful stop" if self._graceful else "the ring is full")
 
-    def _take_records(self, data: memoryview, base: int, found: list[RecoveredRecord]) -> None:
-        """Take the valid records that lie whole in `data` from `at` on: the loop that a start's time is spent in.
+    def _stop(self) -> int:
+        """Return where the chain of records must pause: the next gap that the header tells of, or the limit."""
+        while self._gaps and self._gaps[0].start < self.at:
+            self._gaps.popleft()  # a skip record led over it
+        return min(self._gaps[0].start, self.limit) if self._gaps else self.limit
 
-        It stops in front of anything else; `decode_record_header` is spelled out here, and `Scan._follow` judges.
+    def _pass_gap(self) -> None:
+        """Go on behind the gap that begins at `at`, whatever lies in it; at the limit there is none."""
+        if not self._gaps or self.at != self._gaps[0].start:
+            return
+        gap = self._gaps.popleft()
+        self.at = min(gap.end, self.limit)
+        page = self.at - self.at % PAGE_BYTES
+        if page >= gap.start:  # else the block that the gap begins in goes on behind it, on the same page
+            self._close_block(gap.start)
+            # The head may come to lie here, and is a page boundary: the gap is then cut to begin there.
+            self._block_start = page
+
+    def _take_records(self, data: memoryview, base: int, found: list[RecoveredRecord], stop: int) -> None:
+        """Take the valid records that lie whole in `data` from `at` to `stop`.
+
+        It stops in front of anything else. A start's time is spent in this loop, so that `decode_record_header` is
+        spelled out here; `Scan._follow` judges.
         """
         size_bytes = len(data) - RECORD_HEADER_BYTES
         salt, trim_offset = self._salt, self._trim_offset
-        room = min(self.limit - base, len(data))
+        room = min(stop - base, len(data))
         index = self.at - base
         last, records, record_bytes = -1, 0, 0
         while index <= size_bytes:
@@ -239,6 +264,8 @@ class Scan:
         at = self.at
         body = index + RECORD_HEADER_BYTES
         header = decode_record_header(data, index, at, self._salt) if body <= len(data) else None
+        if header is None and body <= len(data):
+            self._refuse_later_lap(data, index)
         if header is not None and at + RECORD_HEADER_BYTES + header.body_bytes <= self.limit:
             end = body + header.body_bytes
             if end > len(data):
@@ -248,6 +275,17 @@ class Scan:
                 self._note_behind(header.magic, content, at + RECORD_HEADER_BYTES + header.body_bytes)
                 return at + RECORD_HEADER_BYTES + header.body_bytes
         return at + PAGE_BYTES - at % PAGE_BYTES
+
+    def _refuse_later_lap(self, data: memoryview, index: int) -> None:
+        """Raise WalCorrupt if the ring was written over from here on: a header that said so was lost."""
+        body_offset = unpack_record(data, index)[2]
+        offset = body_offset - RECORD_HEADER_BYTES
+        laps, elsewhere = divmod(offset - self.at, self._ring_bytes)
+        if laps > 0 and not elsewhere and decode_record_header(data, index, offset, self._salt) is not None:
+            raise WalCorrupt(
+                f"{self._device_name}: the header is older than the log, a header write was lost: its head is at offset"
+                f" {self._head_offset}, and where offset {self.at} belongs lies a record of offset {offset}"
+            )
 
     def _note_behind(self, magic: int, body: memoryview, end: int) -> None:
         self._behind_end = max(self._behind_end, end)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from wal.block import aligned_buffer
-from wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown, decode_header
+from wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown, decode_copies, next_header
 from wal.interface import WalCorrupt, WalRefused
 from wal.log import DeltaWal
-from wal.owner import read_header, write_header
+from wal.owner import read_copies, read_header, write_header
 from wal.reader import read_ring
 from wal.recovery import Scan, ScanEnd
 from wal.requests import Device, IoKind, perform
@@ -46,9 +46,7 @@ async def examine(device: Device) -> Examination:
     header = await read_header(device)
     if header is None:
         raise WalRefused(f"{device.name}: blank, no WAL was formatted here")
-    page = aligned_buffer(RING_POSITION)
-    await perform(device, IoKind.READ, [(0, page)])
-    copies = tuple(decode_header(page[at : at + PAGE_BYTES]) for at in range(0, RING_POSITION, PAGE_BYTES))
+    copies = decode_copies(await read_copies(device))
     scan = Scan(header, device.name)
     live_records = live_bytes = 0
     corrupt: WalCorrupt | None = None
@@ -83,11 +81,7 @@ async def resize(device: Device, capacity_bytes: int, *, now_ms: Callable[[], in
     await perform(device, IoKind.FLUSH)
     for _ in range(2):  # both copies, so that none with the old capacity is left
         header = replace(
-            header,
-            sequence=header.sequence + 1,
-            capacity_bytes=capacity_bytes,
-            base_offset=plan.base_offset,
-            last_write_ms=now_ms(),
+            next_header(header), capacity_bytes=capacity_bytes, base_offset=plan.base_offset, last_write_ms=now_ms()
         )
         await write_header(device, header)
     await perform(device, IoKind.FLUSH)

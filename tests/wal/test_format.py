@@ -13,6 +13,7 @@ from wal.format import (
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     RING_POSITION,
+    Gap,
     Header,
     Magic,
     Shutdown,
@@ -44,11 +45,15 @@ HEADER = Header(
     cluster="demo",
     shutdown=Shutdown.GRACEFUL,
     catalog_id=bytes(range(16)),
+    state_epoch=9,
+    state_sequence=3,
+    gaps=(Gap(5000, 8192),),
 )
 GOLDEN_HEADER = bytes.fromhex(
     "414e41425257414c 02000000 01000000 0300000000000000 0700000000000000 0000100000000000 0000000000000000"
     "0010000000000000 ffffffffffffffff 0020000000000000 0000010000000000 0500000000000000 0900000000000000"
-    "0068e5cf8b010000 64656d6f" + "00" * 60 + "000102030405060708090a0b0c0d0e0f aef34d60"
+    "0068e5cf8b010000 64656d6f" + "00" * 60 + "000102030405060708090a0b0c0d0e0f"
+    "0900000000000000 0300000000000000 8813000000000000 0020000000000000" + "00" * 240 + "2b565166"
 )
 GOLDEN_HEADER_V1 = bytes.fromhex(
     "414e41425257414c 01000000 01000000 0300000000000000 0700000000000000 0000100000000000 0000000000000000"
@@ -73,7 +78,7 @@ def test_golden_header() -> None:
 
 def test_golden_header_of_version_1() -> None:
     page = GOLDEN_HEADER_V1.ljust(PAGE_BYTES, b"\0")
-    assert decode_header(page) == replace(HEADER, catalog_id=CATALOG_UNKNOWN)
+    assert decode_header(page) == replace(HEADER, catalog_id=CATALOG_UNKNOWN, gaps=())
 
 
 def test_golden_block() -> None:

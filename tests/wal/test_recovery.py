@@ -7,7 +7,7 @@ import pytest
 
 from tests.wal.test_format import HEADER
 from wal.block import Block, aligned_buffer
-from wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown, encode_skip_into, record_salt
+from wal.format import PAGE_BYTES, RING_POSITION, Gap, Header, Shutdown, encode_skip_into, record_salt
 from wal.interface import WalCorrupt
 from wal.recovery import BlockSpan, Scan
 
@@ -26,6 +26,7 @@ class Image:
             durable_offset=start,
             window_bytes=window_pages * PAGE_BYTES,
             shutdown=Shutdown.RUNNING,
+            gaps=(),
         )
         self.ring = bytearray(RING_BYTES)
         self.next = start
@@ -253,3 +254,49 @@ def test_damaged_images_give_a_prefix_or_an_error() -> None:
         prefix += 1
     assert corrupt > 100
     assert prefix > 100
+
+
+@pytest.mark.parametrize("chunk_pages", [1, RING_PAGES])
+def test_a_gap_of_the_header_is_passed_over_whatever_lies_in_it(chunk_pages: int) -> None:
+    image = Image()
+    image.block([b"before"])
+    void = image.block([b"of a former owner"])
+    image.records.pop()
+    image.next = void.offset + 6 * PAGE_BYTES
+    image.block([b"after"])
+    header = replace(image.header, gaps=(Gap(void.offset, void.offset + 6 * PAGE_BYTES),))
+    found, scan = image.scan(chunk_pages * PAGE_BYTES, header)
+    assert found == image.records
+    assert scan.end is not None
+    assert [span.start for span in scan.end.blocks] == [0, void.offset + 6 * PAGE_BYTES]
+
+
+def test_a_gap_may_begin_and_end_inside_pages() -> None:
+    image = Image()
+    image.block([b"a" * 6000, b"b" * 6000, b"c" * 6000, b"d" * 100])
+    (first, _), (second, _), (third, _), (fourth, _) = image.records
+    end = image.block([b"next"]).end
+    for start, stop, kept, starts in (
+        (first, second, [1, 2, 3, 4], [PAGE_BYTES, image.records[4][0]]),
+        (second, third, [0, 2, 3, 4], [0, third - third % PAGE_BYTES, image.records[4][0]]),
+        (third, fourth, [0, 1, 3, 4], [0, fourth - fourth % PAGE_BYTES, image.records[4][0]]),
+        (fourth, fourth + 124, [0, 1, 2, 4], [0, image.records[4][0]]),
+    ):
+        header = replace(image.header, gaps=(Gap(start, stop),))
+        found, scan = image.scan(header=header)
+        assert found == [image.records[number] for number in kept]
+        assert scan.end is not None
+        assert [span.start for span in scan.end.blocks] == starts
+        assert scan.end.end_offset == end
+        for span in scan.end.blocks[1:]:  # the head may come to lie at each of them
+            gaps = tuple(Gap(max(gap.start, span.start), gap.end) for gap in header.gaps if gap.end > span.start)
+            later, _ = image.scan(header=replace(header, head_offset=span.start, durable_offset=end, gaps=gaps))
+            assert later == [record for record in found if record[0] >= span.start]
+
+
+def test_records_of_a_later_lap_show_that_a_header_was_lost() -> None:
+    image = Image(start=0)
+    while image.next < 2 * RING_BYTES:
+        image.block([b"page" * 1000])
+    with pytest.raises(WalCorrupt, match=r"older than the log.* head is at offset 4096, and where offset 4096"):
+        image.scan(header=replace(image.header, head_offset=PAGE_BYTES, durable_offset=PAGE_BYTES))

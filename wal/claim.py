@@ -1,0 +1,84 @@
+"""Claiming a log for a node, while a former owner of the device may not know yet that it is one.
+
+The claimer reads both copies of the header, writes its claim over one that is not its own, and begins again, until it
+reads both as its own: then the claim **stands**. A claim carries the newest state that was read; state that turns up
+meanwhile is claimed anew. Why nothing that was acked is lost, and no state that was in use is missed: `FORMAT.md`,
+"Fencing".
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from wal.format import HEADER_COPIES, Header, decode_copies, newest_header
+from wal.interface import WalCorrupt, WalFailed, WalRefused
+from wal.owner import Owner, blank_header, check_owner, read_copies, read_header, write_header
+from wal.requests import Device, IoKind, perform
+from wal.settings import WalSettings
+
+_WRITES_MAX: Final = 32
+"""Claims written before giving up. A former owner that runs undoes one or two, until its next read of the header."""
+
+
+async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int) -> tuple[Header, Header]:
+    """Make the log this node's; return the header as it was found (new for a blank device) and as it is now.
+
+    Raises WalRefused, WalCorrupt, WalFenced or WalFailed.
+    """
+    found: Header | None
+    try:
+        found = await read_header(device)
+        if found is not None:
+            check_owner(found, device.name, owner)
+    except (WalRefused, WalCorrupt):
+        if not settings.format:
+            raise
+        found = None
+    formatting = found is None
+    found = found or blank_header(settings, device, owner, now_ms)
+    sequence = found.sequence
+    written: set[int] = set()
+    for _ in range(_WRITES_MAX):
+        page = await read_copies(device)
+        if not formatting:
+            found = _newest(page, found, owner, device.name)
+        claimed = replace(found, node_epoch=owner.node_epoch, catalog_id=owner.catalog_id, last_write_ms=now_ms)
+        copies = decode_copies(page)
+        open_copies = [number for number, copy in enumerate(copies) if not _is_claim(copy, claimed, written)]
+        if not open_copies:
+            return found, replace(claimed, sequence=sequence)
+        number = min(open_copies, key=lambda number: _worth(copies[number]))
+        sequence = max([sequence, *(copy.sequence for copy in copies if isinstance(copy, Header))]) + 1
+        sequence += sequence % HEADER_COPIES != number
+        written.add(sequence)
+        await write_header(device, replace(claimed, sequence=sequence))
+        # What an earlier process wrote without a flush may sit in the device's cache: from here on it is durable.
+        await perform(device, IoKind.FLUSH)
+    raise WalFailed(
+        f"{device.name}: {_WRITES_MAX} claims of the log were overwritten: another node continues to write its header; "
+        "stop that node, then start this one again"
+    )
+
+
+def _newest(page: memoryview, found: Header, owner: Owner, device_name: str) -> Header:
+    """Return the newest state so far. Raises WalRefused or WalFenced if the log is another node's by now."""
+    newest = newest_header(page)
+    if newest is None:
+        return found
+    if newest.log_id != found.log_id:
+        raise WalRefused(f"{device_name}: formatted by another program while this node claimed it")
+    check_owner(newest, device_name, owner)
+    return newest if newest.state_version > found.state_version else found
+
+
+def _is_claim(copy: Header | str, claimed: Header, written: set[int]) -> bool:
+    """Whether a copy was written by this claim, with the newest state."""
+    return (
+        isinstance(copy, Header)
+        and copy.sequence in written
+        and replace(copy, sequence=0) == replace(claimed, sequence=0)
+    )
+
+
+def _worth(copy: Header | str) -> tuple[int, int, int]:
+    """Order in which copies are overwritten: a damaged one first, the newest state last."""
+    return (*copy.state_version, copy.sequence) if isinstance(copy, Header) else (-1, 0, 0)
