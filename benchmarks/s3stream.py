@@ -287,7 +287,7 @@ async def measure_isolation(report: Report, sizes: Sizes) -> None:
 @asynccontextmanager
 async def real_wal(made: Cluster, path: Path) -> AsyncIterator[None]:
     """Give the cluster a Delta WAL in a file."""
-    settings = WalSettings(capacity_bytes=256 * MIB)
+    settings = WalSettings(capacity_bytes=256 * MIB, allow_volatile=True)
     device = open_device(path, settings)
     wal = DeltaWal(device, settings, node_id=1, node_epoch=1, now_ms=lambda: time.time_ns() // 10**6)
     made.wal = cast("MemoryWal", wal)

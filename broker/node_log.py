@@ -38,6 +38,7 @@ def device_settings(settings: Settings) -> WalSettings:
         bandwidth_bytes_max=given.bandwidth_bytes_max,
         fencing=given.fencing,
         format=given.format,
+        allow_volatile=given.allow_volatile,
     )
 
 

@@ -174,6 +174,13 @@ class WalSettings(Area):
     format: bool = Field(
         default=False, description="Format a device that holds something else, destroying what it holds."
     )
+    allow_volatile: bool = Field(
+        default=False,
+        description=(
+            "Make the log's file even in memory (tmpfs, ramfs) or in a container's own layer (overlay), where a reboot "
+            "or the container's end takes acknowledged records with it: for tests."
+        ),
+    )
 
 
 class StorageSettings(Area):

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from wal.block import aligned_buffer
+from wal.device_place import check_place, warn_of_place
 from wal.device_raw import read_all, write_all
 from wal.device_threads import ThreadEngine
 from wal.format import PAGE_BYTES
@@ -96,7 +97,10 @@ def open_device(
     """
     path = path.resolve()
     try:
-        if create and not path.exists():
+        if path.is_file():
+            warn_of_place(path, allow_volatile=settings.allow_volatile)
+        elif create and not path.exists():
+            check_place(path, allow_volatile=settings.allow_volatile)
             _make_file(path, settings.capacity_bytes, progress)
         return FileDevice(_open(path, settings), settings.writes_in_flight_max)
     except OSError as error:

@@ -46,6 +46,8 @@ class WalSettings:
     """A write that takes longer fails the log: the device is gone."""
     format: bool = False
     """Format a device that holds something else, destroying it."""
+    allow_volatile: bool = False
+    """Make a log's file in memory (tmpfs, ramfs) or in a container's own layer (overlay), too."""
 
     @property
     def write_bytes_max(self) -> int:

@@ -182,6 +182,7 @@ class Anabranch(Broker):
             "--port": str(self.port),
             "--data-dir": str(self.home / "data"),
             "--admin-enabled": "false",
+            "--wal-allow-volatile": "true",
             "--group-initial-rebalance-delay-ms": "0",
             "--log-format": "json",
         }

@@ -34,7 +34,8 @@ class NodeProcess:
         self.log = folder / "node.log"
         self.port, self.admin_port = free_port(), free_port()
         self.flags = [
-            f"--data-dir={folder / 'node'}", f"--port={self.port}", f"--admin-port={self.admin_port}", *flags
+            f"--data-dir={folder / 'node'}", f"--port={self.port}", f"--admin-port={self.admin_port}",
+            "--wal-allow-volatile=true", *flags
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 

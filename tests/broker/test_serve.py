@@ -83,6 +83,7 @@ def test_a_node_stops_although_nobody_reads_its_log(tmp_path: Path, *, gone: boo
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "broker", "serve", "--data-dir", str(tmp_path / "data")]
     command += ["--port", "0", "--admin-port", "0", "--wal-capacity-bytes", "8MiB", "--log-format", "json"]
+    command += ["--wal-allow-volatile", "true"]
     with os.fdopen(reading, "rb") as said, subprocess.Popen(command, stderr=writing) as process:
         try:
             while b'"event": "serving"' not in (line := said.readline()):

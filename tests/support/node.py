@@ -38,6 +38,7 @@ TEST_DEFAULTS: dict[str, object] = {
     "port": 0,
     "admin_port": 0,
     "wal_capacity_bytes": 8 << 20,
+    "wal_allow_volatile": True,  # wherever the test's folder lies
     "group_initial_rebalance_delay_ms": 0,
     "drain_timeout_ms": 2_000,
 }

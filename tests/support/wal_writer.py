@@ -37,6 +37,7 @@ def settings_of(capacity_bytes: int, durability: str) -> WalSettings:
         window_bytes_max=1 << 20,
         queue_bytes_max=1 << 20,
         durability="flush" if durability == "flush" else "direct",
+        allow_volatile=True,
     )
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from wal.requests import IoKind, IoRequest, perform
 from wal.settings import WalSettings
 
 MIB = 1 << 20
-SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10)
+SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True)
 
 
 def make_wal(device: FileDevice, *, epoch: int = 1) -> DeltaWal:
@@ -51,7 +52,7 @@ async def test_a_file_is_made_whole_and_holds_a_log(tmp_path: Path) -> None:
 
 
 async def test_large_records_come_back_across_the_chunks_of_a_recovery(tmp_path: Path) -> None:
-    settings = WalSettings(capacity_bytes=16 * MIB, window_bytes=256 << 10)
+    settings = replace(SETTINGS, capacity_bytes=16 * MIB)
     sizes = [3 * MIB, 100, 2 * MIB + 7, 3 * MIB]
     wal = DeltaWal(open_device(tmp_path / "wal", settings), settings, node_id=1, node_epoch=1, now_ms=lambda: 5)
     assert [record async for record in wal.recover()] == []

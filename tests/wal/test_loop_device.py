@@ -18,7 +18,7 @@ from wal.settings import WalSettings
 from wal.tools import examine, resize
 
 MIB = 1 << 20
-SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10)
+SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True)
 
 pytestmark = pytest.mark.root
 

@@ -15,7 +15,7 @@ from wal.settings import WalSettings
 
 MIB = 1 << 20
 CATALOG = bytes(range(16))
-SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10)
+SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True)
 
 
 def run(*arguments: str) -> Result:
