@@ -142,7 +142,7 @@ async def test_what_a_snapshot_does_not_tell_is_looked_for(tmp_path: Path, versi
         partition = node.node.topics.partition("t", 0)
         stream, snapshot = partition.stream, partition._encode_snapshot()
         stream.snapshot = bytes([version]) + snapshot[1:17] + snapshot[25:] if version else b""
-        again = Partition("t", partition.topic_id, 0, stream, partition.config, node.node.now_ms)
+        again = Partition("t", partition.topic_id, 0, stream, partition.config, partition.work, node.node.now_ms)
         assert again.untimed_end == 3
         assert await enforce(again, node.node.now_ms()) == 1
 
