@@ -152,10 +152,12 @@ class Partition:
         """Offset and timestamp of the first record at or after a time, or None. Raises StorageError."""
         batch = await self.stream.offset_for_time(timestamp_ms)
         while batch is not None:
+            start_offset = self.log_start_offset
             found = await self._first_at(batch, timestamp_ms)
             if found[0] >= self.log_start_offset:
                 return found
-            batch = await self.stream.offset_for_time(timestamp_ms, batch.end_offset)  # what was late is deleted
+            if start_offset == self.log_start_offset:  # else the batch may have another one, past the new start
+                batch = await self.stream.offset_for_time(timestamp_ms, batch.end_offset)
         return None
 
     async def offset_of_max_timestamp(self) -> tuple[int, int] | None:

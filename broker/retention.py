@@ -2,11 +2,12 @@
 
 By age (`retention.ms`), batches go in the order of offsets, up to the first one that has a record young enough, so that
 what stays is without gaps; an old batch behind a young one waits for it. Records without a timestamp are as old as the
-object that holds them (Kafka goes by the modification time of a segment that has no timestamp at all), and in no object
-yet they are new. By size (`retention.bytes`), blocks of batches
-go as long as what stays is not below the limit. Kafka does both with whole segment files, and so drops a little later;
-like there, the limit is one of each partition, and what was written last stays whatever the limit says: in Kafka the
-active segment, here what is not in objects yet.
+object that holds them, and new while they are in none; Kafka goes by the modification time of a segment that has no
+timestamp at all. A batch whose first record has a timestamp is as old as its newest one.
+
+By size (`retention.bytes`), blocks of batches go as long as what stays is not below the limit. Kafka does both with
+whole segment files, and so drops a little later; like there, the limit is one of each partition, and what was written
+last stays whatever the limit says: in Kafka the active segment, here what is not in objects yet.
 """
 
 import asyncio

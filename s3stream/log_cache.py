@@ -238,7 +238,7 @@ class LogCache:
             self._remove_superseded(stream_id)
 
     def drop(self, stream_id: int) -> None:
-        """Forget a stream that is deleted or fenced: its data is not wanted, neither cached nor uploaded."""
+        """Forget a stream that is deleted, fenced or opened anew: this is wanted neither cached nor uploaded."""
         runs = self.streams.pop(stream_id, None)
         if runs is None:
             return

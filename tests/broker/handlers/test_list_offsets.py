@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.app import RunningNode
+from broker.partition import Partition
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -157,6 +158,22 @@ async def test_a_start_that_moves_during_a_look_up_hides_what_it_passes(
     monkeypatch.setattr(node.node.storage, "offset_for_time", search_and_trim)
     assert await look_up(client, T) == (0, 1, T + 1)
     assert await look_up(client, T) == (0, 8, T + 502), "1 to 7 were deleted before the answer"
+
+
+async def test_a_start_that_moves_while_a_batch_is_looked_into_hides_no_more_of_it(
+    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(client)
+    await node.node.storage.flush()
+    first_at = Partition._first_at
+
+    async def look_and_trim(partition: Partition, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
+        found = await first_at(partition, batch, timestamp_ms)
+        await partition.stream.trim(4)
+        return found
+
+    monkeypatch.setattr(Partition, "_first_at", look_and_trim)
+    assert await look_up(client, T + 1000) == (0, 4, T + 1001)
 
 
 async def test_a_partition_named_twice_is_refused(client: RawClient) -> None:
