@@ -158,8 +158,9 @@ class CompactionNode:
 class Drafts:
     """Outputs of one run, prepared in the catalog and not committed yet.
 
-    What a crash leaves of them is reaped after its deadline; a run that fails and lives discards them at once, or a run
-    that fails each time would fill the store.
+    What a crash leaves of them is reaped after its deadline. A run that fails and lives discards them, or a run that
+    fails each time would fill the store. Nothing is deleted here: the catalog decides what was committed after all, and
+    the collector deletes the rest.
     """
 
     def __init__(self, node: CompactionNode, store: ObjectStore) -> None:
@@ -195,12 +196,13 @@ class Drafts:
             raise
 
     async def discard(self) -> None:
-        """Delete and forget what was written. Only while nothing of it can be committed; raises no StorageError."""
-        keys = {self._node.key(object_id): object_id for object_id in self._object_ids}
+        """Give up what is not committed. Raises no StorageError: what cannot be discarded has its deadline."""
+        now_ms = self._node.now_ms()
         try:
-            failed = await self._store.delete(list(keys))
-            await self._node.catalog.forget_objects([keys[key] for key in keys if key not in failed])
-        except StorageError as error:
+            await self._node.catalog.discard_objects(
+                self._object_ids, now_ms=now_ms, delete_after_ms=now_ms + self._node.settings.delete_delay_ms
+            )
+        except CatalogError as error:
             log.warning("drafts of a failed compaction stay until their deadline", error=str(error))
 
 

@@ -25,7 +25,14 @@ from compaction.run import SetChoice, SetPlan, execute_sets, plan_sets
 from compaction.stream_run import execute_group, plan_streams
 from compaction.throttle import Throttle, run_rate
 from s3stream.damage import ADVICE
-from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, ObjectDamage, StorageError
+from s3stream.errors import (
+    CatalogDamaged,
+    CatalogError,
+    CatalogUnavailable,
+    NodeFenced,
+    ObjectDamage,
+    StorageError,
+)
 from s3stream.model import ObjectKind
 from s3stream.store.interface import CallCounts
 
@@ -304,7 +311,7 @@ class CompactionService:
             except (CoverageError, PlanRefused) as error:
                 self._refused("stream sets", error, errors)
                 return
-            except (NodeFenced, CatalogUnavailable):
+            except (NodeFenced, CatalogUnavailable, CatalogDamaged):
                 raise
             except CatalogError as error:
                 # A topic of theirs was cloned meanwhile, say: the next run sees that.
@@ -348,7 +355,10 @@ class CompactionService:
         report: ReportProgress,
         errors: list[str],
     ) -> None:
-        """Carry out one plan after the other; one that fails for reasons of its own does not stop the others."""
+        """Carry out one plan after the other; one that fails for reasons of its own does not stop the others.
+
+        Without a catalog none of them could be committed: that ends the run.
+        """
         total = sum(each.object.size_bytes for plan in plans for each in plan.objects)
         throttle = Throttle(0 if full else run_rate(total, self._node.settings), self._node.sleep)
         done = 0
@@ -370,7 +380,7 @@ class CompactionService:
         """Carry out a plan. Raises StorageError for what would stop others, too."""
         try:
             await execute(plan, throttle)
-        except NodeFenced:
+        except (NodeFenced, CatalogUnavailable, CatalogDamaged):
             raise
         except BadInput as error:
             self._leave_alone(error)

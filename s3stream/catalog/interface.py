@@ -442,6 +442,13 @@ class Catalog(Protocol):
         """
         ...
 
+    async def discard_objects(self, object_ids: Sequence[int], *, now_ms: int, delete_after_ms: int) -> None:
+        """Give up prepared objects: no commit can come after, and the collector has them from `delete_after_ms` on.
+
+        Committed and destroyed ones stay what they are: whatever a writer believes of its commit, the catalog knows.
+        """
+        ...
+
     async def forget_objects(self, object_ids: Sequence[int]) -> None:
         """Drop prepared and destroyed objects whose bytes are gone from the store."""
         ...

@@ -365,6 +365,16 @@ def condemn_objects(connection: Connection, object_ids: Collection[int], now_ms:
     return [key for key, info in found.items() if info.state is ObjectState.DESTROYED]
 
 
+def discard_objects(connection: Connection, object_ids: Collection[int], delete_after_ms: int) -> None:
+    """Turn prepared objects into destroyed ones that are due then; leaves all others alone."""
+    for piece in chunks(object_ids):
+        connection.execute(
+            update(objects)
+            .where(objects.c.object_id.in_(piece), objects.c.state == ObjectState.PREPARED)
+            .values(state=ObjectState.DESTROYED, deadline_ms=delete_after_ms)
+        )
+
+
 def forget_objects(connection: Connection, object_ids: Collection[int]) -> None:
     """Drop unused objects; refused as a whole when one of them is committed."""
     for key, info in find_objects(connection, object_ids).items():

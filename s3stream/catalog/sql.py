@@ -246,6 +246,10 @@ class SqlCatalog:
     async def condemn_objects(self, object_ids: Sequence[int], *, now_ms: int) -> Sequence[int]:
         return await self._database.write(lambda c: objects.condemn_objects(c, object_ids, now_ms))
 
+    async def discard_objects(self, object_ids: Sequence[int], *, now_ms: int, delete_after_ms: int) -> None:
+        _check_moment(now_ms, delete_after_ms)
+        await self._database.write(lambda c: objects.discard_objects(c, object_ids, delete_after_ms))
+
     async def forget_objects(self, object_ids: Sequence[int]) -> None:
         await self._database.write(lambda c: objects.forget_objects(c, object_ids))
 

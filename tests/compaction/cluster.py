@@ -11,6 +11,7 @@ from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, TopicInfo, UploadCommit
+from s3stream.gc import GarbageCollector
 from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
 from s3stream.object.reader import decode_block, read_index
 from s3stream.object.writer import ObjectWriter
@@ -150,6 +151,13 @@ class Cluster:
         await self.catalog.trim_stream(
             stream, self.epochs[stream], start, now_ms=self.clock.now, delete_after_ms=self.clock.now
         )
+
+    async def collect(self) -> None:
+        """One round of the node's garbage collection."""
+        collector = GarbageCollector(
+            catalog=self.catalog, stores={self.store.name: self.store}, cluster=CLUSTER, now_ms=self.clock.now_ms
+        )
+        await collector.collect()
 
     def service(self, settings: CompactionSettings | None = None) -> CompactionService:
         return CompactionService(self.node(settings))

@@ -513,7 +513,9 @@ async def test_outputs_that_do_not_add_up_are_not_committed(some: Cluster, monke
     assert "expected" in summary.errors[0]
     assert (summary.sso_after, summary.so_after) == (6, 1)
     assert service.stats.runs_failed == 1
-    # What the refused plan wrote is gone; the one new object is the second level's.
+    # What the refused plan wrote goes with the delay of deletions; the one new object is the second level's.
+    some.clock.now += SMALL.delete_delay_ms
+    await some.collect()
     assert len(set(memory(some).objects) - stored) == 1
     assert await some.contents() == before
     await every_object_is_accounted_for(some)
@@ -533,5 +535,7 @@ async def test_a_refused_commit_leaves_nothing_behind(some: Cluster) -> None:
     memory(some).hook = fence
     with pytest.raises(NodeFenced):
         await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
-    assert set(memory(some).objects) == stored
     assert ObjectState.PREPARED not in await states(some)
+    some.clock.now += SMALL.delete_delay_ms
+    await some.collect()
+    assert set(memory(some).objects) == stored
