@@ -8,7 +8,8 @@ What they keep true:
 - Detaching bumps the epochs of the streams: a writer that still has one of them open gets nothing through.
 - Nothing that is only in a log is left behind unseen: the caller states the ends up to which it has uploaded, and what
   is committed must end there.
-- Each succeeds again when it is repeated.
+- Each succeeds again when it is repeated, also by a node that has been fenced since: its answer was lost, and it must
+  not take that for a refusal.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,12 +35,12 @@ def detach_topic(
     now_ms: int,
 ) -> None:
     """Move the topic to the detached ones and fence its streams."""
-    check_node(connection, node_id, node_epoch)
     row = connection.execute(select(topics).where(topics.c.name == name, topics.c.topic_id == topic_id)).first()
-    if row is None:
-        if _find_detached(connection, topic_id) is None:
-            raise NotFound(f"topic {name!r} with id {topic_id.hex()} does not exist")
+    if row is None and _find_detached(connection, topic_id) is not None:
         return
+    check_node(connection, node_id, node_epoch)
+    if row is None:
+        raise NotFound(f"topic {name!r} with id {topic_id.hex()} does not exist")
     info = get_topic(connection, name)
     stream_ids = [partition.stream_id for partition in info.partitions]
     _check_ends(connection, stream_ids, ends, node_id)
@@ -61,10 +62,10 @@ def detach_topic(
 
 def attach_topic(connection: Connection, topic_id: bytes, name: str, node_id: int, node_epoch: int) -> TopicInfo:
     """Move a detached topic back under a name; it has its id as before."""
-    check_node(connection, node_id, node_epoch)
     attached = find_topic_by_id(connection, topic_id)
     if attached == name:
         return get_topic(connection, name)
+    check_node(connection, node_id, node_epoch)
     if attached is not None:
         raise AlreadyExists(f"topic id {topic_id.hex()} is attached already, as {attached!r}")
     found = _find_detached(connection, topic_id)
@@ -94,10 +95,10 @@ def clone_topic(
     node_epoch: int,
 ) -> TopicInfo:
     """Insert a topic whose streams begin as copies of another's: bounds, state and ranges."""
-    check_node(connection, node_id, node_epoch)
     taken = find_topic_by_id(connection, topic_id)
     if taken == new_name:
         return get_topic(connection, new_name)
+    check_node(connection, node_id, node_epoch)
     if taken is not None:
         raise AlreadyExists(f"topic id {topic_id.hex()} belongs to topic {taken!r}")
     _check_free(connection, new_name)

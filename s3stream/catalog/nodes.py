@@ -15,8 +15,8 @@ from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 
 ENDED: Final = 0
 """End of the lease of a node that has stopped cleanly."""
-REMOVED: Final = -1
-"""End of the lease of a node whose registration was taken back."""
+REMOVED_MAX: Final = -1
+"""The lease of a node whose registration was taken back ends here or before: minus the time of that, or this."""
 DEVICE: Final = "device"
 """The only kind of log so far: a block device or a file."""
 UNKNOWN_ID: Final = bytes(16)
@@ -123,20 +123,23 @@ def stop_node(connection: Connection, node_id: int, node_epoch: int, drained_wal
 def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
     """Take a dead node's registration back. The row stays for its epoch, which never falls, and which fences it."""
     row = nodes.c.node_id == node_id
+    removed = min(REMOVED_MAX, -now_ms)
     lease_until_ms = connection.execute(select(nodes.c.lease_until_ms).where(row)).scalar_one_or_none()
-    if lease_until_ms in {None, REMOVED}:
+    if lease_until_ms == removed:
+        return  # by this very command, repeated
+    if lease_until_ms is None or lease_until_ms <= REMOVED_MAX:
         raise NotFound(f"node {node_id} is not registered")
     if lease_until_ms > now_ms:
         raise NodeInUse(f"node {node_id} lives: its lease ends in {lease_until_ms - now_ms} ms")
     led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
     if led:
         raise NodeInUse(f"node {node_id} leads {led} partitions")
-    connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=REMOVED))
+    connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=removed))
 
 
 def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
     """All nodes by id."""
-    query = select(*_NODE_COLUMNS).where(nodes.c.lease_until_ms != REMOVED).order_by(nodes.c.node_id)
+    query = select(*_NODE_COLUMNS).where(nodes.c.lease_until_ms > REMOVED_MAX).order_by(nodes.c.node_id)
     return [_to_node(row) for row in connection.execute(query)]
 
 

@@ -330,7 +330,7 @@ async def test_only_a_dead_node_that_leads_nothing_is_removed(catalog: Catalog) 
     await catalog.remove_node(7, now_ms=150)
     assert list(await catalog.list_nodes()) == []
     with pytest.raises(NotFound):
-        await catalog.remove_node(7, now_ms=150)
+        await catalog.remove_node(7, now_ms=151)
     with pytest.raises(NotFound):
         await catalog.remove_node(8, now_ms=150)
     with pytest.raises(NodeFenced):
