@@ -2,7 +2,8 @@
 
 `plan_split` decides which objects a block becomes. The shell repeats what may succeed later for ever, with growing
 pauses: while the store or the catalog is away the data stays in the WAL and in the log cache, both bounded. What can't
-heal (a fence, a range that does not begin at its stream's end) is raised, never retried.
+heal (a fence, a range that does not begin at its stream's end) is raised, never retried. A commit that was not answered
+is repeated until the catalog tells what became of it; it is never undone here.
 
 Nothing is left behind: objects are written within half the time after which the collector reaps them, and what still
 arrives in the store after they were (a machine that slept in the middle of a PUT) is deleted here.
@@ -279,32 +280,48 @@ class Uploader:
     async def _commit(self, block: Block, written: Sequence[NewObject]) -> None:
         """Commit what is left of the objects after deletions and fences; nothing when nothing is."""
         backoff = Backoff(self._settings)
-        while True:
-            objects = []
-            for item in written:
-                ranges = [span for span in item.ranges if span.stream_id in block.runs]
-                if ranges:
-                    objects.append(replace(item, ranges=ranges))
-            if not objects:
-                return
-            commit = UploadCommit(
-                node_id=self._identity.node_id,
-                node_epoch=self._identity.node_epoch,
-                objects=objects,
-                stream_epochs={key: self._owner_of(key).epoch for key in block.runs},
-                snapshots={key: block.snapshots[key] for key in block.runs if key in block.snapshots},
-                now_ms=self._now_ms(),
-            )
+        unanswered = False
+        while commit := self._plan_commit(block, written):
             try:
-                await self._catalog.commit_upload(commit)
+                if not unanswered or not await self._took_effect(block, commit):
+                    await self._catalog.commit_upload(commit)
             except CatalogUnavailable as error:
+                unanswered = True
                 await self._pause(backoff, "commit", CATALOG, error)
             except StreamFenced as error:
                 await self._drop_fenced(block, commit.stream_epochs, error)
             else:
                 self._outages.over(CATALOG)
-                self._count(objects)
+                self._count(commit.objects)
                 return
+
+    def _plan_commit(self, block: Block, written: Sequence[NewObject]) -> UploadCommit | None:
+        objects = []
+        for item in written:
+            ranges = [span for span in item.ranges if span.stream_id in block.runs]
+            if ranges:
+                objects.append(replace(item, ranges=ranges))
+        if not objects:
+            return None
+        return UploadCommit(
+            node_id=self._identity.node_id,
+            node_epoch=self._identity.node_epoch,
+            objects=objects,
+            stream_epochs={key: self._owner_of(key).epoch for key in block.runs},
+            snapshots={key: block.snapshots[key] for key in block.runs if key in block.snapshots},
+            now_ms=self._now_ms(),
+        )
+
+    async def _took_effect(self, block: Block, commit: UploadCommit) -> bool:
+        """Whether a commit that was not answered was applied. Raises CatalogUnavailable.
+
+        The streams tell, also when compaction has replaced the objects since, and they are forgotten: under its epoch
+        nobody but this node moves a stream's end, and a commit moves all or none.
+        """
+        ends = {key: run.end_offset for key, run in block.runs.items()}
+        infos = await self._catalog.get_streams(list(ends))
+        own = [info for key, info in infos.items() if info.epoch == commit.stream_epochs[key]]
+        return any(info.end_offset >= ends[info.stream_id] for info in own)
 
     async def _remove_reaped(self, attempt: _Attempt) -> None:
         """Delete what arrived in the store after the collector had looked there: nobody else will come for it.
