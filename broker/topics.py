@@ -2,7 +2,8 @@
 
 A topic appears here only when its streams are open, so that whoever finds it can use it, and Metadata never names a
 leader that cannot serve. Changes run one at a time; the catalog decides, this map follows. A topic whose deletion was
-asked for and not answered is neither here nor gone: `settle` asks the catalog again, and also about configs.
+asked for and not answered is neither here nor gone: `settle` asks the catalog again, and also about configs and added
+partitions.
 """
 
 import asyncio
@@ -149,6 +150,8 @@ class TopicManager:
         """By id: the catalog was asked to let go of them, and its answer was lost."""
         self._configs_in_doubt = False
         """The catalog was asked to change a topic's configs, and its answer was lost."""
+        self._growth_in_doubt: set[bytes] = set()
+        """Ids of topics that the catalog was asked to give more partitions, which are not served yet."""
         self._changes = asyncio.Lock()
         self._log = structlog.get_logger("topics")
         self.version = 0
@@ -323,16 +326,23 @@ class TopicManager:
                     f"The topic {name} currently has {before} partition(s); {total} would not be an increase.",
                 )
             self.check_room(total - before)
+            self._growth_in_doubt.add(topic.topic_id)  # until they are served
             with _unknown_if_gone():
                 info = await self._catalog.add_partitions(topic.topic_id, total, leader=self._node_id)
-            if info.configs != topic.info.configs:
-                self._take_configs(topic, info.configs)
-            added = info.partitions[before:]
+            await self._take_partitions(topic, info)
+            return topic
+
+    async def _take_partitions(self, topic: Topic, info: TopicInfo) -> None:
+        """Open and serve what the catalog has beyond the topic's partitions."""
+        if info.configs != topic.info.configs:
+            self._take_configs(topic, info.configs)
+        added = info.partitions[len(topic.partitions) :]
+        if added:
             grown = Topic(info, topic.config, [*topic.partitions, *(None for _ in added)])
             await self._open([(grown, each) for each in added if self._leads(each)])
             topic.info, topic.partitions = replace(info, configs=topic.info.configs), grown.partitions
             self.version += 1
-            return topic
+        self._growth_in_doubt.discard(topic.topic_id)
 
     async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
         """Change a topic's own configs; they hold from the next request on."""
@@ -409,18 +419,34 @@ class TopicManager:
     async def _settle(self) -> Sequence[str]:
         if self._configs_in_doubt:
             await self._refresh_configs()
-        if not self._leaving:
+        if not self._leaving and not self._growth_in_doubt:
             return ()
-        known = {info.topic_id for info in await self._catalog.list_topics()}
+        known = {info.topic_id: info for info in await self._catalog.list_topics()}
+        for topic_id in list(self._growth_in_doubt):
+            grown = self._by_id.get(topic_id)
+            if grown is not None and topic_id in known:
+                await self._take_partitions(grown, known[topic_id])
+            self._growth_in_doubt.discard(topic_id)
         gone = []
         for topic_id, topic in list(self._leaving.items()):
-            if topic_id in known:
+            info = known.get(topic_id)
+            if info is not None and await self._is_still_held(topic):
                 self.add(topic)
             else:
-                gone.append(topic.name)
                 await self.forget(topic)
+                if info is None:
+                    gone.append(topic.name)
+                else:
+                    await self.open_new(info)
             del self._leaving[topic_id]
         return gone
+
+    async def _is_still_held(self, topic: Topic) -> bool:
+        """Whether nobody has taken the topic's streams since: it was not detached, and attached elsewhere."""
+        infos = await self._catalog.get_streams([stream.stream_id for stream in topic.streams])
+        return all(
+            stream.stream_id in infos and infos[stream.stream_id].epoch == stream.epoch for stream in topic.streams
+        )
 
     # steps of changes
 

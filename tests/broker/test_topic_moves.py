@@ -18,7 +18,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from s3stream.errors import CatalogUnavailable, EndMoved
+from s3stream.errors import CatalogUnavailable, EndMoved, OutcomeUnknown
 from s3stream.model import ObjectState
 from s3stream.verify import verify
 from tests.support.node import running_node
@@ -466,3 +466,34 @@ def _post(address: str, path: str) -> str:
         return f"{response.status} {response.read().decode()}"
     finally:
         connection.close()
+
+
+async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the_one_that_detached_it(
+    tmp_path: Path,
+) -> None:
+    """The detachment took effect and its answer was lost; records acknowledged here would reach nobody."""
+    async with serving(tmp_path) as (node, client):
+        topic = await made(node, client)
+        catalog, topics = node.node.catalog, node.node.topics
+        really = catalog.detach_topic
+
+        async def lost(*args: Any, **kwargs: Any) -> None:
+            await really(*args, **kwargs)
+            raise OutcomeUnknown("a commit was not answered")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "detach_topic", lost)
+            with pytest.raises(OutcomeUnknown):
+                await node.moves.detach("t")
+        other = await catalog.register_node(2, "elsewhere", 1, now_ms=0, lease_ms=1)
+        info = await catalog.attach_topic(topic.topic_id, "t", node_id=2, node_epoch=other.epoch)
+        streams = [partition.stream_id for partition in info.partitions]
+        await catalog.open_streams(streams, node_id=2, node_epoch=other.epoch)
+        assert await topics.settle() == []
+        response = await client.produce("t", [batch_of(b"lost")])
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        found = topics.get("t")
+        assert found is not None
+        assert found.partitions == [None] * PARTITIONS
+        opened = await catalog.get_streams(streams)
+        assert {each.node_id for each in opened.values()} == {2}, "it was not taken back"

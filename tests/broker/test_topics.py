@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from broker.topics import WantedTopic
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.interface import TopicInfo
-from s3stream.errors import CatalogError, CatalogUnavailable
+from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown
 from s3stream.stream import Stream
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
@@ -56,7 +56,7 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
             with pytest.raises(CatalogUnavailable):
                 await topics.alter("t", set_configs={"retention.ms": "2000"}, unset=())
         assert topic.config.retention_ms == 1000
-        assert await topics.settle() == ()
+        assert not await topics.settle()
         assert topic.config.retention_ms == (2000 if altered else 1000)
         (partition,) = topics.led_partitions()
         assert partition.config is topic.config
@@ -186,3 +186,47 @@ async def test_topics_are_served_on_when_the_catalog_refuses_to_delete_them(tmp_
             with pytest.raises(CatalogError):
                 await topics.delete("a", "b")
         assert list(topics) == list(before)
+
+
+@pytest.mark.parametrize("grown", [False, True])
+async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Path, grown: bool) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        topics, catalog = node.node.topics, node.node.catalog
+        topic = await topics.create("t", partitions=1, configs={})
+        really = catalog.add_partitions
+
+        async def answer_lost(topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
+            if grown:
+                await really(topic_id, total, leader=leader)
+            raise OutcomeUnknown("a commit was not answered")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "add_partitions", answer_lost)
+            with pytest.raises(OutcomeUnknown):
+                await topics.grow("t", 4)
+        assert not await topics.settle()
+        assert [partition is not None for partition in topic.partitions] == [True] * (4 if grown else 1)
+        if grown:
+            response = await client.produce("t", [batch_of(b"a")], partition=3)
+            assert response.responses[0].partition_responses[0].error_code == 0
+            with pytest.raises(KafkaError, match="currently has 4"):
+                await topics.grow("t", 3)
+        else:
+            await topics.grow("t", 3)
+            assert len(topic.streams) == 3
+
+
+async def test_partitions_that_could_not_be_opened_are_opened_later(tmp_path: Path) -> None:
+    async def away(stream_ids: Sequence[int]) -> list[Stream]:
+        raise CatalogUnavailable(f"not now: {stream_ids}")
+
+    async with running_node(tmp_path) as node:
+        topics = node.node.topics
+        topic = await topics.create("t", partitions=1, configs={})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.node.storage, "open_streams", away)
+            with pytest.raises(CatalogUnavailable):
+                await topics.grow("t", 2)
+        assert len(topic.partitions) == 1
+        await topics.settle()
+        assert len(topic.streams) == 2
