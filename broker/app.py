@@ -62,7 +62,7 @@ from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, NodeHolder, NodeInfo
 from s3stream.engine import S3Stream
-from s3stream.errors import CatalogError, NodeFenced, StorageError
+from s3stream.errors import CatalogDamaged, CatalogError, NodeFenced, StorageError
 from s3stream.gc import GarbageCollector, GcSettings
 from s3stream.outages import CATALOG
 from s3stream.settings import StorageSettings
@@ -231,7 +231,7 @@ class RunningNode:
             holder=NodeHolder(socket.gethostname(), os.getpid(), lock_id),
             after_epoch=0 if seen is None else seen.epoch,
         )
-        keeper = LeaseKeeper(catalog, info, now_ms=now_ms, on_fenced=lambda error: self._fail(f"fenced: {error}"))
+        keeper = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=self._lose)
         self.lease = await stack.enter_async_context(keeper)
         return info
 
@@ -436,6 +436,7 @@ class RunningNode:
         if gone := await self.node.topics.settle():
             self.node.groups.forget_topics(gone)
             self.node.transactions.forget_topics(gone)
+        await self.node.cluster_configs.settle()
         await self.node.storage.damaged.forget_removed(self.node.catalog)
         self.node.storage.outages.over(CATALOG)
         await self._follow_configs()
@@ -467,6 +468,10 @@ class RunningNode:
             for partition in list(self.node.topics.led_partitions()):
                 partition.expire_producers(before_ms)
                 await asyncio.sleep(0)
+
+    def _lose(self, error: NodeFenced | CatalogDamaged) -> None:
+        """The node can commit nothing any more."""
+        self._fail(f"fenced: {error}" if isinstance(error, NodeFenced) else str(error))
 
     def _fail(self, reason: str) -> None:
         self.log.error("the node takes no more writes", reason=reason)

@@ -132,7 +132,8 @@ async def _count_objects(node: "Node") -> dict[str, dict[str, int]] | None:
         node.storage.outages.note(CATALOG, error)
         return None
     except TimeoutError:
-        node.storage.outages.note(CATALOG, TimeoutError(f"no answer within {CATALOG_TIMEOUT_S} s"))
+        if all(outage.where != CATALOG for outage in node.storage.outages.current()):  # who waited longer knows why
+            node.storage.outages.note(CATALOG, TimeoutError(f"no answer within {CATALOG_TIMEOUT_S} s"))
         return None
     return {kind: {"count": count, "bytes": size} for kind, (count, size) in found.items()}
 

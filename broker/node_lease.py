@@ -15,7 +15,7 @@ import structlog
 
 from broker.log_identity import utc
 from s3stream.catalog.interface import Catalog, NodeInfo
-from s3stream.errors import CatalogError, NodeFenced, NodeInUse
+from s3stream.errors import CatalogDamaged, NodeFenced, NodeInUse, StorageError
 from s3stream.tasks import end_tasks
 
 LOOK_S: Final = 0.5
@@ -105,17 +105,20 @@ class LeaseKeeper:
         node: NodeInfo,
         *,
         now_ms: Callable[[], int],
-        on_fenced: Callable[[NodeFenced], None],
+        on_lost: Callable[[NodeFenced | CatalogDamaged], None],
     ) -> None:
-        """`on_fenced` is called when another process has taken the node's place; nothing is renewed then any more."""
+        """`on_lost` is called when another process has taken the node's place, or the catalog is damaged.
+
+        Nothing is renewed then any more.
+        """
         self.on_renewed: Callable[[], Awaitable[None]] | None = None
-        """Follows what the catalog was told meanwhile. May raise CatalogError."""
-        self.on_failed: Callable[[CatalogError], None] | None = None
+        """Follows what the catalog was told meanwhile. May raise StorageError."""
+        self.on_failed: Callable[[StorageError], None] | None = None
         """Called when the catalog could not be told, or asked."""
         self._catalog = catalog
         self._node = node
         self._now_ms = now_ms
-        self._on_fenced = on_fenced
+        self._on_lost = on_lost
         self._group = asyncio.TaskGroup()
         self._task: asyncio.Task[None] | None = None
 
@@ -144,10 +147,10 @@ class LeaseKeeper:
                 await self._catalog.renew_lease(node.node_id, node.epoch, now_ms=self._now_ms(), lease_ms=node.lease_ms)
                 if self.on_renewed is not None:
                     await self.on_renewed()
-            except NodeFenced as error:
-                self._on_fenced(error)
+            except (NodeFenced, CatalogDamaged) as error:
+                self._on_lost(error)
                 return
-            except CatalogError as error:
+            except StorageError as error:
                 if self.on_failed is not None:
                     self.on_failed(error)
                 _log.warning("the lease could not be renewed", reason=str(error))

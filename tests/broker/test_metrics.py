@@ -1,11 +1,14 @@
 """What a node tells of itself when something it needs is away."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from broker import metrics
 from broker.metrics import prometheus_text, status
 from s3stream.errors import CatalogUnavailable
+from s3stream.outages import CATALOG
 from tests.support.node import running_node
 from tests.support.waiting import until
 
@@ -32,3 +35,18 @@ async def test_a_catalog_that_is_away_is_in_the_status_and_keeps_nobody_from_it(
             assert 'anabranch_outage_since_seconds{where="catalog"}' in prometheus_text(running)
         await until(lambda: not running.node.storage.outages.current(), timeout_s=60, pause_s=0.01)
         assert (await status(running))["objects"] == {}
+
+
+async def test_a_status_that_waited_too_shortly_does_not_hide_why_the_catalog_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(metrics, "CATALOG_TIMEOUT_S", 0.01)
+    async with running_node(tmp_path) as running:
+        monkeypatch.setattr(running.node.catalog, "count_objects", hang)
+        outages = running.node.storage.outages
+        assert [each["reason"] for each in (await status(running))["outages"]] == ["no answer within 0.01 s"]
+        outages.note(CATALOG, CatalogUnavailable("connection refused"))
+        assert [each["reason"] for each in (await status(running))["outages"]] == ["connection refused"]
