@@ -221,6 +221,20 @@ async def test_a_lock_that_others_keep_is_an_outage(postgres: PostgresServer) ->
     await catalog.close()
 
 
+async def test_too_many_connections_are_an_outage(postgres: PostgresServer) -> None:
+    url = make_url(postgres.new_database()).set(username="limited")
+    postgres.execute("CREATE ROLE limited LOGIN CONNECTION LIMIT 1")
+    postgres.execute(f"ALTER DATABASE {url.database} OWNER TO limited")
+    catalog = open_catalog(url.render_as_string())
+    await catalog.open(cluster="test")  # with a connection for writing
+    with pytest.raises(CatalogUnavailable, match="too many connections"):
+        await catalog.list_configs()
+    await set_one(catalog)
+    postgres.execute("ALTER ROLE limited CONNECTION LIMIT -1")
+    assert await catalog.list_configs() == {("kind", "name"): {"key": "value"}}
+    await catalog.close()
+
+
 async def test_a_restart_of_the_server_is_an_outage(postgres: PostgresServer) -> None:
     catalog = open_catalog(postgres.new_database())
     await catalog.open(cluster="test")
