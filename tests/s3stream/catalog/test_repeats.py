@@ -19,8 +19,10 @@ READS = frozenset(
     {
         "count_committed",
         "count_objects",
+        "count_open_streams",
         "find_ranges",
         "find_time",
+        "get_node",
         "get_objects",
         "get_streams",
         "list_compactable_streams",
@@ -34,12 +36,14 @@ READS = frozenset(
         "list_streams",
         "list_topic_configs",
         "list_topics",
+        "list_wals",
+        "next_stream_id",
         "object_ranges",
         "shared_objects",
         "stream_bytes",
     }
 )
-NO_COMMANDS = frozenset({"open", "close"})
+NO_COMMANDS = frozenset({"open", "close", "identity", "is_blank"})
 
 Command = Callable[[], Awaitable[Any]]
 Prepare = Callable[[Scene], Awaitable[Command]]
@@ -51,6 +55,22 @@ async def register_node(scene: Scene) -> Command:
 
 async def renew_lease(scene: Scene) -> Command:
     return lambda: scene.catalog.renew_lease(NODE, scene.epoch, now_ms=NOW, lease_ms=1)
+
+
+async def stop_node(scene: Scene) -> Command:
+    await scene.catalog.open_wal("w", node_id=NODE, node_epoch=scene.epoch, location="/w", now_ms=NOW)
+    return lambda: scene.catalog.stop_node(NODE, scene.epoch, drained_wal="w", now_ms=NOW)
+
+
+async def open_wal(scene: Scene) -> Command:
+    return lambda: scene.catalog.open_wal("w", node_id=NODE, node_epoch=scene.epoch, location="/w", now_ms=NOW)
+
+
+async def give_up_wal(scene: Scene) -> Command:
+    await (await open_wal(scene))()
+    seen = await scene.catalog.get_node(NODE)
+    assert seen is not None
+    return lambda: scene.catalog.give_up_wal("w", seen=seen, now_ms=NOW)
 
 
 async def remove_node(scene: Scene) -> Command:
@@ -157,7 +177,10 @@ COMMANDS: dict[str, Prepare] = {
     for each in (
         register_node,
         renew_lease,
+        stop_node,
         remove_node,
+        open_wal,
+        give_up_wal,
         create_topic,
         create_topics,
         add_partitions,
@@ -191,7 +214,18 @@ def test_every_command_of_the_catalog_is_here() -> None:
 async def state_of(catalog: Catalog) -> dict[str, list[Any]]:
     """All rows of all tables."""
     assert isinstance(catalog, SqlCatalog)
-    tables = ("nodes", "topics", "partitions", "streams", "objects", "ranges", "configs", "detached_topics", "counters")
+    tables = (
+        "nodes",
+        "topics",
+        "partitions",
+        "streams",
+        "objects",
+        "ranges",
+        "configs",
+        "detached_topics",
+        "counters",
+        "wals",
+    )
 
     def rows(connection: Connection) -> dict[str, list[Any]]:
         return {name: sorted(map(tuple, connection.execute(text(f"SELECT * FROM {name}")))) for name in tables}
