@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from broker.partition import decode_snapshot
 from broker.topic_configs import TopicConfig
 from compaction.clean_schedule import Tail
-from compaction.cleaner import NO_HORIZON, BatchInfo, CleanPolicy, RecordInfo
+from compaction.cleaner import NO_HORIZON, BatchInfo, CleanPolicy, RecordInfo, TakesTooMuch
 from compaction.transactions import AbortedRange, History, LastBatch, Marker
 from protocol.batch import (
     CONTROL_MASK,
@@ -23,7 +23,9 @@ from protocol.batch import (
     parse_batch,
     seal,
 )
-from protocol.errors import KafkaError
+from protocol.compression import decompressed
+from protocol.errors import DecompressedTooLarge, KafkaError
+from protocol.record_scan import scan_records
 from protocol.records import ControlType, build_batch, control_type, decode_records
 from s3stream.catalog.interface import TopicInfo
 from s3stream.engine import S3Stream
@@ -34,25 +36,40 @@ _MARKERS: Mapping[int, Marker] = {ControlType.ABORT: Marker.ABORT, ControlType.C
 _KEPT_ATTRIBUTES = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
 
+RECORD_COST_BYTES = 600
+"""Memory of a record while its batch is rewritten, beside what is in it: the objects of Python that tell of it."""
+COPIES = 3
+"""Of the records, unfolded, while a batch is rewritten: as they come out, one by one, and as they go in."""
+
+
 class KafkaBatches:
     """Batches of format v2, in any codec."""
 
-    def describe(self, payload: Buffer) -> BatchInfo | None:
-        """What a batch holds; None when it cannot be read.
+    def describe(self, payload: Buffer, bytes_max: int) -> BatchInfo | None:
+        """What a batch holds; None when it cannot be read. Raises TakesTooMuch.
 
         A topic that was not compacted yet takes batches whose records are none; they must not end compaction.
         """
         header = parse_batch(payload)
+        left = (bytes_max - header.record_count * RECORD_COST_BYTES) // COPIES
         marker = None
         try:
-            records = decode_records(payload)
+            if left < 0 or (not header.compression and len(payload) > left):
+                raise TakesTooMuch
+            packed = memoryview(payload)[HEADER_BYTES : header.size_bytes]
+            with decompressed(header.compression, packed, bytes_max=left) as data:
+                records = [
+                    RecordInfo(each.offset, each.key, each.is_tombstone, each.timestamp_ms)
+                    for each in scan_records(data, header)
+                ]
             if header.is_control and records:
-                marker = _MARKERS.get(control_type(records[0]), Marker.OTHER)
+                marker = _MARKERS.get(control_type(records[0].key), Marker.OTHER)
+        except DecompressedTooLarge:
+            raise TakesTooMuch from None
         except KafkaError:
             return None
-        data = () if header.is_control else records
         return BatchInfo(
-            [RecordInfo(each.offset, each.key, each.value is None, each.timestamp_ms) for each in data],
+            () if header.is_control else records,
             header.last_offset,
             header.producer_id,
             header.producer_epoch,

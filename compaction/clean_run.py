@@ -3,12 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
+from enum import Enum
 
 import structlog
 
-from compaction.cleaner import CLEANED, Cleaner, Cleaning, CleanPlan, KeyMap, plan_cleaning
+from compaction.cleaner import (
+    CLEANED,
+    BatchCodec,
+    BatchInfo,
+    Cleaner,
+    Cleaning,
+    CleanPlan,
+    KeyMap,
+    TakesTooMuch,
+    plan_cleaning,
+)
 from compaction.node import CompactionNode, Drafts, born_ms
 from compaction.plan import Read, cut_read
 from compaction.proof import prove_coverage
@@ -23,10 +32,8 @@ from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
 
-PAYLOAD_BYTES_PER_TURN = 32 * 1024
-"""Longer batches are decoded and rewritten beside the event loop."""
-
-T = TypeVar("T")
+BYTES_PER_TURN = 128 * 1024
+"""Batches that take more memory than this to look into are decoded and rewritten beside the event loop."""
 
 
 async def plan_cleanings(
@@ -73,19 +80,20 @@ async def execute_cleaning(
     indexes = [await node.read_index(location.object) for location in plan.objects]
     newest = KeyMap(node.settings.clean_keys_bytes_max, plan.history.aborted)
     async for batch in _batches(node, plan, indexes, throttle, from_offset=plan.dirty_start):
-        info = await _beside(batch, partial(codec.describe, batch.payload))
+        _, info = await _describe(node, codec, batch)
         if info is not None and not newest.add(batch, info):
             break
     end_offset = newest.end_offset if newest.end_offset >= 0 else plan.objects[-1].range.end_offset
     cleaner = Cleaner(plan, newest, codec, end_offset=end_offset, now_ms=node.now_ms())
     outputs = _Outputs(node, node.store_for(plan.stream_id, node.store_of(plan.objects[0].object)), throttle)
-
-    def clean(batch: StreamBatch) -> StreamBatch | None:
-        return cleaner.clean(batch, codec.describe(batch.payload))
-
+    too_large: list[StreamBatch] = []
     try:
         async for batch in _batches(node, plan, indexes, throttle, from_offset=plan.stream_start):
-            kept = await _beside(batch, partial(clean, batch))
+            size, info = await _describe(node, codec, batch)
+            if size is _Size.TOO_LARGE:
+                too_large.append(batch._replace(payload=b""))
+            is_small = size is _Size.SMALL
+            kept = cleaner.clean(batch, info) if is_small else await asyncio.to_thread(cleaner.clean, batch, info)
             if kept is not None:
                 await outputs.write(kept, cleaned=kept.end_offset <= end_offset)
         await outputs.finish()
@@ -106,16 +114,39 @@ async def execute_cleaning(
         cleaning.on_vacated(plan.stream_id, cleaner.vacated)
     node.stats.streams_cleaned += 1
     node.stats.records_removed += cleaner.records_removed
+    if too_large:
+        node.stats.batches_too_large += len(too_large)
+        log.warning(
+            "batches that unfold to too much were kept as they are by compaction by key",
+            stream_id=plan.stream_id,
+            batches=len(too_large),
+            first_offset=too_large[0].base_offset,
+            memory_bytes=node.settings.memory_bytes,
+        )
     return outputs.made
 
 
-async def _beside(batch: StreamBatch, work: Callable[[], T]) -> T:
-    """Do a batch's work so that the event loop does not wait long for it."""
-    if batch.size_bytes > PAYLOAD_BYTES_PER_TURN:
-        return await asyncio.to_thread(work)
-    done = work()
-    await asyncio.sleep(0)
-    return done
+class _Size(Enum):
+    SMALL = 0
+    LARGE = 1
+    """For a thread."""
+    TOO_LARGE = 2
+    """Stays as it is."""
+
+
+async def _describe(node: CompactionNode, codec: BatchCodec, batch: StreamBatch) -> tuple[_Size, BatchInfo | None]:
+    """What a batch holds, found out so that neither the event loop waits long for it nor memory runs out."""
+    try:
+        info = codec.describe(batch.payload, BYTES_PER_TURN)
+    except TakesTooMuch:
+        pass
+    else:
+        await asyncio.sleep(0)
+        return _Size.SMALL, info
+    try:
+        return _Size.LARGE, await asyncio.to_thread(codec.describe, batch.payload, node.settings.memory_bytes)
+    except TakesTooMuch:
+        return _Size.TOO_LARGE, None
 
 
 async def _batches(

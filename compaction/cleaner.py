@@ -59,11 +59,18 @@ class BatchInfo(NamedTuple):
     """When its tombstones, or the marker it is, may go."""
 
 
+class TakesTooMuch(Exception):
+    """Telling what a batch holds takes more memory than was allowed: it may unfold to a thousand times its size."""
+
+
 class BatchCodec(Protocol):
     """Knows what is in a payload."""
 
-    def describe(self, payload: Buffer) -> BatchInfo | None:
-        """What a batch holds; None when that cannot be told."""
+    def describe(self, payload: Buffer, bytes_max: int) -> BatchInfo | None:
+        """What a batch holds; None when that cannot be told.
+
+        Raises TakesTooMuch when that, or a rewrite of the batch, would take more than `bytes_max` of memory.
+        """
         ...
 
     def rewrite(self, payload: Buffer, offsets: AbstractSet[int] | None, delete_horizon_ms: int) -> Buffer:

@@ -51,6 +51,8 @@ class CompactionStats:
     streams_cleaned: int = 0
     """Cleanings by key."""
     records_removed: int = 0
+    batches_too_large: int = 0
+    """Kept as they are by compaction by key: looking into them would take too much memory."""
     """Records that log compaction removed."""
     bytes_copied: int = 0
     """Joined by the store, without passing through the node."""

@@ -18,7 +18,7 @@ class CompactionSettings:
     backlog_objects: int = 100
     """Stream set objects that start a run before its time."""
     memory_bytes: int = 200 * MIB
-    """Most that one run holds of objects' data: bounds the iterations."""
+    """Most that one run holds of objects' data: bounds the iterations. Nor does one batch take more, unfolded."""
     index_bytes_max: int = 128 * MIB
     """Most that the indexes of a run's inputs may take; what does not fit waits for a later run."""
     objects_max: int = 500

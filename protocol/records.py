@@ -264,18 +264,18 @@ def control_record(batch: Buffer) -> tuple[int, int]:
     Raises like `decode_records`.
     """
     (record,) = decode_records(batch)[:1]
-    kind = control_type(record)
+    kind = control_type(record.key)
     value = record.value or b""
     epoch = _MARKER_VALUE.unpack_from(value)[1] if len(value) >= _MARKER_VALUE.size else -1
     return kind, epoch
 
 
-def control_type(record: Record) -> int:
+def control_type(key: bytes | None) -> int:
     """The type a control record's key names: a `ControlType`, or one that is not known here and to be ignored."""
     try:
-        version, kind = _CONTROL_KEY.unpack_from(record.key or b"")
+        version, kind = _CONTROL_KEY.unpack_from(key or b"")
     except struct_error as error:
-        raise InvalidRecord(f"control record with a key of {len(record.key or b'')} bytes") from error
+        raise InvalidRecord(f"control record with a key of {len(key or b'')} bytes") from error
     if version < 0:
         raise InvalidRecord(f"control record of version {version}")
     return int(kind)

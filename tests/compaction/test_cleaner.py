@@ -335,7 +335,7 @@ def test_offsets_far_apart_are_covered() -> None:
     ]
 
     class Codec:
-        def describe(self, payload: Buffer) -> BatchInfo:
+        def describe(self, payload: Buffer, bytes_max: int = 0) -> BatchInfo:
             at = int(bytes(payload))
             return BatchInfo([RecordInfo(batches[at].base_offset, b"k", False, 0)], batches[at].end_offset - 1)
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.cleaning import KafkaBatches
-from compaction.cleaner import Cleaning, CleanPolicy
+from compaction.clean_run import BYTES_PER_TURN
+from compaction.cleaner import BatchInfo, Cleaning, CleanPolicy
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from compaction.transactions import AbortedRange, History, LastBatch, Marker, TransactionView
@@ -20,6 +22,7 @@ from s3stream.errors import CorruptObject
 from s3stream.model import ObjectKind, StreamBatch, StreamInfo
 from tests.compaction.cluster import Cluster, cluster
 from tests.compaction.test_run import every_object_is_accounted_for
+from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 RETENTION_MS = 1_000
@@ -390,3 +393,42 @@ def test_markers_go_when_nothing_needs_them() -> None:
     assert view.on_marker(Marker.ABORT, 7, 40)
     assert view.on_marker(None, 7, 41)
     assert not view.on_marker(Marker.OTHER, 7, 42)
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+async def test_batches_that_unfold_to_too_much_stay_as_they_are(log: Log, codec: Compression) -> None:
+    """A topic that was not compacted yet takes them; they must neither fill the memory nor end compaction for good."""
+    settings = replace(CompactionSettings(), memory_bytes=1 << 20)
+    log.write(1, [(b"a", b"old"), (b"b", b"old")], transactional=False)
+    log.write(1, [(b"a", bytes(8 << 20))], transactional=False, codec=codec)
+    log.write(1, [(b"k", b"")] * 2_000, transactional=False, codec=codec)
+    log.write(1, [(b"a", b"new"), (b"b", None)], transactional=False)
+    await log.upload()
+    before = [batch.payload for batch in (await log.made.contents())[log.stream]]
+    service = log.service(settings)
+    for _ in range(2):
+        summary = await service.run_once()
+        assert summary.errors == []
+    assert service.stats.streams_cleaned == 1
+    assert service.stats.batches_too_large == 2
+    assert service.stats.records_removed == 2, "of the batch that can be looked into"
+    after = [batch.payload for batch in (await log.made.contents())[log.stream]]
+    assert after[:2] == before[1:3]
+    await every_object_is_accounted_for(log.made)
+
+
+async def test_large_batches_are_cleaned_beside_the_loop(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[tuple[bool, int]] = []
+    describe = KafkaBatches.describe
+
+    def watched(self: KafkaBatches, payload: Buffer, bytes_max: int) -> BatchInfo | None:
+        described.append((threading.current_thread() is threading.main_thread(), bytes_max))
+        return describe(self, payload, bytes_max)
+
+    monkeypatch.setattr(KafkaBatches, "describe", watched)
+    log.write(1, [(b"a", bytes(4 << 20))], transactional=False, codec=Compression.ZSTD)
+    log.write(1, [(b"a", b"new")], transactional=False)
+    await clean(log)
+    assert [key for _, key, _ in await log.consume(committed=False)] == [b"a", b"tick"]
+    assert {bytes_max for is_loop, bytes_max in described if is_loop} == {BYTES_PER_TURN}
+    assert any(not is_loop for is_loop, _ in described)

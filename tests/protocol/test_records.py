@@ -359,11 +359,11 @@ def test_markers_end_transactions() -> None:
     [record] = decode_records(batch)
     assert record.key == bytes.fromhex("0000 0001")
     assert record.value == bytes.fromhex("0000 00000004")
-    assert control_type(record) == ControlType.COMMIT
+    assert control_type(record.key) == ControlType.COMMIT
     assert DefaultRecordBatch(bytes(batch)).is_control_batch
     for key in (None, b"", b"\xff\xff\0\0"):
         with pytest.raises(InvalidRecord):
-            control_type(Record(key, None))
+            control_type(key)
 
 
 FITS: dict[str, tuple[bytes, int, int, bool]] = {
