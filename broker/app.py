@@ -21,6 +21,8 @@ from typing import Any
 import structlog
 
 from broker.admin_http import AdminServer
+from broker.broker_config_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
+from broker.broker_configs import BrokerConfigs
 from broker.cleaning import KafkaBatches, clean_policies, history_of, tail_of
 from broker.clock import CautiousClock
 from broker.cluster_configs import ClusterConfigs
@@ -168,20 +170,23 @@ class RunningNode:
         )
         work = RecordWork(settings.topic.decompressed_bytes_max)
         stack.callback(work.close)
+        configs = ClusterConfigs(catalog)
+        await configs.load()
+        broker_configs = BrokerConfigs(configs, settings, info.node_id)
         topics = TopicManager(
             catalog=catalog,
             storage=storage,
             settings=settings,
             work=work,
+            defaults=broker_configs,
             now_ms=now_ms,
             new_topic_id=lambda: uuid.uuid4().bytes,
         )
         await topics.load()
         await running._group.__aenter__()
         stack.push_async_callback(running._leave_group)
-        configs = ClusterConfigs(catalog)
-        await configs.load()
-        running._compose(catalog, info, storage, topics, advertised, configs, log_levels)
+        broker_configs.watch(topics.take_defaults)
+        running._compose(catalog, info, storage, topics, advertised, configs, broker_configs, log_levels)
         stack.push_async_callback(running._drop_clients)
         await running._serve(bound, admin_bound)
         running._announce(time.perf_counter() - began)
@@ -308,6 +313,7 @@ class RunningNode:
         topics: TopicManager,
         advertised: Address,
         configs: ClusterConfigs,
+        broker_configs: BrokerConfigs,
         log_levels: LogLevels,
     ) -> None:
         settings = self.settings
@@ -346,6 +352,7 @@ class RunningNode:
             producer_ids=producer_ids,
             server=server,
             cluster_configs=configs,
+            broker_configs=broker_configs,
             group_configs=group_configs,
             features=Features(configs, info.node_id),
             telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: uuid.uuid4().bytes),
@@ -371,6 +378,13 @@ class RunningNode:
         )
         self.dispatcher = Dispatcher(self.node, spawn=self._spawn)
         server.dispatch = self.dispatcher.dispatch
+        self._limit_connections()
+        broker_configs.watch(self._limit_connections)
+
+    def _limit_connections(self) -> None:
+        server, configs = self.node.server, self.node.broker_configs
+        server.connections_max = configs.number(CONNECTIONS_MAX)
+        server.connections_per_address_max = configs.number(CONNECTIONS_PER_ADDRESS_MAX)
 
     async def _serve(self, bound: socket.socket, admin_bound: socket.socket | None) -> None:
         node = self.node
@@ -464,7 +478,7 @@ class RunningNode:
     async def _expire_producers(self) -> None:
         while True:
             await asyncio.sleep(PRODUCER_EXPIRY_PERIOD_S)
-            before_ms = now_ms() - self.settings.topic.producer_id_expiration_ms
+            before_ms = now_ms() - self.node.broker_configs.number(PRODUCER_ID_EXPIRATION)
             for partition in list(self.node.topics.led_partitions()):
                 partition.expire_producers(before_ms)
                 await asyncio.sleep(0)

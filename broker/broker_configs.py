@@ -1,84 +1,131 @@
-"""The broker configs under Kafka's names that have a meaning here, with the settings they show."""
+"""The broker configs in force on this node: what was set for it, then for all nodes, then at its start, then defaults.
 
-from broker.config_defs import INT_MAX, LONG_MAX, ConfigDef, ConfigType
+What is set while nodes run lies in the catalog, beside other configs of the cluster (`broker.cluster_configs`). Whoever
+acts on a value asks here, or is told of changes (`watch`); the defaults of topics' configs come from here, too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from broker.broker_config_table import BROKER_CONFIGS, CLEANER_BACKOFF, DYNAMIC, STORAGE_POLICY
+from broker.cluster_configs import BROKER, ClusterConfigs
+from broker.config_defs import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
 from broker.settings import Settings
+from compaction.settings import CompactionSettings
+from protocol.errors import KafkaError
 
-_B, _S, _I, _L, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
-_BROKER_SETTINGS = (
-    ("auto.create.topics.enable", _B, "true", ("topic", "auto_create")),
-    ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
-    ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
-    ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
-    ("group.consumer.max.heartbeat.interval.ms", _I, "15000", ("group", "consumer_heartbeat_interval_max_ms")),
-    ("group.consumer.max.session.timeout.ms", _I, "60000", ("group", "consumer_session_timeout_max_ms")),
-    ("group.consumer.migration.policy", _S, "bidirectional", ("group", "consumer_migration_policy")),
-    ("group.consumer.min.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_min_ms")),
-    ("group.consumer.min.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_min_ms")),
-    ("group.consumer.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_ms")),
-    ("group.initial.rebalance.delay.ms", _I, "3000", ("group", "initial_rebalance_delay_ms")),
-    ("group.max.session.timeout.ms", _I, "1800000", ("group", "session_timeout_max_ms")),
-    ("group.max.size", _I, str(INT_MAX), ("group", "members_max")),
-    ("group.min.session.timeout.ms", _I, "6000", ("group", "session_timeout_min_ms")),
-    ("log.message.timestamp.after.max.ms", _L, "3600000", ("topic", "message_timestamp_after_max_ms")),
-    ("log.message.timestamp.before.max.ms", _L, str(LONG_MAX), ("topic", "message_timestamp_before_max_ms")),
-    ("log.message.timestamp.type", _S, "CreateTime", ("topic", "message_timestamp_type")),
-    ("log.retention.bytes", _L, "-1", ("topic", "retention_bytes")),
-    ("log.retention.check.interval.ms", _L, "300000", ("topic", "retention_check_interval_ms")),
-    ("log.retention.ms", _L, "604800000", ("topic", "retention_ms")),
-    ("max.connections", _I, str(INT_MAX), ("network", "connections_max")),
-    ("max.connections.per.ip", _I, str(INT_MAX), ("network", "connections_per_address_max")),
-    ("max.incremental.fetch.session.cache.slots", _I, "1000", ("fetch", "sessions_max")),
-    ("message.max.bytes", _I, "1048588", ("topic", "max_message_bytes")),
-    ("num.partitions", _I, "1", ("topic", "num_partitions")),
-    ("offset.metadata.max.bytes", _I, "4096", ("group", "offset_metadata_bytes_max")),
-    ("offsets.topic.num.partitions", _I, "50", ("group", "offsets_partitions")),
-    ("producer.id.expiration.ms", _I, "86400000", ("topic", "producer_id_expiration_ms")),
-    ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
-    ("telemetry.max.bytes", _I, "1048576", ("telemetry", "push_bytes_max")),
-    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", _I, "10000", ("transaction", "abort_interval_ms")),
-    ("transaction.max.timeout.ms", _I, "900000", ("transaction", "timeout_max_ms")),
-    (
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        _I,
-        "3600000",
-        ("transaction", "expire_interval_ms"),
-    ),
-    ("transaction.state.log.num.partitions", _I, "50", ("transaction", "state_partitions")),
-    ("transactional.id.expiration.ms", _I, "604800000", ("transaction", "id_expiration_ms")),
-    ("socket.request.max.bytes", _I, "104857600", ("network", "request_bytes_max")),
-)
+ALL_NODES: Final = ""
+"""Name under which is kept what holds for every node, as Kafka's clients call it."""
+log = structlog.get_logger("configs")
 
 
-def broker_configs(settings: Settings, host: str, port: int) -> list[tuple[ConfigDef, str]]:
-    """The broker configs that have a meaning here, with their values. They are read only: set at the start."""
-    rows = []
-    for name, kind, default, (area, field) in _BROKER_SETTINGS:
-        model = getattr(settings, area)
-        value = getattr(model, field)
-        text = str(value).lower() if kind == ConfigType.BOOLEAN else str(value)
-        documentation = type(model).model_fields[field].description or ""
-        rows.append((ConfigDef(name, kind, default, documentation), text))
-    fixed = (
-        ("advertised.listeners", _S, "", f"PLAINTEXT://{host}:{port}", "Where clients are told to connect."),
-        ("broker.id", _I, "-1", str(settings.node.node_id), "Id of this node."),
+class BrokerConfigs:
+    """Values by Kafka's names."""
+
+    def __init__(self, configs: ClusterConfigs, settings: Settings, node_id: int) -> None:
+        self._configs = configs
+        self._settings = settings
+        self._own = str(node_id)
+        self._set: Mapping[str, Mapping[str, str]] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._follow()
+        configs.watch(self._follow)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after each change."""
+        self._watchers.append(changed)
+
+    def value(self, name: str) -> str:
+        """The value in force, as a text."""
+        return self.synonyms(name)[0][1]
+
+    def number(self, name: str) -> int:
+        """The same of a number."""
+        return int(self.value(name))
+
+    def is_on(self, name: str) -> bool:
+        """The same of a switch."""
+        return self.value(name).strip().lower() == "true"
+
+    def synonyms(self, name: str) -> Sequence[Synonym]:
+        """Every value that there is for a config."""
+        found = [
+            (name, self._set[place][name], source)
+            for place, source in (
+                (self._own, ConfigSource.DYNAMIC_BROKER_CONFIG),
+                (ALL_NODES, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            )
+            if name in self._set[place]
+        ]
+        return [*found, *_of_the_start(BROKER_CONFIGS[name], name, self._settings)]
+
+    def of_all_nodes(self) -> Mapping[str, str]:
+        """What is set for every node."""
+        return self._set[ALL_NODES]
+
+    def topic_default(self, row: ConfigDef) -> str:
+        """The value of a topic's config where the topic has none of its own."""
+        synonyms = self.topic_synonyms(row)
+        return synonyms[0][1] if synonyms else row.default
+
+    def topic_synonyms(self, row: ConfigDef) -> Sequence[Synonym]:
+        """Every value that there is for a topic's config beside the topic's own; none where only topics have it."""
+        if row.broker_name in BROKER_CONFIGS:
+            return self.synonyms(row.broker_name)
+        return _of_the_start(row, row.broker_name, self._settings) if row.broker_name else ()
+
+    def _follow(self) -> None:
+        """Take what is set now, but for values that mean nothing here: nodes of another version have taken them."""
+        found = {place: _known(self._configs.get(BROKER, place)) for place in (self._own, ALL_NODES)}
+        if found == self._set:
+            return
+        self._set = found
+        for changed in self._watchers:
+            changed()
+
+
+def _known(entries: Mapping[str, str]) -> Mapping[str, str]:
+    known = {}
+    for name, value in entries.items():
+        try:
+            if name in DYNAMIC:
+                BROKER_CONFIGS[name].check(value)
+                known[name] = value
+        except KafkaError as error:
+            log.warning("a broker config is not understood here", config=name, reason=error.message)
+    return known
+
+
+def _of_the_start(row: ConfigDef, name: str, settings: Settings) -> Sequence[Synonym]:
+    value, default = default_value(row, settings), (name, row.default, ConfigSource.DEFAULT_CONFIG)
+    return [default] if value == row.default else [(name, value, ConfigSource.STATIC_BROKER_CONFIG), default]
+
+
+def fixed_configs(settings: Settings, host: str, port: int) -> Sequence[tuple[ConfigDef, str]]:
+    """What a node shows beside its table of configs: where it is, and what cannot be otherwise."""
+    text, number, long, items = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+    node, backoff = settings.node, str(CompactionSettings().clean_backoff_ms)
+    return (
         (
-            "default.replication.factor",
-            _I,
-            "1",
-            "1",
-            "A partition has one replica, kept by the object store.",
+            ConfigDef("advertised.listeners", text, "", "Where clients are told to connect."),
+            f"PLAINTEXT://{host}:{port}",
         ),
-        ("listeners", _S, "", f"PLAINTEXT://{settings.listener.host}:{port}", "Where this node listens."),
+        (ConfigDef("broker.id", number, "-1", "Id of this node."), str(node.node_id)),
         (
-            "log.storage.policy",
-            _S,
-            "local",
+            ConfigDef(
+                "default.replication.factor", number, "1", "A partition has one replica, kept by the object store."
+            ),
+            "1",
+        ),
+        (ConfigDef("listeners", text, "", "Where this node listens."), f"PLAINTEXT://{settings.listener.host}:{port}"),
+        (ConfigDef(CLEANER_BACKOFF, long, "15000", "Rest between two cleanings of a compacted partition."), backoff),
+        (
+            ConfigDef(STORAGE_POLICY, text, "local", "Object store of topics that choose none by `storage.policy`."),
             settings.objects.store,
-            "Object store of topics that choose none by `storage.policy`.",
         ),
-        ("log.dirs", _LIST, "", str(settings.node.data_dir), "Directory of this node."),
-        ("node.id", _I, "-1", str(settings.node.node_id), "Id of this node."),
-        ("offsets.topic.replication.factor", _I, "3", "1", "A partition has one replica."),
+        (ConfigDef("log.dirs", items, "", "Directory of this node."), str(node.data_dir)),
+        (ConfigDef("node.id", number, "-1", "Id of this node."), str(node.node_id)),
+        (ConfigDef("offsets.topic.replication.factor", number, "3", "A partition has one replica."), "1"),
     )
-    rows += [(ConfigDef(name, kind, default, text), value) for name, kind, default, value, text in fixed]
-    return sorted(rows, key=lambda row: row[0].name)

@@ -1,4 +1,4 @@
-"""What is set for things of the cluster that are no topics: groups, subscriptions to metrics, features.
+"""What is set for things of the cluster that are no topics: groups, nodes, subscriptions to metrics, features.
 
 The catalog keeps it; this node has it all in memory, so that a request that needs a value never waits. Changes run one
 at a time: the catalog decides, this map follows. When the answer to a change is lost, `settle` or the next change reads
@@ -6,7 +6,7 @@ everything again.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +15,7 @@ from s3stream.catalog.interface import Catalog
 GROUP: Final = "group"
 CLIENT_METRICS: Final = "client-metrics"
 FEATURES: Final = "features"
+BROKER: Final = "broker"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -29,6 +30,11 @@ class ClusterConfigs:
         """The catalog was asked for a change, and its answer was lost."""
         self.version = 0
         """Goes up with every change."""
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after each change, this node's or another's."""
+        self._watchers.append(changed)
 
     async def load(self) -> None:
         """Read everything: at the start, and when another node may have changed it. Raises CatalogError."""
@@ -46,7 +52,7 @@ class ClusterConfigs:
         self._in_doubt = False
         if entries != self._entries:
             self._entries = entries
-            self.version += 1
+            self._changed()
 
     def get(self, kind: str, name: str) -> Mapping[str, str]:
         """What is set for one thing; empty if nothing is."""
@@ -70,5 +76,10 @@ class ClusterConfigs:
                 self._entries[kind, name] = entries
             else:
                 self._entries.pop((kind, name), None)
-            self.version += 1
+            self._changed()
             return entries
+
+    def _changed(self) -> None:
+        self.version += 1
+        for changed in self._watchers:
+            changed()

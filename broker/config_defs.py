@@ -28,11 +28,17 @@ class ConfigSource(IntEnum):
     """Kafka's source codes in DescribeConfigs."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
     CLIENT_METRICS_CONFIG = 7
     GROUP_CONFIG = 8
+
+
+Synonym = tuple[str, str, ConfigSource]
+"""Name under which a value is set, the value, and where it comes from. Lists of them have the one that holds first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,8 @@ def default_value(row: ConfigDef, settings: Settings) -> str:
     """The value where the thing itself sets none: the node's setting, or Kafka's default."""
     if row.setting is None:
         return row.default
-    return str(getattr(getattr(settings, row.setting[0]), row.setting[1]))
+    value = getattr(getattr(settings, row.setting[0]), row.setting[1])
+    return str(value).lower() if row.type == ConfigType.BOOLEAN else str(value)
 
 
 def invalid_config(message: str) -> KafkaError:

@@ -10,6 +10,7 @@ from s3stream.catalog.interface import Catalog
 from s3stream.engine import S3Stream
 
 if TYPE_CHECKING:
+    from broker.broker_configs import BrokerConfigs
     from broker.cluster_configs import ClusterConfigs
     from broker.features import Features
     from broker.fetch_sessions import FetchSessions
@@ -50,6 +51,7 @@ class Node:
     producer_ids: "ProducerIds"
     server: "Server"
     cluster_configs: "ClusterConfigs"
+    broker_configs: "BrokerConfigs"
     group_configs: "GroupConfigs"
     features: "Features"
     telemetry: "ClientMetrics"

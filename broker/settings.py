@@ -255,7 +255,7 @@ class CatalogSettings(Area):
 
 
 class TopicSettings(Area):
-    """Defaults for topics; a topic's own configs go before them."""
+    """Defaults for topics. A topic's own configs go before them, and so do broker configs set while nodes run."""
 
     auto_create: bool = Field(
         default=True,

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from broker.config_defs import default_value, invalid_config, parse_list
+from broker.config_defs import ConfigDef, invalid_config, parse_list
 from broker.settings import Settings
 from broker.stores import store_names
 from broker.topic_config_table import TOPIC_CONFIGS
@@ -114,11 +115,19 @@ def _clean_policy(value: Callable[[str], str]) -> CleanPolicy:
     )
 
 
-def parse_topic_config(configs: Mapping[str, str], settings: Settings) -> TopicConfig:
+class TopicDefaults(Protocol):
+    """Who knows the values that hold where a topic has none of its own."""
+
+    def topic_default(self, row: ConfigDef) -> str:
+        """The value of one config."""
+        ...
+
+
+def parse_topic_config(configs: Mapping[str, str], defaults: TopicDefaults) -> TopicConfig:
     """The parsed form of a topic's configs over the defaults."""
 
     def value(name: str) -> str:
-        return configs.get(name) or default_value(TOPIC_CONFIGS[name], settings)
+        return (configs.get(name) or defaults.topic_default(TOPIC_CONFIGS[name])).strip()
 
     return TopicConfig(
         max_message_bytes=int(value("max.message.bytes")),

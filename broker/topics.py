@@ -18,7 +18,7 @@ from broker.partition import Partition
 from broker.record_work import RecordWork
 from broker.settings import Settings
 from broker.stores import store_names
-from broker.topic_configs import TopicConfig, parse_topic_config
+from broker.topic_configs import TopicConfig, TopicDefaults, parse_topic_config
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.interface import Catalog, NewTopic, PartitionInfo, TopicInfo
 from s3stream.engine import S3Stream
@@ -133,6 +133,7 @@ class TopicManager:
         storage: S3Stream,
         settings: Settings,
         work: RecordWork,
+        defaults: TopicDefaults,
         now_ms: Callable[[], int],
         new_topic_id: Callable[[], bytes],
     ) -> None:
@@ -140,6 +141,7 @@ class TopicManager:
         self._catalog = catalog
         self._storage = storage
         self._settings = settings
+        self._defaults = defaults
         self._node_id = settings.node.node_id
         self._now_ms = now_ms
         self._new_topic_id = new_topic_id
@@ -248,7 +250,7 @@ class TopicManager:
         """Raise StorageError when a topic's data should go to a store that is not configured (any more)."""
         known = store_names(self._settings)
         for info in topics:
-            policy = parse_topic_config(info.configs, self._settings).store
+            policy = parse_topic_config(info.configs, self._defaults).store
             if policy not in known:
                 raise StorageError(
                     f"topic {info.name!r} has storage.policy={policy}, but no such store is configured here: add the "
@@ -370,9 +372,14 @@ class TopicManager:
             if configs != topic.info.configs:
                 self._take_configs(topic, configs)
 
+    def take_defaults(self) -> None:
+        """Have topics follow defaults that have changed, where they have no value of their own."""
+        for topic in (*self._by_name.values(), *self._leaving.values()):
+            self._take_configs(topic, topic.info.configs)
+
     def _take_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
         try:
-            config = parse_topic_config(configs, self._settings)
+            config = parse_topic_config(configs, self._defaults)
         except (KeyError, ValueError) as error:
             # Accepted by a node of another version. What was set before holds on.
             self._log.error("a topic's configs are not understood here", topic=topic.name, reason=repr(error))
@@ -516,7 +523,7 @@ class TopicManager:
         return partition.leader in {self._node_id, -1}
 
     def _new_topic(self, info: TopicInfo) -> Topic:
-        config = parse_topic_config(info.configs, self._settings)
+        config = parse_topic_config(info.configs, self._defaults)
         return Topic(info, config, [None] * len(info.partitions))
 
     async def _open(self, wanted: Sequence[tuple[Topic, PartitionInfo]]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import fill
 
+from broker.broker_config_table import BROKER_CONFIGS, DYNAMIC
 from broker.handlers import HANDLERS
 from broker.topic_config_table import TOPIC_CONFIGS
 from protocol.registry import APIS, Api
@@ -38,7 +39,7 @@ NOTES: Mapping[int, str] = {
     30: _SECURITY,
     31: _SECURITY,
     32: "Topics, brokers, loggers, groups (consumer protocol) and subscriptions to metrics of clients.",
-    33: "Topics, groups, subscriptions. A node's own configs are settings of its start.",
+    33: "Topics, brokers, groups, subscriptions.",
     34: "A node has one directory: a replica can only be asked to stay there.",
     35: "One directory, the node's; sizes are bytes in the log and in objects, room is that of a local object store.",
     36: _SECURITY,
@@ -47,7 +48,7 @@ NOTES: Mapping[int, str] = {
     40: _SECURITY,
     41: _SECURITY,
     43: "A partition has one replica, which leads: an election is never needed.",
-    44: "Topics, groups, subscriptions, levels of loggers. A node's own configs are settings of its start.",
+    44: "Topics, brokers, groups, subscriptions, levels of loggers.",
     45: "A cluster has one node: the assignment there is can be asked for again, any other is refused.",
     46: "Nothing is ever under way.",
     48: _QUOTAS,
@@ -104,7 +105,11 @@ Different by design:
   are never needed, nobody fetches as a follower, no other replica is preferred for reading.
 - A catalog in a database takes the place of the log of metadata: DescribeQuorum has the node as its only voter, and
   offsets of 0.
-- Configs of a broker are settings of its start: changing one by request is refused, but for levels of loggers.
+- Configs of a broker that can be changed while it runs, for one (its id) or for all (the default): {{dynamic}}; beside
+  them those that are defaults of topics' configs without effect. They go before the settings of a node's start, and
+  topics without a value of their own follow at once. `auto.create.topics.enable` is one of them, which it is not in
+  Apache Kafka; any other name, and a value that is not allowed, is refused. There are no quotas, and so no defaults of
+  quotas.
 - Topics keep their records until told otherwise (`retention.ms` is -1); a topic chooses its object store by
   `storage.policy`. Taken, described and without effect: {{no_effect}}.
 - Of the configs of groups, `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms` are served; of features,
@@ -180,7 +185,8 @@ def differences() -> Iterator[str]:
 def summary() -> str:
     """The known differences in short."""
     without = [f"`{name}`" for name, config in sorted(TOPIC_CONFIGS.items()) if "no effect" in config.documentation]
-    return fill_items(SUMMARY.format(no_effect=", ".join(without)))
+    dynamic = [f"`{name}`" for name in sorted(DYNAMIC) if "no effect" not in BROKER_CONFIGS[name].documentation]
+    return fill_items(SUMMARY.format(no_effect=", ".join(without), dynamic=", ".join(dynamic)))
 
 
 def fill_items(text: str) -> str:

@@ -160,7 +160,9 @@ def warnings_only() -> Iterator[None]:
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
     from broker.app import now_ms
+    from broker.broker_configs import BrokerConfigs
     from broker.cleaning import KafkaBatches, clean_policies, history_of
+    from broker.cluster_configs import ClusterConfigs
     from broker.datadir import DataDirLock
     from broker.stores import make_stores
     from broker.topic_configs import parse_topic_config
@@ -184,7 +186,10 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
             stack.push_async_callback(store.close)
             await store.open()
         topics = await catalog.list_topics()
-        configured = [(topic, parse_topic_config(topic.configs, settings)) for topic in topics]
+        configs = ClusterConfigs(catalog)
+        await configs.load()
+        defaults = BrokerConfigs(configs, settings, settings.node.node_id)
+        configured = [(topic, parse_topic_config(topic.configs, defaults)) for topic in topics]
         policies = clean_policies(configured)
         placement = {
             partition.stream_id: config.store for topic, config in configured for partition in topic.partitions

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from broker.config_defs import ConfigSource, default_value
+from broker.config_defs import ConfigSource
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.topic_config_table import TOPIC_CONFIGS
@@ -153,13 +153,13 @@ def check_replicas(node: Node, broker_ids: Sequence[int]) -> None:
 
 
 def _described(node: Node, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
-    return [
-        CreatableTopicConfigs(
-            name=name,
-            value=configs.get(name, default_value(row, node.settings)),
-            read_only=False,
-            config_source=ConfigSource.DYNAMIC_TOPIC_CONFIG if name in configs else ConfigSource.DEFAULT_CONFIG,
-            is_sensitive=False,
+    described = []
+    for name, row in TOPIC_CONFIGS.items():
+        synonyms = node.broker_configs.topic_synonyms(row)
+        value, source = synonyms[0][1:] if synonyms else (row.default, ConfigSource.DEFAULT_CONFIG)
+        if name in configs:
+            value, source = configs[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
+        described.append(
+            CreatableTopicConfigs(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
         )
-        for name, row in TOPIC_CONFIGS.items()
-    ]
+    return described

@@ -3,6 +3,7 @@
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from broker.broker_config_table import AUTO_CREATE
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.topics import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, Topic, check_topic_name
@@ -46,7 +47,7 @@ def handle(
         and node.topics.get(wanted.name) is None
         and not node.topics.is_leaving(wanted.name)  # whoever deletes it must find it gone when that is done
     ]
-    if missing and request.allow_auto_topic_creation and node.settings.topic.auto_create:
+    if missing and request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
         return _create_and_respond(node, request, wanted_topics, missing)
     return _respond(node, request, [_lookup(node, request, wanted) for wanted in wanted_topics])
 

@@ -99,6 +99,9 @@ class Server:
     connections: set[Connection] = field(default_factory=set)
     dispatch: Callable[[Exchange, Buffer], None] = field(init=False)
     """Handles one request; must not raise."""
+    connections_max: int = field(init=False)
+    """In all; may change while the node runs, as may the next. Connections that there are stay."""
+    connections_per_address_max: int = field(init=False)
     request_bytes_max: int = field(init=False)
     requests_in_flight_max: int = field(init=False)
     connection_bytes_max: int = field(init=False)
@@ -116,6 +119,8 @@ class Server:
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.connections_max = self.settings.connections_max
+        self.connections_per_address_max = self.settings.connections_per_address_max
         self.request_bytes_max = self.settings.request_bytes_max
         self.requests_in_flight_max = self.settings.requests_in_flight_max
         self.connection_bytes_max = self.settings.connection_bytes_max
@@ -174,12 +179,11 @@ class Server:
 
     def connected(self, connection: Connection) -> bool:
         """Take a connection in, within the limits."""
-        settings = self.settings
-        too_many = len(self.connections) >= settings.connections_max
-        if too_many or self._per_host[connection.host] >= settings.connections_per_address_max:
+        too_many = len(self.connections) >= self.connections_max
+        if too_many or self._per_host[connection.host] >= self.connections_per_address_max:
             self.stats.refused_limit += 1
             limit = "connections_max" if too_many else "connections_per_address_max"
-            self.log.warning("connection refused", client=connection.host, limit=limit, value=getattr(settings, limit))
+            self.log.warning("connection refused", client=connection.host, limit=limit, value=getattr(self, limit))
             return False
         self.stats.accepted += 1
         self._per_host[connection.host] += 1

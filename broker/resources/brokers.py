@@ -1,53 +1,105 @@
-"""Configs of this node: settings of its start, which no request can change."""
+"""Configs of nodes: what was set at their start, and over it what is set while they run, for one node or for all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from broker.broker_configs import broker_configs
-from broker.config_defs import ConfigSource
+from broker.broker_config_table import BROKER_CONFIGS, DYNAMIC
+from broker.broker_configs import ALL_NODES, fixed_configs
+from broker.cluster_configs import BROKER
+from broker.config_defs import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
 from broker.node import Node
-from broker.resources.values import Change, ConfigValue, Operation, check_not_twice
+from broker.resources.values import (
+    Change,
+    ConfigValue,
+    Operation,
+    apply_change,
+    check_not_null,
+    check_not_twice,
+    given_values,
+    with_values,
+)
 from protocol.errors import ErrorCode, KafkaError
 
 
 class BrokerResource:
-    """Nodes by their ids; the empty name is what is set for all nodes, which is nothing."""
+    """Nodes by their ids; the empty name is what is set for all nodes."""
 
     def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
-        """This node's configs."""
+        """This node's configs, or what is set for all nodes."""
         if not name:
-            return ()
+            return [
+                _described(BROKER_CONFIGS[key], [(key, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)])
+                for key, value in node.broker_configs.of_all_nodes().items()
+            ]
         check_node_id(node, name, or_empty=True)
-        values = []
-        for row, value in broker_configs(node.settings, node.advertised.host, node.advertised.port):
-            source = ConfigSource.DEFAULT_CONFIG if value == row.default else ConfigSource.STATIC_BROKER_CONFIG
-            synonyms = [(row.name, value, source)]
-            if source != ConfigSource.DEFAULT_CONFIG:
-                synonyms.append((row.name, row.default, ConfigSource.DEFAULT_CONFIG))
-            values.append(
-                ConfigValue(row.name, value, source, row.type, row.documentation, read_only=True, synonyms=synonyms)
-            )
-        return values
+        values = [_described(row, node.broker_configs.synonyms(row.name)) for row in BROKER_CONFIGS.values()]
+        for row, value in fixed_configs(node.settings, node.advertised.host, node.advertised.port):
+            default = (row.name, row.default, ConfigSource.DEFAULT_CONFIG)
+            own = [] if value == row.default else [(row.name, value, ConfigSource.STATIC_BROKER_CONFIG)]
+            values.append(_described(row, [*own, default]))
+        return sorted(values, key=lambda value: value.name)
 
     def names(self, node: Node) -> Sequence[str]:
         """This node."""
         return [str(node.node_id)]
 
     async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
-        """Refuse to set anything. Nothing is ever set, so that there is nothing to be done to delete it."""
-        del validate_only
+        """Change some configs; they hold from the next request on, on other nodes when they have learned of it."""
         _check_name(node, name)
         check_not_twice([change.name for change in changes])
-        if any(change.operation != Operation.DELETE for change in changes):
-            raise _read_only()
+        own = node.cluster_configs.get(BROKER, name)
+        values, unset = with_values({change.name: _changed(node, change, own) for change in changes})
+        _check(values)
+        await _store(node, name, values, [key for key in unset if key in own], validate_only=validate_only)
 
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
-        """Refuse to set anything."""
-        del validate_only
+        """Set these configs alone."""
         _check_name(node, name)
-        if configs:
-            raise _read_only()
+        values = given_values(configs)
+        _check(values)
+        unset = [key for key in node.cluster_configs.get(BROKER, name) if key not in values]
+        await _store(node, name, values, unset, validate_only=validate_only)
+
+
+async def _store(
+    node: Node, name: str, values: Mapping[str, str], unset: Sequence[str], *, validate_only: bool
+) -> None:
+    if not validate_only and (values or unset):
+        place = str(node.node_id) if name else ALL_NODES
+        await node.cluster_configs.alter(BROKER, place, set_configs=values, unset=unset)
+
+
+def _described(row: ConfigDef, synonyms: Sequence[Synonym]) -> ConfigValue:
+    _, value, source = synonyms[0]
+    read_only = row.name not in DYNAMIC
+    return ConfigValue(row.name, value, source, row.type, row.documentation, read_only=read_only, synonyms=synonyms)
+
+
+def _changed(node: Node, change: Change, own: Mapping[str, str]) -> str | None:
+    """The value after a change, None when there is to be none. Errors are in Kafka's words, which are not a topic's."""
+    if change.operation not in set(Operation):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
+    if change.operation in {Operation.SET, Operation.DELETE}:
+        return apply_change(change, None, "")
+    check_not_null(change.name, change.value)
+    row = BROKER_CONFIGS.get(change.name)
+    if row is None or row.type != ConfigType.LIST:
+        word = Operation(change.operation).name.lower()
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Config value {word} is not allowed for config key: {change.name}")
+    return apply_change(change, row.type, own.get(change.name, default_value(row, node.settings)))
+
+
+def _check(values: Mapping[str, str]) -> None:
+    """Raise INVALID_REQUEST for what cannot be changed while nodes run, and for values that are not allowed."""
+    fixed = [key for key in values if key not in DYNAMIC]
+    if fixed:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+    for key, value in values.items():
+        try:
+            BROKER_CONFIGS[key].check(value)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
 
 
 def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:
@@ -67,9 +119,3 @@ def _check_name(node: Node, name: str) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id}, but received {name}"
         )
-
-
-def _read_only() -> KafkaError:
-    return KafkaError(
-        ErrorCode.INVALID_REQUEST, "Broker configs are read only here: they are settings of the node's start."
-    )

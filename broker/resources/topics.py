@@ -76,13 +76,8 @@ def _changed(node: Node, change: Change, own: Mapping[str, str]) -> str | None:
 
 
 def _value(node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
-    default = default_value(row, node.settings)
-    synonyms: list[tuple[str, str, ConfigSource]] = []
+    synonyms = list(node.broker_configs.topic_synonyms(row))
     if row.name in own:
-        synonyms.append((row.name, own[row.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
-    if default != row.default:
-        synonyms.append((row.broker_name, default, ConfigSource.STATIC_BROKER_CONFIG))
-    if row.broker_name:
-        synonyms.append((row.broker_name, row.default, ConfigSource.DEFAULT_CONFIG))
-    source = synonyms[0][2] if synonyms else ConfigSource.DEFAULT_CONFIG
-    return ConfigValue(row.name, own.get(row.name, default), source, row.type, row.documentation, synonyms=synonyms)
+        synonyms.insert(0, (row.name, own[row.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    _, value, source = synonyms[0] if synonyms else (row.name, row.default, ConfigSource.DEFAULT_CONFIG)
+    return ConfigValue(row.name, value, source, row.type, row.documentation, synonyms=synonyms)

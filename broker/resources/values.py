@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from broker.config_defs import ConfigSource, ConfigType
+from broker.config_defs import ConfigSource, ConfigType, Synonym
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 
@@ -40,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """A config's value and where it comes from; `synonyms` are (name, value, source), nearest first."""
+    """A config's value and where it comes from."""
 
     name: str
     value: str
@@ -48,7 +48,7 @@ class ConfigValue:
     type: int
     documentation: str | None
     read_only: bool = False
-    synonyms: Sequence[tuple[str, str, ConfigSource]] = ()
+    synonyms: Sequence[Synonym] = ()
 
 
 class Resource(Protocol):

@@ -8,7 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.app import RunningNode
-from broker.cluster_configs import GROUP
+from broker.broker_configs import ALL_NODES
+from broker.cluster_configs import BROKER, GROUP
 from broker.topics import Topic
 from tests.support.node import running_node
 from tests.support.postgres import PostgresServer, postgres_server
@@ -46,6 +47,12 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
                 timeout_s=60,
                 pause_s=0.01,
             )
+            await other.node.cluster_configs.alter(
+                BROKER, ALL_NODES, set_configs={"message.max.bytes": "777"}, unset=()
+            )
+            await other.node.cluster_configs.alter(BROKER, "2", set_configs={"log.retention.bytes": "7"}, unset=())
+            await until(lambda: partition.config.max_message_bytes == 777, timeout_s=60, pause_s=0.01)
+            assert partition.config.retention_bytes == -1, "what is set for one node is no other's"
             assert topic.info.configs == {RETENTION: "5000"}
             assert leader.node.topics.version == version, "no topic or partition has come or gone"
 

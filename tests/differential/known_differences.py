@@ -61,7 +61,13 @@ STRICT_DECODING = (
     "Here such a frame is malformed."
 )
 
-SET_AT_THE_START = "Configs of a node are settings of its start; none can be changed by request."
+NO_SUCH_BROKER_CONFIG = (
+    "Apache Kafka keeps any name for a broker's plug-ins. Here a name that has no meaning, or is a setting of a node's "
+    "start, is refused."
+)
+AUTO_CREATE_IS_DYNAMIC = "Creation of topics by Metadata can be switched while the node runs."
+NO_NONSENSE_KEPT = "Apache Kafka takes any number for log.retention.ms and follows only those from -1 on."
+OWN_LIMITS = "A node has limits of its own for connections (setting connections_max)."
 NAMED_STORES = "A topic chooses its object store by storage.policy, which Apache Kafka does not have."
 GROUP_CONFIGS_WITH_EFFECT = "Only those configs of groups are served that have an effect here: the consumer protocol's."
 NO_METADATA_LOG = "The catalog is a database, not a log: it has no offsets and no directory."
@@ -93,6 +99,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "create_topics": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("*", "*.retention.ms.value", KEPT_FOR_EVER, ours="-1"),
+        Known("*", "*.retention.ms.config_source", KEPT_FOR_EVER, 5, 4),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
         Known("*", "topics.*.topic_id", NO_ID_FOR_NOTHING, ours="00" * 16),
         Known("factor *", "topics.*.error_message", "There are no log directories that could be cordoned."),
@@ -100,6 +107,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "create_topics_with_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("*", "*.retention.ms.value", KEPT_FOR_EVER, ours="-1"),
+        Known("*", "*.retention.ms.config_source", KEPT_FOR_EVER, 5, 4),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
     ),
     "produce_good": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
@@ -147,9 +155,10 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("unknown type v4", "results.0.error_message", "Apache Kafka gives its general words."),
         Known(
             "broker v*",
-            "*.read_only",
-            SET_AT_THE_START,
-            ours=True,
+            "*.auto.create.topics.enable.read_only",
+            AUTO_CREATE_IS_DYNAMIC,
+            True,
+            False,
         ),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
         Known("unknown group v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),
@@ -172,8 +181,13 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "alter_configs": (
         Known("an unknown operation v*", "*", "Apache Kafka fails inside; here the error is named."),
-        Known("*config of a broker v*", "responses.0.error_*", SET_AT_THE_START),
-        Known("the config of all brokers v*", "responses.0.error_*", SET_AT_THE_START),
+        Known("an unknown config of a broker v*", "responses.0.error_*", NO_SUCH_BROKER_CONFIG),
+    ),
+    "broker_configs": (
+        Known("what is set for one v4", "*.max.connections.synonyms", OWN_LIMITS),
+        Known("*: creation of topics v*", "responses.0.error_*", AUTO_CREATE_IS_DYNAMIC),
+        Known("*: an unknown one v*", "responses.0.error_*", NO_SUCH_BROKER_CONFIG),
+        Known("*: nothing kept v*", "responses.0.error_*", NO_NONSENSE_KEPT),
     ),
     "transaction_life": (
         Known("produce *", "*.error_message", SAYS_WHY),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.test_java import TOOLS, TOPICS, run
+from tests.interop.test_java import TOOLS, TOPICS, refused, run
 from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.interop
@@ -54,3 +54,27 @@ def test_configs_of_groups_and_levels_of_loggers_are_changed(servers: str) -> No
     ):
         run(servers, CONFIGS, "--alter", "--entity-type", entity, "--entity-name", name, "--add-config", config)
         assert config in run(servers, CONFIGS, "--describe", "--entity-type", entity, "--entity-name", name)
+
+
+def test_configs_of_brokers_are_changed_for_one_and_for_all(servers: str) -> None:
+    def configs(*arguments: str) -> str:
+        return run(servers, CONFIGS, *arguments, "--entity-type", "brokers")
+
+    everyone, one = ["--entity-default"], ["--entity-name", "1"]
+    configs("--alter", *everyone, "--add-config", "log.retention.ms=5000,message.max.bytes=2000000")
+    configs("--alter", *one, "--add-config", "message.max.bytes=3000000,log.cleanup.policy=[compact,delete]")
+    described = configs("--describe", *one)
+    assert "message.max.bytes=3000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:message.max.bytes=3000000, " in (
+        described
+    )
+    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000" in described
+    assert "log.retention.ms=5000" in configs("--describe", *everyone)
+    topic = run(servers, CONFIGS, "--describe", "--entity-type", "topics", "--entity-name", "t", "--all")
+    assert "max.message.bytes=3000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:" in topic
+    assert "retention.ms=5000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:" in topic
+    assert "cleanup.policy=compact,delete" in topic
+    of_the_start = ["--alter", "--entity-type", "brokers", *one, "--add-config", "num.partitions=3"]
+    assert "Cannot update these configs dynamically: [num.partitions]" in refused(servers, CONFIGS, *of_the_start)
+    configs("--alter", *one, "--delete-config", "message.max.bytes,log.cleanup.policy")
+    configs("--alter", *everyone, "--delete-config", "message.max.bytes,log.retention.ms")
+    assert "message.max.bytes" not in configs("--describe", *one) + configs("--describe", *everyone)

@@ -40,6 +40,15 @@ def run(servers: str, tool: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
+def refused(servers: str, tool: str, *arguments: str) -> str:
+    """What a tool says that does not get what it asks for."""
+    done = subprocess.run(
+        command(servers, tool, arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode != 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 def cells(table: str) -> list[list[str]]:
     """Return the rows of a table that a tool has printed, below its heading."""
     return [line.split() for line in table.splitlines() if line.strip()][1:]

@@ -9,6 +9,7 @@ import pytest
 from broker.app import RunningNode
 from broker.config_defs import ConfigSource
 from broker.topic_config_table import TOPIC_CONFIGS
+from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages import alter_configs
 from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -343,8 +344,16 @@ async def test_configs_are_described_with_their_sources(client: RawClient) -> No
     assert found["segment.bytes"] == ("1073741824", ConfigSource.DEFAULT_CONFIG, ["log.segment.bytes"])
     assert set(await describe(client, TOPIC, "t", "segment.bytes", "none")) == {"segment.bytes"}
     broker = await describe(client, BROKER, "1", version=1)
-    assert (broker["message.max.bytes"].value, broker["message.max.bytes"].read_only) == ("2000000", True)
+    assert (broker["message.max.bytes"].value, broker["message.max.bytes"].read_only) == ("2000000", False)
+    assert (broker["num.partitions"].value, broker["num.partitions"].read_only) == ("2", True)
     assert await describe(client, BROKER, "") == {}
+
+
+async def test_spaces_around_a_value_mean_nothing(node: RunningNode, client: RawClient) -> None:
+    (created,) = await create(client, topic("t", compression_type=" gzip ", cleanup_policy=" compact "))
+    assert created.error_code == 0, created.error_message
+    config = node.node.topics.partition("t", 0).config
+    assert (config.compression, config.compacted) == (Compression.GZIP, True)
 
 
 async def test_configs_of_what_is_not_there(client: RawClient) -> None:
@@ -383,7 +392,7 @@ async def test_changes_that_are_refused(client: RawClient) -> None:
     assert await alter(client, ("retention.ms", 9, "1")) == ErrorCode.INVALID_REQUEST
     assert await alter(client, ("retention.ms", 0, "1"), ("retention.ms", 0, "2")) == ErrorCode.INVALID_REQUEST
     assert await alter(client, ("retention.ms", 0, "1"), name="none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await alter(client, ("message.max.bytes", 0, "1"), kind=BROKER, name="1") == ErrorCode.INVALID_REQUEST
+    assert await alter(client, ("num.partitions", 0, "1"), kind=BROKER, name="1") == ErrorCode.INVALID_REQUEST
 
 
 async def test_replacing_all_configs(client: RawClient) -> None:

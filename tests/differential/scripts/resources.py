@@ -5,7 +5,17 @@ from protocol.messages import incremental_alter_configs as incremental
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.differential.script import Script
-from tests.differential.scripts.configs import APPEND, BROKER_LOGGER, CLIENT_METRICS, DELETE, GROUP, SET, SUBTRACT
+from tests.differential.scripts.configs import (
+    APPEND,
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    DELETE,
+    GROUP,
+    SET,
+    SUBTRACT,
+    TOPIC,
+)
 
 OFF_LOGGER = "org.apache.kafka.no.such.class"
 
@@ -209,4 +219,58 @@ def logger_configs(script: Script) -> None:
     script.call("listed", ListConfigResourcesRequest(resource_types=[BROKER_LOGGER]), 1)
 
 
-SCRIPTS = (group_configs, client_metrics_configs, logger_configs)
+BYTES, CONNECTIONS, RATIO = "message.max.bytes", "max.connections", "log.cleaner.min.cleanable.ratio"
+
+
+def broker_configs(script: Script) -> None:
+    """Configs of brokers, as those of one and as the default of all; nothing is left set."""
+    script.topic("bc-topic")
+    script.topic("bc-own", max_message_bytes="77777")
+    one, everyone = _Changes(script, BROKER, "1"), _Changes(script, BROKER, "")
+    everyone.alter("set for all", (BYTES, SET, "2000000"), (RATIO, SET, "0.25"))
+    everyone.described("what is set for all", (BYTES, "2000000"), (RATIO, "0.25"), synonyms=True)
+    one.described("one follows", (BYTES, "2000000"), (RATIO, "0.25"), synonyms=True)
+    one.alter("set for one", (BYTES, SET, "3000000"), (CONNECTIONS, SET, "500"))
+    one.described("what is set for one", (BYTES, "3000000"), (CONNECTIONS, "500"), (RATIO, "0.25"), synonyms=True)
+    everyone.described("all have their own", (BYTES, "2000000"))
+    for topic in ("bc-topic", "bc-own"):
+        request = _describe(TOPIC, topic, "max.message.bytes", "min.cleanable.dirty.ratio", synonyms=True)
+        script.call(f"configs of {topic}", request, 1, 4)
+    one.alter("validate only", (BYTES, SET, "4000000"), validate_only=True)
+    one.alter("append", ("log.cleanup.policy", APPEND, "compact"))
+    one.described("what is appended", ("log.cleanup.policy", "delete,compact"), synonyms=True)
+    one.alter("subtract", ("log.cleanup.policy", SUBTRACT, "delete"))
+    one.described("what is left", ("log.cleanup.policy", "compact"), synonyms=True)
+    for changes in (one, everyone):
+        who = "one" if changes is one else "all"
+        changes.alter(f"{who}: of the start", ("num.partitions", SET, "3"))
+        changes.alter(f"{who}: two of the start", ("num.partitions", SET, "3"), ("broker.id", SET, "3"))
+        changes.alter(f"{who}: an alias", ("log.retention.hours", SET, "3"))
+        changes.alter(f"{who}: unknown deleted", ("no.such.config", DELETE, None))
+        changes.alter(f"{who}: of the start deleted", ("num.partitions", DELETE, None))
+        changes.alter(f"{who}: nonsense", ("log.retention.ms", SET, "abc"))
+        changes.alter(f"{who}: not a choice", ("log.cleanup.policy", SET, "nonsense"))
+        changes.alter(f"{who}: too high", (RATIO, SET, "2"))
+        changes.alter(f"{who}: too low", ("log.cleaner.max.compaction.lag.ms", SET, "0"))
+        changes.alter(f"{who}: null", ("log.retention.ms", SET, None))
+        changes.alter(f"{who}: append to a number", ("log.retention.ms", APPEND, "7"))
+        changes.alter(f"{who}: subtract from a number", ("log.retention.ms", SUBTRACT, "7"))
+        changes.alter(f"{who}: an unknown operation", ("log.retention.ms", 9, "7"))
+        changes.alter(f"{who}: twice", (BYTES, SET, "1"), (BYTES, SET, "2"))
+        changes.alter(f"{who}: good and bad", (BYTES, SET, "5000000"), ("num.partitions", SET, "3"))
+        changes.alter(f"{who}: creation of topics", ("auto.create.topics.enable", SET, "true"), validate_only=True)
+        changes.alter(f"{who}: an unknown one", ("no.such.config", SET, "1"), validate_only=True)
+        changes.alter(f"{who}: nothing kept", ("log.retention.ms", SET, "-7"), validate_only=True)
+    one.replace("replace", (BYTES, "3500000"))
+    one.described("what is replaced", (BYTES, "3500000"), ("log.cleanup.policy", "delete"), synonyms=True)
+    one.replace("replace by one of the start", ("num.partitions", "5"))
+    one.replace("replace by nonsense", (BYTES, "x"))
+    one.replace("replace by null", (BYTES, None))
+    one.replace("replace by nothing")
+    one.described("nothing of one", (BYTES, "2000000"), synonyms=True)
+    everyone.alter("delete", (BYTES, DELETE, None), (RATIO, DELETE, None))
+    one.described("nothing of all", (BYTES, "1048588"), (RATIO, "0.5"), synonyms=True)
+    script.call("of all brokers", _describe(BROKER, "", BYTES, RATIO, synonyms=True), 1, 4)
+
+
+SCRIPTS = (group_configs, client_metrics_configs, logger_configs, broker_configs)
