@@ -160,7 +160,8 @@ class RunningNode:
         running.wal = await node_log.make(running._owner(catalog, info.epoch), now_ms)
         stack.push_async_callback(running.wal.close)
         storage = await stack.enter_async_context(running._make_storage(catalog, info))
-        await storage.recover()
+        with node_log.named():
+            await storage.recover()
         await catalog.open_wal(
             wal_id_of(running.wal.log_id),
             node_id=info.node_id,

@@ -4,8 +4,8 @@ Nothing is made, formatted or written before the catalog has been asked what thi
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -128,8 +128,14 @@ class NodeLog:
         async for some in read_ring(self._device, found, Scan(found, str(self.path))):
             heads = [(record.offset, memoryview(bytes(record.body[:RECORD_HEADER_BYTES]))) for record in some]
             records += [decode_record(offset, head) for offset, head in heads]
-        try:
+        with self.named():
             check_streams_known(records, await catalog.next_stream_id())
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Have the error of a recovery say which log it is about."""
+        try:
+            yield
         except UnknownStreams as error:
             raise UnknownStreams(f"{self.path}: {error}") from None
 

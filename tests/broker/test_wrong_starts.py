@@ -1,6 +1,7 @@
 """Starts that an operator gets wrong: none of them may lose, or mix up, what was acknowledged. Real processes."""
 
 import re
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -10,10 +11,12 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from crc32c import crc32c
 
 from broker.cli.wal import wal
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer, postgres_server
+from wal.format import PAGE_BYTES, RING_POSITION
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -142,6 +145,65 @@ def test_the_catalog_of_another_system_is_refused_and_nothing_is_lost(tmp_path: 
         assert node.terminate() == 0
 
 
+def test_an_older_state_of_the_catalog_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    newer, older = tmp_path / "newer.db", tmp_path / "older.db"
+    catalog, objects = tmp_path / "catalog.db", tmp_path / "data" / "objects"
+    with NodeProcess(tmp_path, catalog_url=f"sqlite:///{catalog}") as node:
+        assert node.terminate() == 0
+        shutil.copy(catalog, older)
+        node.start()
+        produce(node.bootstrap, "first", 100)
+        node.kill9()
+        move_database(catalog, newer)
+        shutil.copy(older, catalog)
+        objects.rename(tmp_path / "objects")  # what is in the store may tell it, too
+        line = node.refusal()
+        assert "the catalog has never made, its next id being 1 (stream 1: 100 records, offsets 0 to 99)" in line
+        assert str(tmp_path / "data" / "wal") in line
+        catalog.unlink()
+        move_database(newer, catalog)
+        shutil.rmtree(objects)
+        (tmp_path / "objects").rename(objects)
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 100)
+        assert node.terminate() == 0
+
+
+def test_the_log_of_an_older_version_takes_no_wrong_catalogs_name(tmp_path: Path, urls: tuple[str, str]) -> None:
+    right, wrong = urls
+    with NodeProcess(tmp_path / "other", catalog_url=wrong) as other:
+        assert other.terminate() == 0
+    with NodeProcess(tmp_path, catalog_url=right) as node:
+        produce(node.bootstrap, "first", 100)
+        node.kill9()
+        log = tmp_path / "data" / "wal"
+        make_version_1(log)
+        before = log.read_bytes()
+        assert "streams that the catalog has never made" in NodeProcess(tmp_path, catalog_url=wrong).refusal()
+        assert log.read_bytes() == before
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 100)
+        assert node.terminate() == 0
+        # It has the right catalog's name now.
+        assert "holds the WAL of catalog" in NodeProcess(tmp_path, catalog_url=wrong).refusal()
+
+
+def move_database(path: Path, target: Path) -> None:
+    """Move an SQLite file with all that a killed process left beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        if (found := path.with_name(path.name + suffix)).exists():
+            found.rename(target.with_name(target.name + suffix))
+
+
+def make_version_1(log: Path) -> None:
+    """Write both copies of the header as a version would that did not name the catalog."""
+    data = bytearray(log.read_bytes())
+    for at in range(0, RING_POSITION, PAGE_BYTES):
+        fields = data[at : at + 8] + (1).to_bytes(4, "little") + data[at + 12 : at + 168]
+        data[at : at + PAGE_BYTES] = (fields + crc32c(bytes(fields)).to_bytes(4, "little")).ljust(PAGE_BYTES, b"\0")
+    log.write_bytes(data)
+
+
 # a node id that somebody has
 
 
@@ -253,3 +315,91 @@ def test_a_lost_log_is_not_replaced_in_silence(tmp_path: Path, urls: tuple[str, 
         node.start()
         assert consume(node.bootstrap) == expected("first", 100) + expected("second", 20)
         assert node.terminate() == 0
+
+
+def test_a_log_that_can_hold_nothing_may_go(tmp_path: Path) -> None:
+    log = tmp_path / "data" / "wal"
+    with NodeProcess(tmp_path) as node:
+        node.kill9()
+        log.unlink()  # there is no topic yet
+        node.start()
+        produce(node.bootstrap, "first", 10)
+        assert node.terminate() == 0
+        log.unlink()  # all is in objects
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 10)
+        assert node.terminate() == 0
+
+
+def test_a_log_may_move(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node:
+        produce(node.bootstrap, "first", 10)
+        node.kill9()
+        (tmp_path / "data" / "wal").rename(tmp_path / "moved")
+        with NodeProcess(tmp_path, wal_path=tmp_path / "moved") as moved:
+            assert consume(moved.bootstrap) == expected("first", 10)
+            assert moved.terminate() == 0
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_the_setting_to_format_destroys_no_log_that_may_hold_records(tmp_path: Path, *, damaged: bool) -> None:
+    """Neither one that cannot be read, nor one that a mistyped catalog does not know."""
+    log, aside = tmp_path / "data" / "wal", tmp_path / "aside"
+    with NodeProcess(tmp_path) as node:
+        produce(node.bootstrap, "first", 10)
+        node.kill9()
+        shutil.copy(log, aside)
+        wrong = f"sqlite:///{tmp_path}/wrong.db"
+        if damaged:
+            with log.open("r+b") as file:
+                file.seek(100)
+                file.write(b"damage")
+                file.seek(PAGE_BYTES + 100)
+                file.write(b"damage")
+            before = log.read_bytes()
+            line = NodeProcess(tmp_path, wal_format="true").refusal()
+            assert "both copies of the WAL header are damaged" in line
+            assert "anabranch wal give-up" in line
+        else:
+            before = log.read_bytes()
+            assert "is empty or not there" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
+            with NodeProcess(tmp_path / "other", catalog_url=wrong) as other:
+                assert other.terminate() == 0
+            line = NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
+            assert "not formatted: it holds a log of this very node" in line
+        assert log.read_bytes() == before
+        aside.rename(log)
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 10)
+        assert node.terminate() == 0
+
+
+# giving up
+
+
+def test_only_a_log_that_is_gone_is_given_up(tmp_path: Path, urls: tuple[str, str]) -> None:
+    log, aside = tmp_path / "data" / "wal", tmp_path / "aside"
+    url = urls[0]
+    with NodeProcess(tmp_path, catalog_url=url, catalog_lease_ms=2_000) as node:
+        assert "in use by another process" in give_up(node, catalog_url=url).output
+        produce(node.bootstrap, "first", 10)
+        # From elsewhere, as far as it can be told, the node lives.
+        elsewhere = NodeProcess(tmp_path / "elsewhere")
+        refused = give_up(elsewhere, catalog_url=url, catalog_lease_ms=2_000)
+        assert f"node id 1 is held by process {node.pid}" in refused.output
+        node.kill9()
+        assert "the log is there: start the node" in give_up(node, catalog_url=url).output
+        log.rename(aside)
+        assert "there is nothing in the catalog" in give_up(node, catalog_url=urls[1]).output
+        asked = CliRunner().invoke(
+            wal, ["give-up", "--data-dir", str(node.data_dir)], env={"ANABRANCH_CATALOG_URL": url}, input="n\n"
+        )
+        assert asked.exit_code == 1
+        assert "Accept the loss?" in asked.output
+        aside.rename(log)
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 10), "nothing was given up"
+        assert node.terminate() == 0
+        refused = give_up(node, catalog_url=url)
+        assert refused.exit_code == 1
+        assert "has no log that may hold records" in refused.output
