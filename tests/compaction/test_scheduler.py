@@ -12,17 +12,18 @@ import pytest
 
 from broker.cleaning import KafkaBatches
 from compaction.clean_schedule import Tail
-from compaction.cleaner import NEVER_MS, Cleaning, CleanPolicy
+from compaction.cleaner import NEVER_MS, BatchCodec, BatchInfo, Cleaning, CleanPolicy
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from compaction.transactions import History
 from s3stream.catalog.interface import Catalog
-from s3stream.errors import CatalogUnavailable, NodeFenced
+from s3stream.errors import CatalogUnavailable, CorruptObject, NodeFenced
 from s3stream.model import ObjectKind, StreamInfo, object_key
 from s3stream.store.memory import MemoryStore
 from tests.compaction.cluster import CLUSTER, Cluster, cluster
 from tests.compaction.test_cleaner import kafka_batch, table
+from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 BY_LAG = CleanPolicy(dirty_ratio_min=1.0, lag_ms_min=0, lag_ms_max=60_000, delete_retention_ms=1 << 40)
@@ -63,10 +64,11 @@ class Scene:
     waiting_ms: dict[int, int] = field(default_factory=dict)
     uploads_ms: list[int] = field(default_factory=list)
     under_pressure: bool = False
+    codec: BatchCodec = field(default_factory=KafkaBatches)
 
     def __post_init__(self) -> None:
         self.catalog = CountingCatalog(self.made.catalog)
-        cleaning = Cleaning(KafkaBatches(), lambda: self.policies, self._history)
+        cleaning = Cleaning(self.codec, lambda: self.policies, self._history)
         node = replace(
             self.made.node(SETTINGS),
             catalog=cast("Catalog", self.catalog),
@@ -246,6 +248,28 @@ async def test_an_object_that_cannot_be_read_stops_its_own_stream_only(made: Clu
     assert len(await made.catalog.list_stream_objects(good)) == 1
     assert scheduled.service.stats.objects_left_alone == 1
     assert made.store.calls.get <= 10, "it is not tried again and again"
+
+
+class CodecThatFails(KafkaBatches):
+    """Finds one payload corrupt."""
+
+    def __init__(self, bad: bytes) -> None:
+        self._bad = bad
+
+    def describe(self, payload: Buffer) -> BatchInfo | None:
+        if bytes(payload) == self._bad:
+            raise CorruptObject("a batch that contradicts its block")
+        return super().describe(payload)
+
+
+async def test_what_is_found_corrupt_late_stops_its_own_stream_only(made: Cluster) -> None:
+    bad, good = await made.start(2)
+    batch = kafka_batch(made, bad, [(b"k", b"v")])
+    await made.upload((SO, [batch]))
+    scheduled = Scene(made, {bad: BY_RATIO, good: BY_RATIO}, codec=CodecThatFails(bytes(batch.payload)))
+    await scheduled.put(good)
+    summary = await scheduled.service.run_timed()
+    assert (summary.streams_cleaned, len(summary.errors)) == (1, 1)
 
 
 async def test_what_the_catalog_cannot_tell_is_asked_again(made: Cluster) -> None:

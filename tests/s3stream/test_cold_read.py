@@ -21,6 +21,7 @@ from s3stream.errors import (
     StreamNotFound,
 )
 from s3stream.model import StreamBatch, object_key
+from s3stream.object.reader import decode_index
 from s3stream.object_loader import LOCATIONS_PER_LOOKUP
 from s3stream.settings import StorageSettings
 from s3stream.stream import Stream
@@ -391,3 +392,62 @@ async def mixed(tmp_path: Path, data: st.DataObject) -> None:
             for stream in streams:
                 live = [b for b in sent[stream.stream_id] if b.end_offset > stream.start_offset]
                 assert same(await read_all(stream), live)
+
+
+async def test_what_lies_before_and_behind_damage_is_read(tmp_path: Path) -> None:
+    async with cold_stream(tmp_path, 20) as (cluster, engine, stream, sent):
+        ((key, (data, writer, time)),) = cluster.store.objects.items()
+        (bad,) = [each for each in decode_index(data, where=key) if each.start_offset <= 50 < each.end_offset]
+        cluster.store.objects[key] = (data[: bad.position] + b"?" + data[bad.position + 1 :], writer, time)
+        offset, found = 0, list[StreamBatch]()
+        while offset < bad.start_offset:
+            result = await stream.read(offset, 100_000)
+            found += result.batches
+            offset = result.next_offset
+        assert found
+        assert same(found, [batch for batch in sent if batch.end_offset <= bad.start_offset])
+        assert not engine.damaged.reads
+        with pytest.raises(CorruptObject, match="block CRC32C"):
+            await stream.read(bad.start_offset, 100_000)
+        assert [damage.place.position for damage in engine.damaged.entries()] == [bad.position]
+        behind = (await stream.read(bad.end_offset, 100_000)).batches
+        assert same(behind, [batch for batch in sent if batch.base_offset >= bad.end_offset])
+
+
+async def test_what_was_corrupt_only_on_the_way_is_read_again(tmp_path: Path) -> None:
+    async with cold_stream(tmp_path, 20) as (cluster, engine, stream, sent):
+        ((key, (data, writer, time)),) = cluster.store.objects.items()
+        gets = 0
+
+        async def flip_once(call: str, _: str) -> None:
+            nonlocal gets
+            gets += call == "get"
+            flipped = b"?" + data[1:] if gets == 1 else data
+            cluster.store.objects[key] = (flipped, writer, time)
+
+        cluster.store.hook = flip_once
+        assert same((await stream.read(0, 3000)).batches, sent[:3])
+        assert not engine.damaged.reads
+
+
+async def test_damage_is_forgotten_with_its_object(tmp_path: Path) -> None:
+    async with cold_stream(tmp_path, 20) as (cluster, engine, stream, _):
+        cluster.store.objects.clear()
+        with pytest.raises(ObjectNotFound):
+            await stream.read(0, 3000)
+        await engine.damaged.forget_removed(cluster.catalog)
+        assert len(engine.damaged) == 1
+        await stream.trim(200)
+        await engine.damaged.forget_removed(cluster.catalog)
+        assert len(engine.damaged) == 0
+
+
+async def test_lookups_by_time_and_size_note_damage(tmp_path: Path) -> None:
+    async with cold_stream(tmp_path, 20) as (cluster, engine, stream, sent):
+        cluster.store.objects.clear()
+        with pytest.raises(ObjectNotFound):
+            await stream.offset_for_time(sent[3].max_timestamp_ms)
+        with pytest.raises(ObjectNotFound):
+            await stream.offset_for_size(1000)
+        (damage,) = engine.damaged.entries()
+        assert (damage.times, damage.streams) == (2, {stream.label})

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
 from s3stream.store.interface import ObjectStore, PartReceipt
 from wal.interface import Buffer
 
@@ -54,7 +54,7 @@ async def test_counters(store: ObjectStore, prefix: str) -> None:
 @pytest.mark.parametrize("bounds", [(0, 6), (4, 6), (5, 6), (6, 7), (100, 200)])
 async def test_reading_past_the_end_is_an_error(store: ObjectStore, prefix: str, bounds: tuple[int, int]) -> None:
     await store.put(prefix + "a", [b"12345"], writer_id="w")
-    with pytest.raises(StoreError, match=r"a\b.*bytes"):
+    with pytest.raises(ObjectTooShort, match=r"a\b.*bytes"):
         await store.get(prefix + "a", *bounds)
 
 

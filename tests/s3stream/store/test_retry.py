@@ -56,6 +56,7 @@ def test_what_heals_is_repeated(error: Exception) -> None:
         (answer("NoSuchUpload", 404), Kind.NO_UPLOAD),
         (answer("NoSuchKey", 404), Kind.MISSING),
         (answer("404", 404), Kind.MISSING),
+        (answer("NoSuchBucket", 404), Kind.OTHER),
         (answer("PreconditionFailed", 412), Kind.CONFLICT),
         (answer("412", 412), Kind.CONFLICT),
         (answer("InvalidRange", 416), Kind.RANGE),
