@@ -130,7 +130,8 @@ _TOPIC_DEFS = (
         "max.compaction.lag.ms",
         _L,
         str(LONG_MAX),
-        "Longest time a record stays uncompacted.",
+        "Age at which a record is to be compacted, whatever the dirty ratio; data is uploaded early for it. But no "
+        "partition is compacted more often than every 15 seconds.",
         broker="log.cleaner.max.compaction.lag.ms",
         low=1,
     ),
@@ -174,7 +175,8 @@ _TOPIC_DEFS = (
         "min.cleanable.dirty.ratio",
         _D,
         "0.5",
-        "How much of the log may be uncompacted.",
+        "How much of the log may be uncompacted; beyond that it is compacted within seconds. What counts is data in "
+        "objects of its own, where data comes by 8 MiB, after two hours, or after `segment.ms`, whichever is first.",
         broker="log.cleaner.min.cleanable.ratio",
         low=0,
         high=1,
@@ -183,7 +185,7 @@ _TOPIC_DEFS = (
         "min.compaction.lag.ms",
         _L,
         "0",
-        "Least time a record stays uncompacted.",
+        "Least time a record stays uncompacted; an object waits until its newest record is this old.",
         broker="log.cleaner.min.compaction.lag.ms",
         low=0,
     ),
@@ -229,7 +231,15 @@ _TOPIC_DEFS = (
         low=4,
     ),
     _def("segment.jitter.ms", _L, "0", "Jitter of segment rolls." + _SEGMENTS, broker="log.roll.jitter.ms", low=0),
-    _def("segment.ms", _L, "604800000", "Age of segment rolls." + _SEGMENTS, broker="log.roll.ms", low=1),
+    _def(
+        "segment.ms",
+        _L,
+        "604800000",
+        "Age of segment rolls. On a topic with `compact`: age at which data is uploaded to where it can be compacted; "
+        "on others without effect, as data is kept in objects, not in segment files.",
+        broker="log.roll.ms",
+        low=1,
+    ),
     _def(
         "storage.policy",
         _S,
