@@ -256,10 +256,10 @@ class CodecThatFails(KafkaBatches):
     def __init__(self, bad: bytes) -> None:
         self._bad = bad
 
-    def describe(self, payload: Buffer) -> BatchInfo | None:
+    def describe(self, payload: Buffer, bytes_max: int) -> BatchInfo | None:
         if bytes(payload) == self._bad:
             raise CorruptObject("a batch that contradicts its block")
-        return super().describe(payload)
+        return super().describe(payload, bytes_max)
 
 
 async def test_what_is_found_corrupt_late_stops_its_own_stream_only(made: Cluster) -> None:

@@ -89,6 +89,7 @@ def test_only_the_newest_values_are_left_soon(node: NodeProcess, configs: Mappin
     create_topic(node.bootstrap, TOPIC, 1, {"cleanup.policy": "compact", **configs})
     produce(node)
     until(lambda: is_clean(node), "the cleaner came by")
+    assert consume(node) == NEWEST
     node.kill9()
     node.start()
     assert consume(node) == NEWEST
@@ -105,6 +106,7 @@ def test_a_topic_that_is_told_later_is_cleaned_too(node: NodeProcess) -> None:
         resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
     admin.incremental_alter_configs([resource])[resource].result(30)
     until(lambda: is_clean(node), "the cleaner came by")
+    assert consume(node) == NEWEST
     node.kill9()
     node.start()
     assert consume(node) == NEWEST
