@@ -37,6 +37,7 @@ from broker.groups.offsets_topic import OffsetsTopic
 from broker.handlers import HANDLERS
 from broker.log_identity import wal_id_of, why_blank_catalog_refused
 from broker.log_levels import LogLevels
+from broker.memory import memory_for, with_sizes
 from broker.net.ports import reserve_ports
 from broker.net.server import Server
 from broker.node import Address, Node
@@ -112,7 +113,8 @@ class RunningNode:
     """A node that serves, with what its owner needs: where it listens, and when it has failed."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        self.memory = memory_for(settings)
+        self.settings = with_sizes(settings, self.memory.sizes)
         self.log = structlog.get_logger("node")
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done, with the reason, when the node can take no more writes."""
@@ -145,6 +147,10 @@ class RunningNode:
         """Bring everything up, pushing onto `stack` what takes it down again."""
         began = time.perf_counter()
         running = cls(settings)
+        settings = running.settings
+        running.log.info("memory", **running.memory.describe())
+        if running.memory.is_short:
+            running.log.warning("the caches and limits that are set or needed take more memory than is available")
         lock = DataDirLock(settings.node.data_dir)
         stack.callback(lock.release)
         bound, admin_bound = reserve_ports(settings, stack)
@@ -169,7 +175,7 @@ class RunningNode:
             location=str(node_log.path),
             now_ms=now_ms(),
         )
-        work = RecordWork(settings.topic.decompressed_bytes_max)
+        work = RecordWork(running.memory.sizes.decompressed_bytes_max)
         stack.callback(work.close)
         configs = ClusterConfigs(catalog)
         await configs.load()
@@ -242,7 +248,7 @@ class RunningNode:
         return info
 
     def _make_storage(self, catalog: Catalog, info: NodeInfo) -> S3Stream:
-        wanted = self.settings.storage
+        wanted, sizes = self.settings.storage, self.memory.sizes
         return S3Stream(
             wal=self.wal,
             catalog=catalog,
@@ -254,8 +260,9 @@ class RunningNode:
                 split_bytes=wanted.split_bytes,
                 delete_delay_ms=wanted.delete_delay_ms,
                 prepare_ttl_ms=wanted.prepare_ttl_ms,
-                log_cache_bytes=wanted.log_cache_bytes,
-                block_cache_bytes=wanted.block_cache_bytes,
+                log_cache_bytes=sizes.log_cache_bytes,
+                block_cache_bytes=sizes.block_cache_bytes,
+                index_cache_bytes=sizes.index_cache_bytes,
             ),
             cluster=self.settings.node.cluster,
             node_id=info.node_id,
@@ -286,6 +293,9 @@ class RunningNode:
                 period_ms=settings.compaction.period_ms,
                 split_bytes=settings.storage.split_bytes,
                 delete_delay_ms=settings.storage.delete_delay_ms,
+                memory_bytes=self.memory.sizes.compaction_bytes,
+                index_bytes_max=self.memory.sizes.compaction_index_bytes,
+                clean_keys_bytes_max=self.memory.sizes.compaction_keys_bytes,
             ),
             cluster=settings.node.cluster,
             node_id=node.node_id,
@@ -319,7 +329,7 @@ class RunningNode:
     ) -> None:
         settings = self.settings
         generator = random.Random()  # noqa: S311 - session ids need no secrecy
-        server = Server(settings.network)
+        server = Server(settings.network, self.memory.sizes)
         group_configs = GroupConfigs(configs, settings.group)
         groups = GroupCoordinator(
             OffsetsTopic(topics, settings.group, now_ms),

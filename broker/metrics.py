@@ -195,6 +195,7 @@ async def status(running: "RunningNode") -> dict[str, Any]:
             "append_latency_p50_us": wal.stats.latency_us(0.5),
             "append_latency_p99_us": wal.stats.latency_us(0.99),
         },
+        "memory": running.memory.describe(),
         "log_cache_bytes": storage.log_cache_bytes,
         "uncommitted_bytes": storage.uncommitted_bytes,
         "block_cache_bytes": storage.block_cache_bytes,

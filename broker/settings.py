@@ -61,6 +61,14 @@ class NodeSettings(Area):
         default=Path("data"),
         description="Directory for everything that has no place of its own: WAL file, objects, catalog, lock file.",
     )
+    memory_bytes: Bytes | None = Field(
+        default=None,
+        ge=64 * MIB,
+        description=(
+            "Memory that the node may use; unset: the limit of its container (control group), or the machine's memory. "
+            "Half of it is shared out: see Memory below. Set it for each of several nodes on a host."
+        ),
+    )
     drain_timeout_ms: int = Field(
         default=10_000, ge=0, description="How long a stopping node waits for requests under way."
     )
@@ -102,12 +110,13 @@ class NetworkSettings(Area):
     connection_bytes_max: Bytes = Field(
         default=64 * MIB, ge=1024, description="Bytes of requests of one connection under way; not read beyond."
     )
-    node_bytes_max: Bytes = Field(
-        default=512 * MIB,
+    node_bytes_max: Bytes | None = Field(
+        default=None,
         ge=1024,
         description=(
             "Bytes of requests of all connections under way, those included that have only begun to come (Kafka: "
-            "queued.max.request.bytes). Who finds no room waits, in order; an eighth is for requests of up to 64 KiB."
+            "queued.max.request.bytes). Who finds no room waits, in order; an eighth is for requests of up to 64 KiB. "
+            "Unset: 512MiB, or what memory allows."
         ),
     )
     frame_timeout_ms: int = Field(
@@ -125,8 +134,12 @@ class NetworkSettings(Area):
     idle_timeout_ms: int = Field(
         default=600_000, ge=10, description="An idle connection is closed after this (Kafka: connections.max.idle.ms)."
     )
-    slab_pool_bytes: Bytes = Field(
-        default=256 * MIB, ge=4 * MIB, description="Memory kept for receiving after it was freed, to be used again."
+    slab_pool_bytes: Bytes | None = Field(
+        default=None,
+        ge=4 * MIB,
+        description=(
+            "Memory kept for receiving after it was freed, to be used again. Unset: 256MiB, or what memory allows."
+        ),
     )
 
 
@@ -189,18 +202,27 @@ class StorageSettings(Area):
     upload_bytes: Bytes | None = Field(
         default=None,
         ge=64 * KIB,
-        description="Data collected before an upload starts; unset: a third of the WAL, at most 512 MiB.",
+        description=(
+            "Data collected before an upload starts; unset: a third of the WAL or of the log cache, at most 512 MiB."
+        ),
     )
     upload_age_ms: int = Field(default=60_000, ge=10, description="Data is uploaded at this age at the latest.")
     split_bytes: Bytes = Field(
         default=8 * MIB, ge=64 * KIB, description="A run of one partition of this size gets an object of its own."
     )
-    log_cache_bytes: Bytes = Field(
-        default=768 * MIB,
+    log_cache_bytes: Bytes | None = Field(
+        default=None,
         ge=MIB,
-        description="Memory for what was written last, uploaded or not; appends wait at the limit.",
+        description=(
+            "Memory for what was written last, uploaded or not; appends wait at the limit. Unset: 768MiB, or what "
+            "memory allows."
+        ),
     )
-    block_cache_bytes: Bytes = Field(default=256 * MIB, ge=MIB, description="Memory for blocks read from objects.")
+    block_cache_bytes: Bytes | None = Field(
+        default=None,
+        ge=MIB,
+        description="Memory for blocks read from objects. Unset: 256MiB, or what memory allows.",
+    )
     delete_delay_ms: int = Field(
         default=600_000, ge=0, description="A replaced object is deleted this much later: readers are done by then."
     )
@@ -268,13 +290,14 @@ class TopicSettings(Area):
     max_message_bytes: Bytes = Field(
         default=1_048_588, ge=0, le=2**31 - 1, description="Largest record batch (Kafka: message.max.bytes)."
     )
-    decompressed_bytes_max: Bytes = Field(
-        default=64 * MIB,
+    decompressed_bytes_max: Bytes | None = Field(
+        default=None,
         ge=64 * KIB,
         le=2**31 - 1,
         description=(
             "What a record batch may unfold to where the node must look into it: in compacted topics, and those with a "
-            "`compression.type` of their own. A batch that unfolds to more is refused with MESSAGE_TOO_LARGE."
+            "`compression.type` of their own. A batch that unfolds to more is refused with "
+            "MESSAGE_TOO_LARGE. Unset: 64MiB, or what memory allows."
         ),
     )
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(

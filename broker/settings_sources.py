@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from broker.memory import documentation as memory_documentation
 from broker.settings import Area, NamedStoreSettings, Settings
 
 ENV_PREFIX = "ANABRANCH_"
@@ -301,7 +302,7 @@ def _check_together(settings: Settings) -> None:
         )
     _check_ports(settings)
     request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
-    if request_max > held_max:
+    if held_max is not None and request_max > held_max:
         raise SettingsError(
             f"setting network.node_bytes_max: {held_max} is less than request_bytes_max ({request_max})"
         )
@@ -365,7 +366,7 @@ def documentation() -> str:
             text = f"{field.description}{allowed_values(setting)}".replace("|", "\\|")
             default = describe_default(setting)
             lines.append(f"| `{setting.key}` | `{setting.flag}` | `{setting.env}` | {default} | {text} |")
-    return "\n".join([*lines, *_stores_documentation()]) + "\n"
+    return "\n".join([*lines, *memory_documentation(), *_stores_documentation()]) + "\n"
 
 
 def _stores_documentation() -> list[str]:

@@ -15,6 +15,7 @@ from time import perf_counter
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from broker.memory import MemorySizes
 from broker.net.budget import FrameBudget
 from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, SIZE_BYTES, Connection, Exchange
 from broker.net.gone import find_gone
@@ -88,6 +89,7 @@ class Server:
     """A listener and its connections; `dispatch` is set before it listens."""
 
     settings: NetworkSettings
+    memory: MemorySizes
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("network"))
     stats: NetworkStats = field(default_factory=NetworkStats)
     latency: dict[int, Latency] = field(default_factory=dict)
@@ -125,9 +127,9 @@ class Server:
         self.requests_in_flight_max = self.settings.requests_in_flight_max
         self.connection_bytes_max = self.settings.connection_bytes_max
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.slabs = SlabPool(pooled_bytes_max=self.settings.slab_pool_bytes)
+        self.slabs = SlabPool(pooled_bytes_max=self.memory.slab_pool_bytes)
         self.budget = FrameBudget(
-            max(self.settings.node_bytes_max, self.request_bytes_max + SIZE_BYTES),
+            max(self.memory.node_bytes_max, self.request_bytes_max + SIZE_BYTES),
             small_bytes_max=LARGE_FRAME_BYTES - 1,
         )
 
