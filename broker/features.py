@@ -2,6 +2,9 @@
 
 A level below the newest takes away what came with it: without `group.version` 1 nobody may use the consumer protocol of
 KIP-848; without `transaction.version` 2 clients fall back to the transactions before KIP-890's second part.
+
+`metadata.version` is there for tools that read a cluster's version from it. There is no log of metadata whose format it
+could be the version of, so that it has one level: that of the Apache Kafka whose answers this node gives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +17,18 @@ from broker.cluster_configs import FEATURES, ClusterConfigs
 from protocol.errors import ErrorCode, KafkaError
 
 GROUP_VERSION: Final = "group.version"
+METADATA_VERSION: Final = "metadata.version"
 TRANSACTION_VERSION: Final = "transaction.version"
-NEWEST: Final[Mapping[str, int]] = MappingProxyType({GROUP_VERSION: 1, TRANSACTION_VERSION: 2})
-"""The features this node has, with their highest levels. The lowest is 0, at which a feature is off."""
+METADATA_LEVEL: Final = 30
+"""Of Apache Kafka 4.3 (4.3-IV0)."""
+NEWEST: Final[Mapping[str, int]] = MappingProxyType(
+    {GROUP_VERSION: 1, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 2}
+)
+"""The features this node has, with their highest levels."""
+LOWEST: Final[Mapping[str, int]] = MappingProxyType(
+    {GROUP_VERSION: 0, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 0}
+)
+"""Their lowest ones. At 0 a feature is off."""
 _CLUSTER = "cluster"
 _EPOCH = "epoch"
 
@@ -87,8 +99,9 @@ class Features:
             if update.level == 0:
                 return f"Feature {update.name} not found."
             return f"Local controller {self._node_id} does not support this feature."
-        if update.level > newest:
-            return f"Local controller {self._node_id} only supports versions 0-{newest}"
+        lowest = LOWEST[update.name]
+        if not lowest <= update.level <= newest:
+            return f"Local controller {self._node_id} only supports versions {lowest}-{newest}"
         if update.level < current and update.upgrade_type == UpgradeType.UPGRADE:
             return (
                 "Can't downgrade the version of this feature without setting the upgrade type to either safe or "

@@ -56,7 +56,7 @@ NOTES: Mapping[int, str] = {
     50: _SECURITY,
     51: _SECURITY,
     55: "The node is the one voter; a catalog in a database takes the place of the log of metadata, so offsets are 0.",
-    57: "`group.version` and `transaction.version`.",
+    57: "`group.version` and `transaction.version`; `metadata.version` has one level.",
     64: "A node that lives or leads partitions is not forgotten.",
     66: "Patterns are RE2's without Unicode classes.",
     71: "With `telemetry.enabled`, while the admin port is on: what clients push is read there.",
@@ -113,7 +113,8 @@ Different by design:
 - Topics keep their records until told otherwise (`retention.ms` is -1); a topic chooses its object store by
   `storage.policy`. Taken, described and without effect: {{no_effect}}.
 - Of the configs of groups, `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms` are served; of features,
-  `group.version` and `transaction.version`.
+  `group.version` and `transaction.version`; `metadata.version` has one level, 30 (4.3-IV0), which tools read and nobody
+  can change.
 - A group of the consumer protocol assigns with the first heartbeat after a change. Apache Kafka puts changes of a
   second together (KIP-1263, `group.consumer.assignment.interval.ms`, 1000), to compute less in large groups; here a
   group acts as if that were 0, as in versions before 4.3, so that a member has its partitions sooner, and members that

@@ -2,7 +2,7 @@
 
 import re
 
-from broker.features import NEWEST
+from broker.features import LOWEST, NEWEST
 from broker.net.connection import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
@@ -19,7 +19,10 @@ __all__ = ["KEY", "handle", "unsupported_version"]
 SOFTWARE_SINCE = 3
 FEATURES_FROM_ZERO_SINCE = 4
 """Clients of version 3 do not take a feature whose versions begin with 0: as in Kafka they are not told of it."""
-_SUPPORTED = [SupportedFeatureKey(name=name, max_version=version) for name, version in NEWEST.items()]
+_SUPPORTED = [
+    SupportedFeatureKey(name=name, min_version=LOWEST[name], max_version=newest) for name, newest in NEWEST.items()
+]
+_SUPPORTED_ABOVE_ZERO = [feature for feature in _SUPPORTED if feature.min_version > 0]
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -34,7 +37,7 @@ def handle(node: Node, request: ApiVersionsRequest, context: Exchange) -> ApiVer
         context.connection.software_version = request.client_software_version
     return ApiVersionsResponse(
         api_keys=node.advertised_apis,
-        supported_features=_SUPPORTED if context.api_version >= FEATURES_FROM_ZERO_SINCE else (),
+        supported_features=_SUPPORTED if context.api_version >= FEATURES_FROM_ZERO_SINCE else _SUPPORTED_ABOVE_ZERO,
         finalized_features_epoch=node.features.epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

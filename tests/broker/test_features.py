@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from broker.cluster_configs import ClusterConfigs
-from broker.features import GROUP_VERSION, NEWEST, TRANSACTION_VERSION, Features, FeatureUpdate, UpgradeType
+from broker.features import (
+    GROUP_VERSION,
+    METADATA_VERSION,
+    NEWEST,
+    TRANSACTION_VERSION,
+    Features,
+    FeatureUpdate,
+    UpgradeType,
+)
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog import open_catalog
 
@@ -24,7 +32,7 @@ async def test_a_level_falls_and_rises_and_is_kept(tmp_path: Path) -> None:
     again = ClusterConfigs(catalog)
     await again.load()
     features = Features(again, 1)
-    assert (features.finalized(), features.epoch) == ({TRANSACTION_VERSION: 1}, 1)
+    assert (features.finalized(), features.epoch) == ({METADATA_VERSION: 30, TRANSACTION_VERSION: 1}, 1)
     await features.update(lower, validate_only=False)
     assert features.epoch == 1, "nothing has changed"
     with pytest.raises(KafkaError, match="Can't downgrade to a newer version"):
@@ -43,4 +51,37 @@ async def test_one_bad_update_stops_all(tmp_path: Path) -> None:
         await features.update(updates, validate_only=False)
     assert refusal.value.code == ErrorCode.INVALID_UPDATE_VERSION
     assert features.finalized() == NEWEST
+    await catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "expected"),
+    [
+        (30, UP, ""),
+        (30, SAFE, ""),
+        (31, UP, "Local controller 1 only supports versions 30-30"),
+        (29, UP, "Local controller 1 only supports versions 30-30"),
+        (29, SAFE, "Local controller 1 only supports versions 30-30"),
+        (0, UNSAFE, "Local controller 1 only supports versions 30-30"),
+        (-1, UP, "A feature version cannot be less than 0."),
+    ],
+)
+async def test_the_version_of_the_metadata_is_fixed(
+    tmp_path: Path, level: int, kind: UpgradeType, expected: str
+) -> None:
+    catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db")
+    await catalog.open(cluster="c")
+    features = Features(ClusterConfigs(catalog), 1)
+    update = [FeatureUpdate(METADATA_VERSION, level, kind)]
+    if expected:
+        with pytest.raises(KafkaError) as refusal:
+            await features.update(update, validate_only=False)
+        assert refusal.value.code == ErrorCode.INVALID_UPDATE_VERSION
+        assert refusal.value.message == (
+            "The update failed for all features since the following feature had an error: "
+            f"Invalid update version {level} for feature metadata.version. {expected}"
+        )
+    else:
+        await features.update(update, validate_only=False)
+    assert (features.level(METADATA_VERSION), features.epoch) == (30, 0)
     await catalog.close()

@@ -67,6 +67,7 @@ NO_SUCH_BROKER_CONFIG = (
 )
 AUTO_CREATE_IS_DYNAMIC = "Creation of topics by Metadata can be switched while the node runs."
 NO_NONSENSE_KEPT = "Apache Kafka takes any number for log.retention.ms and follows only those from -1 on."
+ONE_METADATA_VERSION = "There is no log of metadata, and so one level of metadata.version, which cannot be changed."
 OWN_LIMITS = "A node has limits of its own for connections (setting connections_max)."
 NAMED_STORES = "A topic chooses its object store by storage.policy, which Apache Kafka does not have."
 GROUP_CONFIGS_WITH_EFFECT = "Only those configs of groups are served that have an effect here: the consumer protocol's."
@@ -84,6 +85,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         ),
         Known("*", "supported_features.*", "Only features that are served are named.", ours=ABSENT),
         Known("*", "finalized_features.*", "Only features that are served are named.", ours=ABSENT),
+        Known("*", "supported_features.metadata.version.min_version", ONE_METADATA_VERSION, 7, 30),
     ),
     "auto_create": (
         Known("first asked for v9", "topics.ac-first.error_code", CREATED_AT_ONCE, ours="NONE"),
@@ -182,6 +184,10 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "alter_configs": (
         Known("an unknown operation v*", "*", "Apache Kafka fails inside; here the error is named."),
         Known("an unknown config of a broker v*", "responses.0.error_*", NO_SUCH_BROKER_CONFIG),
+    ),
+    "update_features": (
+        Known("metadata.version beyond what there is v*", "error_message", ONE_METADATA_VERSION),
+        Known("metadata.version down by type * v*", "error_message", ONE_METADATA_VERSION),
     ),
     "broker_configs": (
         Known("what is set for one v4", "*.max.connections.synonyms", OWN_LIMITS),

@@ -44,7 +44,14 @@ def test_the_quorum_and_the_features_are_described(servers: str) -> None:
     assert "LeaderId:               1" in status
     lowered = run(servers, f"{TOOLS}.FeatureCommand", "downgrade", "--feature", "group.version=0", "--dry-run")
     assert "can be downgraded to 0" in lowered
-    assert "group.version" in run(servers, f"{TOOLS}.FeatureCommand", "describe")
+    described = run(servers, f"{TOOLS}.FeatureCommand", "describe")
+    assert "group.version" in described
+    (metadata,) = [line.split() for line in described.splitlines() if "metadata.version" in line]
+    assert metadata[:7:2] == ["Feature:", "SupportedMinVersion:", "SupportedMaxVersion:", "FinalizedVersionLevel:"]
+    assert metadata[1:8:2] == ["metadata.version", "4.3-IV0", "4.3-IV0", "4.3-IV0"]
+    assert "30" in run(servers, f"{TOOLS}.FeatureCommand", "upgrade", "--metadata", "4.3-IV0", "--dry-run")
+    lower = refused(servers, f"{TOOLS}.FeatureCommand", "downgrade", "--metadata", "4.2-IV1")
+    assert "Local controller 1 only supports versions 30-30" in lower
 
 
 def test_configs_of_groups_and_levels_of_loggers_are_changed(servers: str) -> None:

@@ -134,6 +134,18 @@ async def test_the_node_is_the_one_voter(node: RunningNode, client: RawClient) -
         assert [each.node_id for each in answer.nodes] == ([1] if version == 2 else [])
 
 
+async def test_clients_of_version_3_are_told_of_features_that_begin_above_0(client: RawClient) -> None:
+    for version, expected in (
+        (3, {"metadata.version"}),
+        (4, {"group.version", "metadata.version", "transaction.version"}),
+    ):
+        request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+        answer = await client.call(request, version)
+        assert {each.name for each in answer.supported_features} == expected
+        ranges = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+        assert ranges["metadata.version"] == (30, 30)
+
+
 async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_is_raised(tmp_path: Path) -> None:
     async def update(client: RawClient, level: int, kind: int) -> int:
         key = FeatureUpdateKey(feature="group.version", max_version_level=level, upgrade_type=kind)
@@ -147,7 +159,7 @@ async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_
         assert await update(client, 0, 1) == ErrorCode.INVALID_UPDATE_VERSION
         assert await update(client, 0, 2) == ErrorCode.NONE
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert await features(client) == {"transaction.version": 2}
+        assert await features(client) == {"metadata.version": 30, "transaction.version": 2}
         await find_coordinator(client, "g", 0)
         beat = ConsumerGroupHeartbeatRequest(
             group_id="g",
@@ -158,7 +170,7 @@ async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_
         )
         assert (await client.call(beat, 1)).error_code == ErrorCode.UNSUPPORTED_VERSION
         assert await update(client, 1, 1) == ErrorCode.NONE
-        assert await features(client) == {"group.version": 1, "transaction.version": 2}
+        assert await features(client) == {"group.version": 1, "metadata.version": 30, "transaction.version": 2}
         assert (await client.call(beat, 1)).error_code == ErrorCode.NONE
 
 

@@ -179,6 +179,13 @@ def update_features(script: Script) -> None:
         script.call(f"{name} down unsafely, validated", downgrade, 1, 2)
         script.call(f"{name} off, validated", update((name, 0), kind=SAFE_DOWNGRADE, validate_only=True), 1, 2)
         script.call(f"{name} off by an upgrade", update((name, 0)), 0, 1, 2)
+    script.call("metadata.version as it is", update(("metadata.version", 30)), 0, 1, 2)
+    script.call("metadata.version as it is by a downgrade", update(("metadata.version", 30), kind=SAFE_DOWNGRADE), 1, 2)
+    script.call("metadata.version beyond what there is", update(("metadata.version", 31)), 0, 1, 2)
+    for kind in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        lower = update(("metadata.version", 29), kind=kind, validate_only=True)
+        script.call(f"metadata.version down by type {kind}", lower, 1, 2)
+    script.call("metadata.version negative", update(("metadata.version", -1)), 0, 1, 2)
     script.call("an unknown feature", update(("no.such.feature", 1)), 0, 1, 2)
     script.call("a feature without name", update(("", 1)), 0, 1, 2)
     script.call("an unknown feature off", update(("no.such.feature", 0), kind=SAFE_DOWNGRADE), 1, 2)
