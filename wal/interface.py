@@ -38,6 +38,22 @@ class WalCorrupt(WalError):
     """A valid record lies behind a damaged one. Names device, offset, expected and found."""
 
 
+class WalDamaged(WalCorrupt):
+    """Durable bytes inside the log are damaged; a repair can lead over them."""
+
+    def __init__(self, device_name: str, offset: int, found: str, durable_end: int) -> None:
+        super().__init__(
+            f"{device_name}: damaged at offset {offset}: found {found}; records up to {durable_end} were durable; "
+            "`anabranch wal repair` shows what can be kept, and keeps it"
+        )
+        self.offset = offset
+        """Logical offset at which a record should begin."""
+        self.found = found
+        """What is there instead."""
+        self.durable_end = durable_end
+        """Logical offset up to which records were durable, at least."""
+
+
 class WalRefused(WalError):
     """The device cannot be used as it is: too small, foreign content, another node's log. Says what was found."""
 

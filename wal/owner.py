@@ -69,7 +69,11 @@ async def read_header(device: Device) -> Header | None:
     ours = [bytes(copy[: len(HEADER_MAGIC)]) == HEADER_MAGIC for copy in copies]
     if all(ours):
         reasons = "; ".join(f"copy {number}: {decode_header(copy)}" for number, copy in enumerate(copies))
-        raise WalCorrupt(f"{device.name}: both copies of the WAL header are damaged: {reasons}")
+        raise WalCorrupt(
+            f"{device.name}: both copies of the WAL header are damaged: {reasons}; without one no record can be told "
+            "from garbage: keep a copy of the device, then wal.format begins a new log, which gives up what is in no "
+            "object yet"
+        )
     found = describe(beginning)
     # A claim writes both copies; one damaged and one blank is a format that was cut short, before any record.
     if found is None or (any(ours) and not any(copies[ours.index(False)])):

@@ -27,7 +27,7 @@ from wal.format import (
     record_salt,
     unpack_record,
 )
-from wal.interface import RecoveredRecord, WalCorrupt
+from wal.interface import RecoveredRecord, WalCorrupt, WalDamaged
 
 
 class BlockSpan(NamedTuple):
@@ -253,10 +253,8 @@ class Scan:
             self.at = after
         next_offset = min(max(stop, page_up(self._behind_end)), self.limit)
         if self._durable_offset > self._hole or self._behind_end > self._hole + self._window_bytes:
-            raise WalCorrupt(
-                f"{self._device_name}: damaged at offset {self._hole}: found {self._hole_reason}; records up to "
-                f"{max(self._durable_offset, self._behind_end)} were durable"
-            )
+            durable_end = max(self._durable_offset, self._behind_end)
+            raise WalDamaged(self._device_name, self._hole, self._hole_reason, durable_end)
         self._finish(self._hole, next_offset, self._hole_reason)
 
     def _record_behind(self, data: memoryview, index: int) -> int | None:

@@ -1,4 +1,4 @@
-"""`anabranch wal ...`: look at, check and resize the write-ahead log of a stopped node.
+"""`anabranch wal ...`: look at, check, resize and repair the write-ahead log of a stopped node.
 
 The log is opened and locked as the node does it: that of a running node is refused.
 """
@@ -20,9 +20,12 @@ from rich.table import Table
 
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.wal_give_up import give_up
+from broker.cli.wal_repair import describe_repair, save_damaged, save_path
 from wal.device import FileDevice, extend_file, open_device, shorten_file
 from wal.format import CATALOG_UNKNOWN, RING_POSITION, Header, Shutdown
 from wal.interface import WalError
+from wal.repair import plan_repair
+from wal.repair import repair as repair_log
 from wal.settings import WalSettings
 from wal.tools import Examination, examine
 from wal.tools import resize as resize_log
@@ -128,6 +131,39 @@ async def resize(path: Path, capacity: int) -> None:
     )
 
 
+@wal.command(short_help="Lead over damaged bytes, keeping every proven record.")
+@click.option("--yes", is_flag=True, help="Do it; without, only the plan is shown.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the damaged pages are copied to first. Default: beside the log, or here for a device.",
+)
+@on_log
+async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
+    """Show what a repair of the log at PATH keeps and what is lost, and do it with --yes.
+
+    For a log that a start refuses as damaged. Every record that its checksums prove is kept, in order. What is lost is
+    named by stream and offsets where its neighbours, or what is left of it, say so. Afterwards the node starts; a
+    stream with records missing in its middle stays stopped until `anabranch storage discard` gives up what lies behind.
+    """
+    async with opened(path) as device:
+        plan = await plan_repair(device)
+        if not plan.needed:
+            Console().print("[green]sound[/]: there is nothing to repair")
+            return
+        for line in await describe_repair(device, plan):
+            click.echo(line)
+        save = save or save_path(Path(device.name), time.strftime("%Y%m%d-%H%M%S"))
+        if not yes:
+            click.echo(f"nothing was changed; --yes repairs the log, and copies the damaged pages to {save} first")
+            return
+        await save_damaged(device, plan, save)
+        click.echo(f"the damaged pages are in {save}, at the positions they have in the log")
+        await repair_log(device, plan, now_ms=lambda: time.time_ns() // 1_000_000)
+        click.echo("repaired: start the node, then see `anabranch storage stopped`")
+
+
 def _print_header(device: FileDevice, found: Examination) -> None:
     header = found.header
     console = Console()
@@ -148,6 +184,7 @@ def _print_header(device: FileDevice, found: Examination) -> None:
         ("head offset", f"{header.head_offset:,} at position {header.position_of(header.head_offset):,}"),
         ("trim offset", f"{header.trim_offset:,}" if header.trim_offset >= 0 else "nothing trimmed"),
         ("durable offset", f"{header.durable_offset:,} when the header was written"),
+        ("gaps", ", ".join(f"{gap.start:,} to {gap.end:,}" for gap in header.gaps) or "none"),
     ):
         table.add_row(name, value)
     console.print(table)

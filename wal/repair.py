@@ -1,0 +1,219 @@
+"""Bridging damaged bytes inside a log: planned by reading only, done by one new state of the header.
+
+A repair keeps every record that is proven by its checksums, its offset and the log's id. Where the chain of records is
+broken though what follows was durable, a gap of the header leads on to the next proven record (`FORMAT.md`, "Repair").
+"""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from crc32c import crc32c
+
+from wal.block import aligned_buffer
+from wal.format import (
+    GAPS_MAX,
+    HEADER_COPIES,
+    PAGE_BYTES,
+    RECORD_HEADER_BYTES,
+    Gap,
+    Header,
+    Magic,
+    RecordHeader,
+    Shutdown,
+    decode_copies,
+    decode_record_header,
+    decode_skip,
+    next_header,
+    page_up,
+    record_salt,
+)
+from wal.interface import RecoveredRecord, WalDamaged, WalRefused
+from wal.owner import read_copies, read_header, write_header
+from wal.reader import read_ring
+from wal.recovery import Scan
+from wal.requests import Device, IoKind, perform
+
+_CHUNK_BYTES: Final = 4 << 20
+_MAGICS: Final = tuple(int(magic).to_bytes(4, "little") for magic in Magic)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of the log that hold no record that can be proven, between two places that do."""
+
+    start: int
+    end: int
+    reason: str
+    remains: tuple[RecoveredRecord, ...] = ()
+    """Records whose header is sound and whose body is not: what the bodies say is a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What a repair would do."""
+
+    header: Header
+    """As found."""
+    damaged_copies: tuple[str, ...]
+    """What is wrong with copies of the header; a repair writes both."""
+    damages: tuple[Damage, ...]
+    given_up_bytes: int
+    """Bytes of proven records between damages that are joined, because a header holds only so many gaps."""
+    repaired: Header
+    """As a repair writes it, but for sequence and time."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to repair."""
+        return bool(self.damages or self.damaged_copies)
+
+
+async def plan_repair(device: Device) -> RepairPlan:
+    """Find what is damaged and what can be kept; writes nothing.
+
+    Raises WalRefused, WalCorrupt (both copies of the header are lost, or an old one is all there is) or WalFailed.
+    """
+    header = await read_header(device)
+    if header is None:
+        raise WalRefused(f"{device.name}: blank, no WAL was formatted here")
+    copies = decode_copies(await read_copies(device))
+    damaged_copies = tuple(f"copy {number}: {copy}" for number, copy in enumerate(copies) if isinstance(copy, str))
+    ring = _Ring(device, header)
+    damages: list[Damage] = []
+    gaps = header.gaps
+    while (found := await _first_damage(device, replace(header, gaps=gaps))) is not None:
+        # Inside a gap of the header lies nothing of the log: the search ends where the next one begins.
+        behind = next((gap for gap in gaps if gap.start > found.offset), None)
+        end = await ring.next_record(found.offset + 1, behind.start if behind else ring.limit)
+        if end is None:
+            end = behind.start if behind else min(page_up(found.durable_end), ring.limit)
+        damages.append(Damage(found.offset, end, found.found, await ring.remains(found.offset, end)))
+        gaps = tuple(sorted((*gaps, Gap(found.offset, end))))
+    joined, given_up_bytes = join_gaps(gaps, GAPS_MAX)
+    return RepairPlan(header, damaged_copies, tuple(damages), given_up_bytes, replace(header, gaps=joined))
+
+
+def join_gaps(gaps: tuple[Gap, ...], most: int) -> tuple[tuple[Gap, ...], int]:
+    """Join neighbours, those with the fewest bytes between them first, until at most `most` are left.
+
+    Gaps that touch are joined in any case. Return them, and the bytes between that were given up.
+    """
+    left = list(gaps)
+    given_up_bytes = 0
+    while len(left) > 1:
+        number = min(range(len(left) - 1), key=lambda number: left[number + 1].start - left[number].end)
+        between = left[number + 1].start - left[number].end
+        if between > 0 and len(left) <= most:
+            break
+        given_up_bytes += between
+        left[number : number + 2] = [Gap(left[number].start, left[number + 1].end)]
+    return tuple(left), given_up_bytes
+
+
+async def read_kept(device: Device, plan: RepairPlan) -> AsyncIterator[list[RecoveredRecord]]:
+    """Yield the records that a recovery returns after the repair."""
+    async for records in read_ring(device, plan.repaired, Scan(plan.repaired, device.name)):
+        yield records
+
+
+async def repair(device: Device, plan: RepairPlan, *, now_ms: Callable[[], int]) -> None:
+    """Do what was planned: write both copies of the header. A crash leaves the old state or the new one."""
+    header = plan.repaired
+    for _ in range(HEADER_COPIES):
+        header = replace(next_header(header), last_write_ms=now_ms())
+        await write_header(device, header)
+        await perform(device, IoKind.FLUSH)
+
+
+async def read_damaged(device: Device, plan: RepairPlan) -> AsyncIterator[tuple[int, memoryview]]:
+    """Yield position and content of the pages that a repair writes or leaves out of the log. Raises WalFailed."""
+    yield 0, await read_copies(device)
+    for damage in plan.damages:
+        first = damage.start - damage.start % PAGE_BYTES
+        for position, length in plan.header.segments(first, page_up(damage.end) - first):
+            for at in range(position, position + length, _CHUNK_BYTES):
+                page = aligned_buffer(min(_CHUNK_BYTES, position + length - at))
+                await perform(device, IoKind.READ, [(at, page)])
+                yield at, page
+
+
+async def _first_damage(device: Device, header: Header) -> WalDamaged | None:
+    """Scan the log; return where durable bytes are damaged first."""
+    try:
+        async for _ in read_ring(device, header, Scan(header, device.name)):
+            pass
+    except WalDamaged as damaged:
+        return damaged
+    return None
+
+
+class _Ring:
+    """Reads any bytes of the ring, and finds proven records at any of them."""
+
+    def __init__(self, device: Device, header: Header) -> None:
+        self.limit: Final = (
+            header.durable_offset if header.shutdown is Shutdown.GRACEFUL else header.head_offset + header.ring_bytes
+        )
+        """No record ends behind this offset."""
+        self._device: Final = device
+        self._header: Final = header
+        self._salt: Final = record_salt(header.log_id)
+
+    async def read(self, start: int, end: int) -> memoryview:
+        """Return the bytes of the offsets from `start` to `end`. Raises WalFailed."""
+        first = start - start % PAGE_BYTES
+        buffer = aligned_buffer(page_up(end) - first)
+        segments = []
+        at = 0
+        for position, length in self._header.segments(first, len(buffer)):
+            segments.append((position, buffer[at : at + length]))
+            at += length
+        await perform(self._device, IoKind.READ, segments)
+        return buffer[start - first : end - first]
+
+    async def next_record(self, start: int, end: int) -> int | None:
+        """Return the first offset from `start` on where a proven record lies that ends by `end`; None if there is none.
+
+        A skip record is not part of the chain: the offset that it leads to is returned.
+        """
+        for chunk_start in range(start, end - RECORD_HEADER_BYTES + 1, _CHUNK_BYTES):
+            chunk_end = min(chunk_start + _CHUNK_BYTES + RECORD_HEADER_BYTES - 1, end)
+            chunk = await self.read(chunk_start, chunk_end)
+            for index in _candidates(bytes(chunk)):
+                offset = chunk_start + index
+                header = decode_record_header(chunk, index, offset, self._salt)
+                if header is None or offset + RECORD_HEADER_BYTES + header.body_bytes > end:
+                    continue
+                body = await self._body(offset, header)
+                if crc32c(body) != header.body_crc:
+                    continue
+                return min(decode_skip(body)[1], self.limit) if header.magic == Magic.SKIP else offset
+        return None
+
+    async def remains(self, start: int, end: int) -> tuple[RecoveredRecord, ...]:
+        """Return the records from `start` on whose headers are sound, as long as one leads to the next before `end`."""
+        found = []
+        while start + RECORD_HEADER_BYTES <= end:
+            header = decode_record_header(await self.read(start, start + RECORD_HEADER_BYTES), 0, start, self._salt)
+            if header is None or start + RECORD_HEADER_BYTES + header.body_bytes > end:
+                break
+            if header.magic == Magic.RECORD:
+                found.append(RecoveredRecord(start, await self._body(start, header)))
+            start += RECORD_HEADER_BYTES + header.body_bytes
+        return tuple(found)
+
+    async def _body(self, offset: int, header: RecordHeader) -> memoryview:
+        start = offset + RECORD_HEADER_BYTES
+        return await self.read(start, start + header.body_bytes)
+
+
+def _candidates(chunk: bytes) -> list[int]:
+    """Return the places of record magics that have room for a record header behind them, in order."""
+    found = []
+    for magic in _MAGICS:
+        at = chunk.find(magic)
+        while 0 <= at <= len(chunk) - RECORD_HEADER_BYTES:
+            found.append(at)
+            at = chunk.find(magic, at + 1)
+    return sorted(found)
