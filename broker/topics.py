@@ -429,31 +429,41 @@ class TopicManager:
         if not self._leaving and not self._growth_in_doubt:
             return ()
         known = {info.topic_id: info for info in await self._catalog.list_topics()}
-        for topic_id in list(self._growth_in_doubt):
-            grown = self._by_id.get(topic_id)
-            if grown is not None and topic_id in known:
-                await self._take_partitions(grown, known[topic_id])
-            self._growth_in_doubt.discard(topic_id)
+        held = await self._held([topic for topic_id, topic in self._leaving.items() if topic_id in known])
         gone = []
         for topic_id, topic in list(self._leaving.items()):
-            info = known.get(topic_id)
-            if info is not None and await self._is_still_held(topic):
+            if topic_id in held:
                 self.add(topic)
             else:
                 await self.forget(topic)
-                if info is None:
+                if topic_id not in known:
                     gone.append(topic.name)
-                else:
-                    await self.open_new(info)
             del self._leaving[topic_id]
+        await self._settle_growth(known)
         return gone
 
-    async def _is_still_held(self, topic: Topic) -> bool:
-        """Whether nobody has taken the topic's streams since: it was not detached, and attached elsewhere."""
-        infos = await self._catalog.get_streams([stream.stream_id for stream in topic.streams])
-        return all(
-            stream.stream_id in infos and infos[stream.stream_id].epoch == stream.epoch for stream in topic.streams
-        )
+    async def _held(self, topics: Sequence[Topic]) -> set[bytes]:
+        """Those topics whose streams nobody has opened since. What was detached, and attached elsewhere, is not."""
+        if not topics:
+            return set()
+        infos = await self._catalog.get_streams([stream.stream_id for topic in topics for stream in topic.streams])
+        epochs = {stream_id: info.epoch for stream_id, info in infos.items()}
+        return {
+            topic.topic_id
+            for topic in topics
+            if all(epochs.get(stream.stream_id) == stream.epoch for stream in topic.streams)
+        }
+
+    async def _settle_growth(self, known: Mapping[bytes, TopicInfo]) -> None:
+        for topic_id in list(self._growth_in_doubt):
+            topic = self._by_id.get(topic_id)
+            if topic is not None and topic_id in known:
+                try:
+                    await self._take_partitions(topic, known[topic_id])
+                except StorageError as error:
+                    self._log.warning("added partitions cannot be opened yet", topic=topic.name, reason=str(error))
+                    continue
+            self._growth_in_doubt.discard(topic_id)
 
     # steps of changes
 

@@ -243,18 +243,20 @@ class Database:
         *,
         repeated: bool = True,
     ) -> Result:
-        lost: DBAPIError | None = None
+        lost: BaseException | None = None
         for delay_s in (*REPEAT_DELAYS_S, None) if repeated else (None,):
             attempt = _Attempt()
             try:
                 return await self._answer(threads, partial(_transact, engine, command, attempt))
             except DBAPIError as error:
                 if attempt.committing and not is_rolled_back(_sqlstate(error)):
-                    lost = error
+                    lost = error.orig or error
                 if delay_s is None or not self._may_repeat(error):
                     raise self._failure(error, lost) from error
                 await asyncio.sleep(delay_s)
             except SQLAlchemyError as error:
+                if lost is not None or attempt.committing:
+                    raise self._unknown(lost or error, error) from error
                 raise CatalogError(f"catalog {self._where}: {error}") from error
             except StorageError as error:
                 if lost is None:
@@ -277,7 +279,7 @@ class Database:
             self._dialect == "postgresql" and _judge(error) is Verdict.WAIT and _sqlstate(error) != LOCK_NOT_AVAILABLE
         )
 
-    def _failure(self, error: DBAPIError, lost: DBAPIError | None) -> CatalogError:
+    def _failure(self, error: DBAPIError, lost: BaseException | None) -> CatalogError:
         """What the caller is told of a command that will not be repeated here."""
         verdict = _judge(error)
         text = f"catalog {self._where}: {_one_line(error.orig or error)}"
@@ -289,10 +291,9 @@ class Database:
             return CatalogDamaged(text)
         return CatalogUnavailable(text) if verdict is Verdict.WAIT else CatalogError(text)
 
-    def _unknown(self, lost: DBAPIError, last: BaseException) -> OutcomeUnknown:
-        why = _one_line(lost.orig or lost)
-        repeated = "" if last is lost.orig else f"; repeated, it met: {_one_line(last)}"
-        return OutcomeUnknown(f"catalog {self._where}: a commit was not answered ({why}){repeated}")
+    def _unknown(self, lost: BaseException, last: BaseException) -> OutcomeUnknown:
+        repeated = "" if last is lost else f"; repeated, it met: {_one_line(last)}"
+        return OutcomeUnknown(f"catalog {self._where}: a commit was not answered ({_one_line(lost)}){repeated}")
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from broker import datadir
 from broker.datadir import DataDirLock
 from broker.node_lease import Claimant, LeaseKeeper, is_free, wait_until_free
 from s3stream.catalog.interface import Catalog, NodeHolder, NodeInfo
-from s3stream.errors import CatalogUnavailable, NodeFenced, NodeInUse
+from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, NodeInUse
 from tests.support.virtual_time import VirtualTimeLoop
 
 NOW = 1_000_000
@@ -140,11 +140,11 @@ def test_a_node_that_stops_while_it_is_watched_is_free_at_once(virtual: VirtualT
 # keeping
 
 
-def keep(loop: VirtualTimeLoop, row: Row, seconds: float, on_fenced: Callable[[NodeFenced], None]) -> list[str]:
+def keep(loop: VirtualTimeLoop, row: Row, seconds: float, on_lost: Callable[[CatalogError], None]) -> list[str]:
     failures: list[str] = []
 
     async def run() -> None:
-        keeper = LeaseKeeper(cast("Catalog", row), HELD, now_ms=lambda: int(loop.time() * 1000), on_fenced=on_fenced)
+        keeper = LeaseKeeper(cast("Catalog", row), HELD, now_ms=lambda: int(loop.time() * 1000), on_lost=on_lost)
         keeper.on_failed = lambda error: failures.append(str(error))
         async with keeper:
             await asyncio.sleep(seconds)
@@ -158,18 +158,19 @@ def keep(loop: VirtualTimeLoop, row: Row, seconds: float, on_fenced: Callable[[N
 
 
 def test_a_lease_is_renewed_three_times_in_its_length_whatever_fails_meanwhile(virtual: VirtualTimeLoop) -> None:
-    fenced: list[NodeFenced] = []
+    lost: list[CatalogError] = []
     row = Row(HELD, errors=[CatalogUnavailable("away")])
-    assert keep(virtual, row, 2 * LEASE / 1000 + 1, fenced.append) == ["away"]
+    assert keep(virtual, row, 2 * LEASE / 1000 + 1, lost.append) == ["away"]
     assert len(row.renewals) == 5
-    assert not fenced
+    assert not lost
 
 
-def test_a_lease_that_another_has_taken_is_renewed_no_more(virtual: VirtualTimeLoop) -> None:
-    fenced: list[NodeFenced] = []
-    row = Row(HELD, errors=[NodeFenced("taken")])
-    keep(virtual, row, LEASE / 1000, fenced.append)
-    assert [str(error) for error in fenced] == ["taken"]
+@pytest.mark.parametrize("error", [NodeFenced("taken"), CatalogDamaged("malformed")])
+def test_a_lease_that_is_lost_is_renewed_no_more(virtual: VirtualTimeLoop, error: CatalogError) -> None:
+    lost: list[CatalogError] = []
+    row = Row(HELD, errors=[error])
+    assert keep(virtual, row, LEASE / 1000, lost.append) == []
+    assert lost == [error]
     assert not row.renewals
 
 
