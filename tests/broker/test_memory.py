@@ -1,5 +1,6 @@
 """How memory is shared out: within half of what is available, what was set holds, and a node has what it needs."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -198,3 +199,25 @@ def test_the_sizes_are_said_at_the_start(tmp_path: Path) -> None:
         assert said["available_bytes"] == GIB
         assert said["source"] == "setting node.memory_bytes"
         assert said["log_cache_bytes"] == plan(GIB).log_cache_bytes
+
+
+async def test_a_node_stays_within_what_it_may_use(tmp_path: Path) -> None:
+    """Far more goes through it than it may hold; its log alone would let the caches grow beyond."""
+    batch = batch_of(bytes(500_000))
+    count, connections = 150, 4
+    with NodeProcess(tmp_path, memory_bytes="256MiB", wal_capacity_bytes="1GiB") as node:
+        async with raw_client(node.bootstrap) as client:
+            await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+
+        async def produce() -> None:
+            async with raw_client(node.bootstrap) as client:
+                for _ in range(count):
+                    answer = (await client.produce("t", [batch])).responses[0].partition_responses[0]
+                    assert answer.error_code == ErrorCode.NONE
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(connections):
+                group.create_task(produce())
+        status = Path(f"/proc/{node.pid}/status").read_text(encoding="ascii")
+        peak_bytes = int(status.split("VmHWM:")[1].split()[0]) * KIB
+        assert peak_bytes < 256 * MIB < count * connections * len(batch)
