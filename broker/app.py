@@ -43,6 +43,7 @@ from broker.net.server import Server
 from broker.node import Address, Node
 from broker.node_lease import Claimant, LeaseKeeper, wait_until_free
 from broker.node_log import NodeLog
+from broker.other_nodes import other_nodes, warn_of_other_nodes
 from broker.producer_ids import ProducerIds
 from broker.record_work import RecordWork
 from broker.retention import keep_enforcing
@@ -197,6 +198,8 @@ class RunningNode:
         stack.push_async_callback(running._drop_clients)
         await running._serve(bound, admin_bound)
         running._announce(time.perf_counter() - began)
+        found = [topic.info for topic in topics]
+        warn_of_other_nodes(other_nodes(await catalog.list_nodes(), found, info.node_id, now_ms()))
         return running
 
     async def _open_catalog(self, catalog: Catalog, node_log: NodeLog, stack: AsyncExitStack) -> None:

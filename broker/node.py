@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from broker.other_nodes import ElsewhereNotice
 from broker.settings import Settings
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.interface import Catalog
@@ -62,3 +63,4 @@ class Node:
     damaged_requests: int = 0
     """Requests answered with an error because an object is corrupt or missing."""
     advertised: Address = field(default_factory=lambda: Address("", 0))
+    elsewhere: ElsewhereNotice = field(default_factory=ElsewhereNotice)

@@ -7,9 +7,12 @@ their coordinator is refused with a code that clients do not retry.
 from collections.abc import Coroutine
 
 from broker.groups.coordinator import GroupCoordinator
+from broker.groups.log import OFFSETS_TOPIC
+from broker.groups.shards import partition_of
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.topic import TRANSACTION_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import find_coordinator
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -74,7 +77,18 @@ def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Co
         error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
     elif problem is not None or not coordinator.coordinates(key):
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        _tell_if_elsewhere(node, key_type, key)
     if error:
         message = problem or error.message
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)
     return Coordinator(key=key, node_id=node.node_id, host=node.advertised.host, port=node.advertised.port)
+
+
+def _tell_if_elsewhere(node: Node, key_type: int, key: str) -> None:
+    """The client asks again and again, and nothing changes, where another node leads the key's partition."""
+    topic = node.topics.get(OFFSETS_TOPIC if key_type == GROUP_KEY_TYPE else TRANSACTION_TOPIC)
+    if topic is None:
+        return
+    index = partition_of(key, len(topic.partitions))
+    if topic.partitions[index] is None:
+        node.elsewhere.say(topic.info, index, key)

@@ -1,8 +1,10 @@
 """Two nodes on one catalog: each follows what was set through the other. On a real PostgreSQL."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,7 +12,11 @@ from structlog.testing import capture_logs
 from broker.app import RunningNode
 from broker.broker_configs import ALL_NODES
 from broker.cluster_configs import BROKER, GROUP
+from broker.other_nodes import ElsewhereNotice, other_nodes
 from broker.topics import Topic
+from protocol.errors import ErrorCode
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from s3stream.catalog.interface import NodeInfo, PartitionInfo, TopicInfo
 from tests.support.node import running_node
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.raw_client import batch_of, raw_client
@@ -104,3 +110,61 @@ async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
         await leader.node.topics.grow("t", 2)
         assert [partition.config.retention_ms for partition in leader.node.topics.led_partitions()] == [5_000, 5_000]
         assert topic.config.retention_ms == 5_000
+
+
+async def test_what_does_not_work_across_nodes_is_said(tmp_path: Path, postgres: PostgresServer) -> None:
+    shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
+    with capture_logs() as alone:
+        async with running_node(tmp_path / "1", node_id=1, **shared) as first:
+            await first.node.groups.ensure()
+            await first.node.transactions.ensure()
+            assert not warnings(alone)
+            with capture_logs() as said:
+                async with running_node(tmp_path / "2", node_id=2, **shared) as second:
+                    (line,) = warnings(said)
+                    assert line["event"] == "other nodes share this catalog"
+                    assert line["nodes"] == [1]
+                    assert "consumer groups work only through the node that leads __consumer_offsets" in line["limits"]
+                    async with raw_client(second.bootstrap) as client:
+                        for key_type in (0, 1, 0, 1):
+                            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["k", "other"])
+                            answer = await client.call(request, 4)
+                            codes = {found.error_code for found in answer.coordinators}
+                            assert codes == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+                    told = warnings(said)[1:]
+                    assert [line["topic"] for line in told] == ["__consumer_offsets", "__transaction_state"], (
+                        "once each"
+                    )
+                    assert {(line["key"], line["leader"]) for line in told} == {("k", 1)}
+
+
+def warnings(lines: Sequence[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
+    return [line for line in lines if line["log_level"] == "warning"]
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (NodeInfo(2, 1, "h", 1, 1_001), [2]),
+        (NodeInfo(2, 1, "h", 1, 999), []),
+        (NodeInfo(2, 1, "h", 1, 0), []),
+        (NodeInfo(1, 1, "h", 1, 1_001), []),
+    ],
+)
+def test_other_nodes_are_those_that_live_or_lead(node: NodeInfo, expected: list[int]) -> None:
+    topics = [TopicInfo("t", bytes(16), {}, [PartitionInfo(0, 7, leader, 1) for leader in (-1, 1)])]
+    assert other_nodes([node], topics, 1, 1_000) == expected
+    led = TopicInfo("u", bytes(16), {}, [PartitionInfo(0, 8, 3, 1)])
+    assert other_nodes([node], [*topics, led], 1, 1_000) == [*expected, 3]
+
+
+async def test_a_notice_comes_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    notice = ElsewhereNotice()
+    topic = TopicInfo("t", bytes(16), {}, [PartitionInfo(0, 7, 3, 1)])
+    now = [5.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
+    with capture_logs() as said:
+        for at in (5.0, 64.9, 65.0, 66.0):
+            now[0] = at
+            notice.say(topic, 0, f"{at}")
+    assert [line["key"] for line in said] == ["5.0", "65.0"]
