@@ -149,9 +149,6 @@ class RunningNode:
         began = time.perf_counter()
         running = cls(settings)
         settings = running.settings
-        running.log.info("memory", **running.memory.describe())
-        if running.memory.is_short:
-            running.log.warning("the caches and limits that are set or needed take more memory than is available")
         lock = DataDirLock(settings.node.data_dir)
         stack.callback(lock.release)
         bound, admin_bound = reserve_ports(settings, stack)
@@ -437,6 +434,9 @@ class RunningNode:
 
     def _announce(self, seconds: float) -> None:
         stats = self.node.storage.stats
+        self.log.info("memory", **self.memory.describe())
+        if self.memory.is_short:
+            self.log.warning("the caches and limits that are set or needed take more memory than is available")
         self.log.info(
             "serving",
             address=self.bootstrap,
