@@ -11,7 +11,7 @@ from typing import Final
 
 from wal.format import HEADER_COPIES, Header, decode_copies, newest_header
 from wal.interface import WalCorrupt, WalFailed, WalRefused
-from wal.owner import Owner, blank_header, check_owner, read_copies, read_header, write_header
+from wal.owner import Owner, blank_header, check_owner, header_of, read_beginning, read_copies, write_header
 from wal.requests import Device, IoKind, perform
 from wal.settings import WalSettings
 
@@ -24,9 +24,10 @@ async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int
 
     Raises WalRefused, WalCorrupt, WalFenced or WalFailed.
     """
+    page = await read_beginning(device)
     found: Header | None
     try:
-        found = await read_header(device)
+        found = header_of(page, device)
         if found is not None:
             check_owner(found, device.name, owner)
     except (WalRefused, WalCorrupt):
@@ -37,8 +38,7 @@ async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int
     found = found or blank_header(settings, device, owner, now_ms)
     sequence = found.sequence
     written: set[int] = set()
-    for _ in range(_WRITES_MAX):
-        page = await read_copies(device)
+    while True:
         if not formatting:
             found = _newest(page, found, owner, device.name)
         claimed = replace(found, node_epoch=owner.node_epoch, catalog_id=owner.catalog_id, last_write_ms=now_ms)
@@ -46,6 +46,11 @@ async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int
         open_copies = [number for number, copy in enumerate(copies) if not _is_claim(copy, claimed, written)]
         if not open_copies:
             return found, replace(claimed, sequence=sequence)
+        if len(written) == _WRITES_MAX:
+            raise WalFailed(
+                f"{device.name}: {_WRITES_MAX} claims of the log were overwritten: another node continues to write its "
+                "header; stop that node, then start this one again"
+            )
         number = min(open_copies, key=lambda number: _worth(copies[number]))
         sequence = max([sequence, *(copy.sequence for copy in copies if isinstance(copy, Header))]) + 1
         sequence += sequence % HEADER_COPIES != number
@@ -53,10 +58,7 @@ async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int
         await write_header(device, replace(claimed, sequence=sequence))
         # What an earlier process wrote without a flush may sit in the device's cache: from here on it is durable.
         await perform(device, IoKind.FLUSH)
-    raise WalFailed(
-        f"{device.name}: {_WRITES_MAX} claims of the log were overwritten: another node continues to write its header; "
-        "stop that node, then start this one again"
-    )
+        page = await read_copies(device)
 
 
 def _newest(page: memoryview, found: Header, owner: Owner, device_name: str) -> Header:

@@ -215,13 +215,13 @@ def decode_header(page: Buffer) -> Header | str:
 def _with_version_2(header: Header, page: Buffer) -> Header:
     """Return `header` with the fields that version 2 added."""
     epoch, sequence = _STATE.unpack_from(page, _HEADER.size + CATALOG_ID_BYTES)
-    gaps = (Gap(*_GAP.unpack_from(page, _GAPS_AT + number * _GAP.size)) for number in range(GAPS_MAX))
+    gaps = bytes(page[_GAPS_AT : _CRC_AT[VERSION]])
     return replace(
         header,
         catalog_id=bytes(page[_HEADER.size : _HEADER.size + CATALOG_ID_BYTES]),
         state_epoch=epoch,
         state_sequence=sequence,
-        gaps=tuple(gap for gap in gaps if gap.start < gap.end),
+        gaps=tuple(gap for gap in map(Gap._make, _GAP.iter_unpack(gaps)) if gap.start < gap.end) if any(gaps) else (),
     )
 
 

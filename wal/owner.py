@@ -54,10 +54,20 @@ async def read_header(device: Device) -> Header | None:
 
     Raises WalRefused for foreign content, WalCorrupt when both copies are damaged, WalFailed when the read fails.
     """
+    return header_of(await read_beginning(device), device)
+
+
+async def read_beginning(device: Device) -> memoryview:
+    """Return the first pages of the device, both header copies among them. Raises WalRefused or WalFailed."""
     if device.size_bytes < RING_POSITION + PAGE_BYTES:
         raise WalRefused(f"{device.name}: {device.size_bytes} bytes, too small for a WAL")
     beginning = aligned_buffer(min(PROBE_BYTES, device.size_bytes // PAGE_BYTES * PAGE_BYTES))
     await perform(device, IoKind.READ, [(0, beginning)])
+    return beginning
+
+
+def header_of(beginning: memoryview, device: Device) -> Header | None:
+    """Return the header in the first pages of `device`, None if it is blank. Raises WalRefused or WalCorrupt."""
     header = newest_header(beginning[:RING_POSITION])
     if header is not None:
         if header.capacity_bytes > device.size_bytes:

@@ -56,7 +56,9 @@ async def owned_disk() -> tuple[bytes, Header]:
     return bytes(disk), header
 
 
-@pytest.mark.parametrize(("pairs", "whole_reads", "orders_least"), [(1, False, 6000), (2, True, 5000)])
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("pairs", "whole_reads", "orders_least"), [(1, False, 3000), (2, True, 4000)])
 async def test_no_order_of_header_writes_and_a_claim_passes_the_fence(
     pairs: int, whole_reads: bool, orders_least: int
 ) -> None:
