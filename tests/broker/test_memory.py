@@ -201,6 +201,11 @@ def test_the_sizes_are_said_at_the_start(tmp_path: Path) -> None:
         assert said["log_cache_bytes"] == plan(GIB).log_cache_bytes
 
 
+def peak_resident_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) * KIB
+
+
 async def test_a_node_stays_within_what_it_may_use(tmp_path: Path) -> None:
     """Far more goes through it than it may hold; its log alone would let the caches grow beyond."""
     batch = batch_of(bytes(500_000))
@@ -218,6 +223,5 @@ async def test_a_node_stays_within_what_it_may_use(tmp_path: Path) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(connections):
                 group.create_task(produce())
-        status = Path(f"/proc/{node.pid}/status").read_text(encoding="ascii")
-        peak_bytes = int(status.split("VmHWM:")[1].split()[0]) * KIB
+        peak_bytes = peak_resident_bytes(node.pid)
         assert peak_bytes < 256 * MIB < count * connections * len(batch)
