@@ -209,7 +209,7 @@ def make_version_1(log: Path) -> None:
 
 def test_a_second_process_with_the_id_of_one_that_lives_is_refused(tmp_path: Path, urls: tuple[str, str]) -> None:
     """Two replicas with one environment: each has a data directory of its own, and both are node 1."""
-    shared = {"catalog_url": urls[0], "objects_path": tmp_path / "objects", "catalog_lease_ms": 3_000}
+    shared = {"catalog_url": urls[0], "objects_path": tmp_path / "objects", "catalog_lease_ms": 9_000}
     with NodeProcess(tmp_path / "1", **shared) as node:
         produce(node.bootstrap, "first", 10)
         line = NodeProcess(tmp_path / "2", **shared).refusal()
@@ -233,11 +233,11 @@ def test_a_killed_node_starts_again_at_once_in_its_place(tmp_path: Path, urls: t
 
 def test_a_killed_node_starts_elsewhere_when_its_lease_has_ended(tmp_path: Path, urls: tuple[str, str]) -> None:
     shared = {"catalog_url": urls[0], "objects_path": tmp_path / "objects", "wal_path": tmp_path / "wal"}
-    with NodeProcess(tmp_path / "1", catalog_lease_ms=2_000, **shared) as node:
+    with NodeProcess(tmp_path / "1", catalog_lease_ms=8_000, **shared) as node:
         produce(node.bootstrap, "first", 10)
         pid = node.pid
         node.kill9()
-        with NodeProcess(tmp_path / "2", catalog_lease_ms=2_000, **shared) as moved:
+        with NodeProcess(tmp_path / "2", catalog_lease_ms=8_000, **shared) as moved:
             assert f"process {pid} on {socket.gethostname()}" in moved.events(WAITS)[0]["holder"]
             assert consume(moved.bootstrap) == expected("first", 10)
             assert moved.terminate() == 0
@@ -380,12 +380,12 @@ def test_the_setting_to_format_destroys_no_log_that_may_hold_records(tmp_path: P
 def test_only_a_log_that_is_gone_is_given_up(tmp_path: Path, urls: tuple[str, str]) -> None:
     log, aside = tmp_path / "data" / "wal", tmp_path / "aside"
     url = urls[0]
-    with NodeProcess(tmp_path, catalog_url=url, catalog_lease_ms=2_000) as node:
+    with NodeProcess(tmp_path, catalog_url=url, catalog_lease_ms=9_000) as node:
         assert "in use by another process" in give_up(node, catalog_url=url).output
         produce(node.bootstrap, "first", 10)
         # From elsewhere, as far as it can be told, the node lives.
         elsewhere = NodeProcess(tmp_path / "elsewhere")
-        refused = give_up(elsewhere, catalog_url=url, catalog_lease_ms=2_000)
+        refused = give_up(elsewhere, catalog_url=url, catalog_lease_ms=9_000)
         assert f"node id 1 is held by process {node.pid}" in refused.output
         node.kill9()
         assert "the log is there: start the node" in give_up(node, catalog_url=url).output
