@@ -51,6 +51,8 @@ class NodeLog:
         """Of the log that was found."""
         self.instead = "is missing"
         """What is there if it is no log."""
+        self._damaged = False
+        """What is there was a log."""
         self._settings = settings
         self._wanted = device_settings(settings)
         self._any_content = any_content or self._wanted.format
@@ -81,6 +83,7 @@ class NodeLog:
             if not self._any_content:
                 raise
             self.instead = f"has no log that can be read ({error})"
+            self._damaged = isinstance(error, WalCorrupt)
 
     async def _close(self) -> None:
         device, self._device = self._device, None
@@ -88,13 +91,13 @@ class NodeLog:
             await device.close()
 
     def why_not_new(self) -> str:
-        """What speaks against a catalog that knows nothing yet: a log of this node. Empty: nothing does.
+        """What speaks against a catalog that knows nothing yet: a log is there. Empty: nothing does.
 
-        One that holds no records may be formatted, where the settings say so.
+        One that is not this node's, or holds no records, may be formatted where the settings say so.
         """
         found, node = self.header, self._settings.node
         if found is None:
-            return ""
+            return f"{self.path} {self.instead}" if self._damaged else ""
         own = (found.cluster, found.node_id) == (node.cluster, node.node_id)
         if self._wanted.format and not (own and may_hold_records(found)):
             return ""
@@ -157,6 +160,10 @@ class NodeLog:
     async def make(self, owner: Owner, now_ms: Callable[[], int]) -> DeltaWal:
         """The log, not recovered yet, in a file made for it if there is none. It owns the device. Raises WalError."""
         if self._device is None:
+            if await asyncio.to_thread(self.path.exists):
+                raise WalRefused(
+                    f"{self.path}: was not there when this start looked for the log, and is now: start again"
+                )
             structlog.get_logger("node").info(
                 "making the log file", path=str(self.path), capacity_bytes=self._wanted.capacity_bytes
             )

@@ -360,6 +360,7 @@ def test_the_setting_to_format_destroys_no_log_that_may_hold_records(tmp_path: P
             line = NodeProcess(tmp_path, wal_format="true").refusal()
             assert "both copies of the WAL header are damaged" in line
             assert "anabranch wal give-up" in line
+            assert "is empty or not there" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
         else:
             before = log.read_bytes()
             assert "is empty or not there" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
