@@ -194,9 +194,10 @@ class RunningNode:
         running._compose(catalog, info, storage, topics, advertised, configs, broker_configs, log_levels)
         stack.push_async_callback(running._drop_clients)
         await running._serve(bound, admin_bound)
-        running._announce(time.perf_counter() - began)
         found = [topic.info for topic in topics]
         warn_of_other_nodes(other_nodes(await catalog.list_nodes(), found, info.node_id, now_ms()))
+        # Last, and nothing is awaited after it: whoever reads that the node serves can stop it cleanly.
+        running._announce(time.perf_counter() - began)
         return running
 
     async def _open_catalog(self, catalog: Catalog, node_log: NodeLog, stack: AsyncExitStack) -> None:
