@@ -68,6 +68,7 @@ from s3stream.catalog.interface import Catalog, NodeHolder, NodeInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogDamaged, CatalogError, NodeFenced, StorageError
 from s3stream.gc import GarbageCollector, GcSettings
+from s3stream.manifest_keeper import ManifestKeeper, check_catalog_is_newest, newest_manifest_key
 from s3stream.outages import CATALOG
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
@@ -129,6 +130,7 @@ class RunningNode:
         self.cleaning: CleaningScheduler
         self.moves: TopicMoves
         self.compaction_node: CompactionNode
+        self.manifests: ManifestKeeper
         self.admin: AdminServer | None = None
         self._cautious = CautiousClock(now_ms, steady_ms)
         """For what is dropped by its age: records and committed offsets."""
@@ -215,11 +217,14 @@ class RunningNode:
         for store in self.stores.values():
             stack.push_async_callback(store.close)
             await store.open()
+        default = self.stores[settings.objects.store]
         if blank:
-            if found := await find_object(self.stores, cluster):
+            if found := await find_object(self.stores, cluster) or await newest_manifest_key(default, cluster):
                 beside = f"there are objects of cluster {cluster!r} ({found})"
                 raise StartError(why_blank_catalog_refused(catalog.where, beside))
             await catalog.open(cluster=cluster, new_id=secrets.token_bytes(CATALOG_ID_BYTES))
+        else:
+            await check_catalog_is_newest(catalog, default, cluster)
 
     def _owner(self, catalog: Catalog, epoch: int) -> Owner:
         node = self.settings.node
@@ -403,17 +408,28 @@ class RunningNode:
         await node.groups.start()
         await node.transactions.start()
         self._make_compaction()
+        self.manifests = ManifestKeeper(
+            catalog=node.catalog,
+            store=self.stores[self.settings.objects.store],
+            cluster=self.settings.node.cluster,
+            node_id=node.node_id,
+            node_epoch=node.node_epoch,
+            now_ms=now_ms,
+            new_writer_id=lambda: uuid.uuid4().hex,
+        )
         collector = GarbageCollector(
             catalog=node.catalog,
             stores=self.stores,
             cluster=self.settings.node.cluster,
             now_ms=self._cautious.now_ms,
             settings=GcSettings(period_ms=self.settings.storage.gc_period_ms),
+            before_deleting=self.manifests.ensure_current,
         )
         for work in (
             node.groups.run(),
             node.transactions.run(),
             collector.run(),
+            self.manifests.run(),
             self._watch_storage(),
             self._expire_producers(),
             keep_enforcing(
@@ -524,6 +540,7 @@ class RunningNode:
         await self._close_storage()
         await self.wal.close()
         await self._leave()
+        await self.manifests.stop()
         self.log.info(
             "stopped",
             connections_cut_off=cut_off,

@@ -74,6 +74,10 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     dirt = [state.dirt for state in running.cleaning.states.values()]
     yield "compaction_dirty_bytes", {}, sum(each.dirty_bytes for each in dirt)
     yield "compaction_clean_bytes", {}, sum(each.clean_bytes for each in dirt)
+    manifests = running.manifests.stats
+    yield "manifests_written_total", {}, manifests.writes
+    yield "manifest_failures_total", {}, manifests.failures
+    yield "manifest_current", {}, manifests.error is None
     for store in running.stores.values():
         for name, value in _numbers(store.calls):
             yield "store_calls_total", {"store": store.name, "kind": name}, value
@@ -201,6 +205,7 @@ async def status(running: "RunningNode") -> dict[str, Any]:
         "block_cache_bytes": storage.block_cache_bytes,
         "objects": objects,
         "damaged_objects": [damage.as_json() for damage in storage.damaged.entries()],
+        "manifest": dataclasses.asdict(running.manifests.stats),
         "store_calls": _store_calls(running),
         "storage": dict(_numbers(storage.stats)),
         "compaction": {

@@ -6,12 +6,14 @@ What it keeps true:
   object past its deadline is condemned first, so that a slow writer's commit cannot come after.
 - Of an object that was never committed only its own writer's bytes are deleted (invariant 5): the writer id in the
   store must be the catalog's. Otherwise the bytes stay where they are, and a warning says so.
+- What was committed once is deleted only after `before_deleting` has returned: while the newest manifest in the store
+  lists an object, a catalog that is rebuilt from it needs that object.
 - An object is forgotten only when its bytes are gone. What could not be deleted stays for the next round.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -50,7 +52,7 @@ class GcStats:
 
     rounds: int = 0
     rounds_failed: int = 0
-    """Rounds that the catalog ended."""
+    """Rounds that the catalog, or a store that takes no manifest, ended."""
     condemned: int = 0
     """Prepared objects whose writer did not commit in time."""
     deleted: int = 0
@@ -64,6 +66,10 @@ class GcStats:
     """Objects that stay for the next round."""
 
 
+async def _nobody_waits() -> None:
+    """Nobody keeps a manifest."""
+
+
 class GarbageCollector:
     """Deletes what `Catalog.list_reapable` names. Several collectors on one catalog do no harm."""
 
@@ -75,26 +81,32 @@ class GarbageCollector:
         cluster: str,
         now_ms: Callable[[], int],
         settings: GcSettings | None = None,
+        before_deleting: Callable[[], Awaitable[None]] = _nobody_waits,
     ) -> None:
+        """`before_deleting` may raise StorageError: nothing is deleted in that round then."""
         self._catalog = catalog
         self._stores = stores
         self._cluster = cluster
         self._now_ms = now_ms
         self._settings = settings or GcSettings()
+        self._before_deleting = before_deleting
         self.stats = GcStats()
 
     async def run(self) -> None:
-        """Collect periodically until cancelled. A catalog in trouble ends a round, not the collector."""
+        """Collect periodically until cancelled. A catalog or a store in trouble ends a round, not the collector."""
         while True:
             await asyncio.sleep(self._settings.period_ms / 1000)
             try:
                 await self.collect()
-            except CatalogError as error:
+            except (CatalogError, StoreError) as error:
                 self.stats.rounds_failed += 1
                 log.warning("gc.round_failed", error=str(error))
 
     async def collect(self) -> int:
-        """One round: everything that is due now. Returns how many objects were forgotten."""
+        """One round: everything that is due now. Returns how many objects were forgotten.
+
+        Raises CatalogError, and what `before_deleting` raises.
+        """
         now_ms = self._now_ms()
         done = 0
         failed: set[int] = set()
@@ -105,7 +117,10 @@ class GarbageCollector:
             due = [item for item in listed if item[0].object_id not in failed]
             if not due:
                 break
-            gone = await self._delete(await self._condemn(due, now_ms))
+            condemned = await self._condemn(due, now_ms)
+            if any(info.committed_ms for info, _ in condemned):
+                await self._before_deleting()
+            gone = await self._delete(condemned)
             await self._catalog.forget_objects([info.object_id for info in gone])
             failed |= {info.object_id for info, _ in due} - {info.object_id for info in gone}
             done += len(gone)

@@ -19,7 +19,7 @@ import structlog
 from s3stream.catalog.interface import Catalog, UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
 from s3stream.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
-from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
+from s3stream.model import NewObject, ObjectKind, ObjectState, UploadWriter, object_key, upload_writer_id
 from s3stream.object.hedge import PartHedge
 from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
 from s3stream.outages import CATALOG, Outages, object_store
@@ -117,6 +117,10 @@ class WriterIdentity(NamedTuple):
     new_writer_id: Callable[[], str]
     """A fresh id for each upload: roll-backs delete only what bears it."""
 
+    def writer_id(self) -> str:
+        """The writer id of one upload."""
+        return upload_writer_id(self.new_writer_id(), UploadWriter(self.node_id, self.node_epoch))
+
 
 class Uploader:
     """Turns blocks into committed objects."""
@@ -162,7 +166,7 @@ class Uploader:
         backoff = Backoff(self._settings)
         while True:
             give_up_ms = self._now_ms() + self._settings.prepare_ttl_ms // 2
-            attempt = _Attempt(self._identity.new_writer_id(), give_up_ms, {})
+            attempt = _Attempt(self._identity.writer_id(), give_up_ms, {})
             try:
                 objects = await self._write_objects(block, attempt)
                 if previous is not None:

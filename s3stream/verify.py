@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from s3stream.catalog.interface import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
+from s3stream.manifest import parse_manifest_key
 from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamInfo, object_key
 from s3stream.object.format import IndexEntry
 from s3stream.object.reader import ObjectIndex, decode_block, expect_object, index_tail_bytes, read_index
@@ -56,6 +57,8 @@ class VerifyReport:
     """Found by listing the stores, those of other clusters left out."""
     stored_bytes: int = 0
     other_clusters: int = 0
+    manifests: int = 0
+    """Of this cluster, in any store: they are no objects of the catalog."""
     streams: int = 0
     ranges: int = 0
     blocks: int = 0
@@ -138,6 +141,10 @@ class _Verification:
         """Ids of this cluster's objects in a store; what has no object's key is a finding."""
         ids: set[int] = set()
         async for item in store.list():
+            manifest = parse_manifest_key(item.key)
+            if manifest is not None:
+                self._note_manifest(manifest.cluster)
+                continue
             parsed = parse_object_key(item.key)
             if parsed is None:
                 self._report.add(Trouble.UNACCOUNTED, f"{store.name}:{item.key}", "not the key of an object")
@@ -148,6 +155,12 @@ class _Verification:
                 self._report.stored_objects += 1
                 self._report.stored_bytes += item.size_bytes
         return ids
+
+    def _note_manifest(self, cluster: str) -> None:
+        if cluster == self._cluster:
+            self._report.manifests += 1
+        else:
+            self._report.other_clusters += 1
 
     async def _object_pages(self) -> AsyncIterator[Sequence[ObjectInfo]]:
         after = 0

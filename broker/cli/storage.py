@@ -330,6 +330,7 @@ def print_report(report: VerifyReport, console: Console) -> None:
         *((f"{state.name.lower()} objects", f"{report.objects[state]:,}") for state in ObjectState),
         ("bytes of committed objects", decimal(report.object_bytes)),
         ("objects in the store", f"{report.stored_objects:,} ({decimal(report.stored_bytes)})"),
+        ("manifests", f"{report.manifests:,}"),
         ("streams without a gap", f"{report.streams:,}"),
         ("live ranges", f"{report.ranges:,}"),
         ("data blocks " + ("read" if report.deep else "in the indexes"), f"{report.blocks:,}"),

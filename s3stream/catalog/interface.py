@@ -5,13 +5,16 @@ refuse old ones (invariant 7). Getters have no side effects. Times are ms since 
 `delete_after_ms` and `deadline_ms` are such times, not durations.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from s3stream.errors import AlreadyExists
 from s3stream.model import NewObject, ObjectInfo, RangeLocation, StreamInfo
+
+if TYPE_CHECKING:
+    from s3stream.catalog.state import CatalogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,4 +478,18 @@ class Catalog(Protocol):
 
     async def next_producer_ids(self, count: int) -> int:
         """Reserve `count` producer ids; returns the first."""
+        ...
+
+    # manifests: what is kept in the object store of all this
+
+    async def read_state(self) -> "tuple[int, CatalogState]":
+        """All that a manifest tells, with the number of the manifest begun last (0: none)."""
+        ...
+
+    async def next_manifest(self, above: int) -> int:
+        """A number for a manifest, higher than all before and than `above`."""
+        ...
+
+    def watch_shape(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called after each attempt made here to change topics, streams' owners or configs."""
         ...

@@ -163,6 +163,11 @@ def list_wals(connection: Connection, node_id: int) -> Sequence[WalInfo]:
     return [_to_wal(row) for row in connection.execute(query)]
 
 
+def list_all_wals(connection: Connection) -> Sequence[WalInfo]:
+    """The logs of all nodes, by id."""
+    return [_to_wal(row) for row in connection.execute(select(*_WAL_COLUMNS).order_by(wals.c.wal_id))]
+
+
 def _to_wal(row: Row[*tuple[Any, ...]]) -> WalInfo:
     wal_id, node_id, node_epoch, location, state, seen_ms = row
     return WalInfo(wal_id, node_id, node_epoch, location, WalState(state), seen_ms)

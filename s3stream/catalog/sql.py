@@ -1,9 +1,12 @@
 """The catalog on a SQL database: each method hands the body of one transaction to `Database`."""
 # ruff: noqa: D102 - the methods are documented by the protocol `Catalog`, word for word what they do here
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from s3stream.catalog import configs, moves, nodes, objects, rows, topics
+from sqlalchemy import Connection
+
+from s3stream.catalog import configs, moves, nodes, objects, rows, state_rows, topics
 from s3stream.catalog.database import Database
 from s3stream.catalog.interface import (
     UNKNOWN_HOLDER,
@@ -17,8 +20,11 @@ from s3stream.catalog.interface import (
     UploadCommit,
     WalInfo,
 )
+from s3stream.catalog.state import CatalogState
 from s3stream.errors import AlreadyExists, CatalogError
 from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
+
+Result = TypeVar("Result")
 
 
 class SqlCatalog:
@@ -28,6 +34,7 @@ class SqlCatalog:
         self._database = Database(url, read_only=read_only)
         self._read_only = read_only
         self._identity = nodes.UNKNOWN_ID
+        self._watchers: list[Callable[[], None]] = []
 
     @property
     def where(self) -> str:
@@ -49,6 +56,14 @@ class SqlCatalog:
     async def close(self) -> None:
         await self._database.close()
 
+    async def _change(self, command: Callable[[Connection], Result]) -> Result:
+        """Write, and tell who watches the shape: also of a failure, behind which a change may stand."""
+        try:
+            return await self._database.write(command)
+        finally:
+            for callback in self._watchers:
+                callback()
+
     # nodes
 
     async def register_node(
@@ -63,7 +78,7 @@ class SqlCatalog:
         after_epoch: int | None = None,
     ) -> NodeInfo:
         wanted = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder)
-        return await self._database.write(lambda c: nodes.register_node(c, wanted, after_epoch))
+        return await self._change(lambda c: nodes.register_node(c, wanted, after_epoch))
 
     async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
         await self._database.write(lambda c: nodes.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
@@ -86,10 +101,10 @@ class SqlCatalog:
         return await self._database.read(lambda c: nodes.list_wals(c, node_id))
 
     async def open_wal(self, wal_id: str, *, node_id: int, node_epoch: int, location: str, now_ms: int) -> None:
-        await self._database.write(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, location, now_ms))
+        await self._change(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, location, now_ms))
 
     async def give_up_wal(self, wal_id: str, *, seen: NodeInfo, now_ms: int) -> None:
-        await self._database.write(lambda c: nodes.give_up_wal(c, wal_id, seen, now_ms))
+        await self._change(lambda c: nodes.give_up_wal(c, wal_id, seen, now_ms))
 
     async def count_open_streams(self, node_id: int) -> int:
         return await self._database.read(lambda c: nodes.count_open_streams(c, node_id))
@@ -105,29 +120,29 @@ class SqlCatalog:
         return created
 
     async def create_topics(self, wanted: Sequence[NewTopic], *, leader: int) -> Sequence[TopicInfo | AlreadyExists]:
-        return await self._database.write(lambda c: topics.create_topics(c, wanted, leader))
+        return await self._change(lambda c: topics.create_topics(c, wanted, leader))
 
     async def add_partitions(self, topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
-        return await self._database.write(lambda c: topics.add_partitions(c, topic_id, total, leader))
+        return await self._change(lambda c: topics.add_partitions(c, topic_id, total, leader))
 
     async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
         _check_moment(now_ms, delete_after_ms)
-        await self._database.write(lambda c: topics.delete_topics(c, topic_ids, delete_after_ms))
+        await self._change(lambda c: topics.delete_topics(c, topic_ids, delete_after_ms))
 
     async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
-        return await self._database.write(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
+        return await self._change(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
 
     async def detach_topic(
         self, name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int, now_ms: int
     ) -> None:
-        await self._database.write(
+        await self._change(
             lambda c: moves.detach_topic(
                 c, name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch, now_ms=now_ms
             )
         )
 
     async def attach_topic(self, topic_id: bytes, name: str, *, node_id: int, node_epoch: int) -> TopicInfo:
-        return await self._database.write(lambda c: moves.attach_topic(c, topic_id, name, node_id, node_epoch))
+        return await self._change(lambda c: moves.attach_topic(c, topic_id, name, node_id, node_epoch))
 
     async def clone_topic(
         self,
@@ -139,7 +154,7 @@ class SqlCatalog:
         node_id: int,
         node_epoch: int,
     ) -> TopicInfo:
-        return await self._database.write(
+        return await self._change(
             lambda c: moves.clone_topic(c, name, new_name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch)
         )
 
@@ -155,7 +170,7 @@ class SqlCatalog:
     # streams
 
     async def open_streams(self, stream_ids: Sequence[int], *, node_id: int, node_epoch: int) -> Sequence[OpenStream]:
-        return await self._database.write(lambda c: topics.open_streams(c, stream_ids, node_id, node_epoch))
+        return await self._change(lambda c: topics.open_streams(c, stream_ids, node_id, node_epoch))
 
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
         return await self._database.read(lambda c: rows.find_streams(c, stream_ids))
@@ -264,10 +279,19 @@ class SqlCatalog:
     async def alter_config(
         self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
     ) -> Mapping[str, str]:
-        return await self._database.write(lambda c: configs.alter_config(c, kind, name, set_configs, unset))
+        return await self._change(lambda c: configs.alter_config(c, kind, name, set_configs, unset))
 
     async def list_configs(self) -> Mapping[tuple[str, str], Mapping[str, str]]:
         return await self._database.read(configs.list_configs)
+
+    async def read_state(self) -> tuple[int, CatalogState]:
+        return await self._database.read(state_rows.read_state)
+
+    async def next_manifest(self, above: int) -> int:
+        return await self._database.write(lambda c: state_rows.next_number(c, above))
+
+    def watch_shape(self, callback: Callable[[], None]) -> None:
+        self._watchers.append(callback)
 
     async def next_producer_ids(self, count: int) -> int:
         return await self._database.write(lambda c: rows.take_ids(c, "producer", count))

@@ -1,0 +1,63 @@
+"""All that a new catalog is made of and the objects do not say, as values. `s3stream/MANIFEST.md` describes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from s3stream.catalog.interface import DetachedTopic, WalInfo
+
+
+class TopicState(NamedTuple):
+    """A topic as a new catalog needs it."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    configs: Mapping[str, str]
+    stream_ids: Sequence[int]
+    """By partition."""
+
+
+class StreamState(NamedTuple):
+    """A stream as the catalog has it, without its snapshot: that is found again in the data."""
+
+    stream_id: int
+    epoch: int
+    node_id: int
+    leader: int
+    leader_epoch: int
+    start_offset: int
+    end_offset: int
+
+
+class BorrowedRange(NamedTuple):
+    """A range of a clone that lies in an object under another stream's id."""
+
+    stream_id: int
+    start_offset: int
+    end_offset: int
+    object_id: int
+    source_stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogState:
+    """What the catalog says, all of it at one moment."""
+
+    catalog_id: bytes = bytes(16)
+    schema_version: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """The next id of each kind: stream, object, producer."""
+    nodes: Mapping[int, int] = field(default_factory=dict)
+    """Epoch by node id."""
+    wals: Sequence[WalInfo] = ()
+    topics: Sequence[TopicState] = ()
+    detached: Sequence[DetachedTopic] = ()
+    configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    streams: Sequence[StreamState] = ()
+    """By id."""
+    borrowed: Sequence[BorrowedRange] = ()
+    committed: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Ids of the committed objects, ascending, by the node that wrote them."""
+    prepared: Sequence[int] = ()
+    """Ids of the objects that may be committed later, ascending."""

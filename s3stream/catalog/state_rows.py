@@ -1,0 +1,98 @@
+"""Statements that read what a manifest holds, and number the manifests."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Connection, insert, literal_column, select, update
+
+from s3stream.catalog.configs import list_configs
+from s3stream.catalog.moves import list_detached
+from s3stream.catalog.nodes import list_all_wals
+from s3stream.catalog.schema import (
+    MIGRATIONS,
+    cluster,
+    counters,
+    nodes,
+    objects,
+    partitions,
+    ranges,
+    streams,
+    topics,
+)
+from s3stream.catalog.state import BorrowedRange, CatalogState, StreamState, TopicState
+from s3stream.catalog.topics import parse_configs
+from s3stream.model import ObjectState
+
+COUNTER: Final = "manifest"
+"""Counts the manifests of all nodes. The others of the table are ids of things."""
+
+
+def read_state(connection: Connection) -> tuple[int, CatalogState]:
+    """The number of the manifest begun last, 0 if there is none, and all that a manifest tells."""
+    found = {row.name: row.next for row in connection.execute(select(counters.c.name, counters.c.next))}
+    newest = found.pop(COUNTER, 0)
+    catalog_id = connection.execute(select(cluster.c.catalog_id)).scalar_one()
+    state = CatalogState(
+        catalog_id=bytes.fromhex(catalog_id) or bytes(16),
+        schema_version=MIGRATIONS[-1][0],
+        counters=found,
+        nodes={row.node_id: row.epoch for row in connection.execute(select(nodes).order_by(nodes.c.node_id))},
+        wals=list_all_wals(connection),
+        topics=_list_topics(connection),
+        detached=list_detached(connection),
+        configs=list_configs(connection),
+        streams=_list_streams(connection),
+        borrowed=_list_borrowed(connection),
+        committed=_list_committed(connection),
+        prepared=connection.execute(
+            select(objects.c.object_id).where(objects.c.state == ObjectState.PREPARED).order_by(objects.c.object_id)
+        )
+        .scalars()
+        .all(),
+    )
+    return newest, state
+
+
+def next_number(connection: Connection, above: int) -> int:
+    """A number for a manifest, higher than all before and than `above`."""
+    mine = counters.c.name == COUNTER
+    newest = connection.execute(select(counters.c.next).where(mine)).scalar_one_or_none()
+    number = max(newest or 0, above) + 1
+    if newest is None:
+        connection.execute(insert(counters).values(name=COUNTER, next=number))
+    else:
+        connection.execute(update(counters).where(mine).values(next=number))
+    return number
+
+
+def _list_topics(connection: Connection) -> Sequence[TopicState]:
+    members: dict[str, list[int]] = defaultdict(list)
+    query = select(partitions.c.topic, partitions.c.stream_id).order_by(partitions.c.topic, partitions.c.idx)
+    for name, stream_id in connection.execute(query):
+        members[name].append(stream_id)
+    heads = select(topics.c.name, topics.c.topic_id, topics.c.internal, topics.c.configs).order_by(topics.c.name)
+    return [
+        TopicState(name, topic_id, bool(internal), parse_configs(configs), members[name])
+        for name, topic_id, internal, configs in connection.execute(heads)
+    ]
+
+
+def _list_streams(connection: Connection) -> Sequence[StreamState]:
+    columns = [streams.c[name] for name in StreamState._fields]
+    return [StreamState(*row) for row in connection.execute(select(*columns).order_by(streams.c.stream_id))]
+
+
+def _list_borrowed(connection: Connection) -> Sequence[BorrowedRange]:
+    columns = [ranges.c[name] for name in BorrowedRange._fields]
+    # Spelt out, not bound: SQLite uses the partial index only for a constant that it sees.
+    query = select(*columns).where(ranges.c.source_stream_id != literal_column("0"))
+    return sorted(BorrowedRange(*row) for row in connection.execute(query))
+
+
+def _list_committed(connection: Connection) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    query = select(objects.c.node_id, objects.c.object_id).where(objects.c.state == ObjectState.COMMITTED)
+    for node_id, object_id in connection.execute(query.order_by(objects.c.node_id, objects.c.object_id)):
+        found[node_id].append(object_id)
+    return dict(found)
