@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from broker.stores import make_stores
 from s3stream.catalog import open_catalog
+from s3stream.manifest import PREFIX
 from s3stream.model import ObjectState
 from s3stream.verify import VerifyReport, verify
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy_thread
@@ -95,7 +96,7 @@ class Rig:
         report = await self._verify()
         assert report.ok, report.findings[:5]
         assert set(report.objects) == {ObjectState.COMMITTED}
-        files = sum(path.is_file() for path in self.objects.rglob("*"))
+        files = sum(path.is_file() and PREFIX not in path.parts for path in self.objects.rglob("*"))
         assert files == report.stored_objects == report.objects[ObjectState.COMMITTED]
 
     async def _verify(self) -> VerifyReport:

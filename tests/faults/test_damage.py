@@ -18,6 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from s3stream.manifest import PREFIX
 from tests.faults.rig import until
 from tests.interop.test_java import CONSUMER, OFFSETS, TIMEOUT_S, command
 from tests.support.events import create_topic
@@ -78,7 +79,7 @@ def rig(tmp_path: Path) -> Iterator[Damaged]:
         producer.produce("other", b"fine")
         assert producer.flush(30) == 0
         assert node.terminate() == 0
-        (path,) = (path for path in (tmp_path / "data" / "objects").rglob("*") if path.is_file())
+        (path,) = (path for path in (tmp_path / "data" / "objects").glob("*/anabranch/*") if path.parts[-3] != PREFIX)
         whole = path.read_bytes()
         damaged = bytearray(whole)
         damaged[BLOCK_BYTES * 3 // 2] ^= 1
@@ -246,7 +247,7 @@ def test_a_group_whose_log_is_damaged_is_told(tmp_path: Path) -> None:
         consumer.commit(offsets=[TopicPartition("t", 0, 5)], asynchronous=False)
         consumer.close()
         assert node.terminate() == 0
-        (path,) = (path for path in (tmp_path / "data" / "objects").rglob("*") if path.is_file())
+        (path,) = (path for path in (tmp_path / "data" / "objects").glob("*/anabranch/*") if path.parts[-3] != PREFIX)
         whole = path.read_bytes()
         path.unlink()
         node.start()
