@@ -6,7 +6,7 @@ Compaction (`compaction.cleaner`) decides which records stay; it sees payloads o
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from broker.partition import decode_snapshot
+from broker.partition_snapshot import decode_snapshot
 from broker.topic_configs import TopicConfig
 from compaction.clean_schedule import Tail
 from compaction.cleaner import NO_HORIZON, BatchInfo, CleanPolicy, RecordInfo, TakesTooMuch

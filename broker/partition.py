@@ -6,7 +6,6 @@ it came in; base offset and leader epoch, which lie outside the CRC, are patched
 `batch_checks`; its producer's sequence and transaction are looked at here.
 """
 
-import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -14,15 +13,13 @@ from typing import NamedTuple
 import structlog
 
 from broker.batch_checks import check_batch
-from broker.leader_epochs import LeaderEpochs
-from broker.producers import PRODUCERS_MAX, ProducerStates
+from broker.partition_replay import PartitionReplay, follow
+from broker.partition_snapshot import MaxTimestamp, SnapshotState, encode_snapshot
 from broker.record_checks import Needs, Prepared, prepare
 from broker.record_work import RecordWork, TooMuchForTheLoop
 from broker.topic_configs import TopicConfig
-from broker.transactions.in_partition import PartitionTransactions
 from protocol.batch import (
     NO_PRODUCER_ID,
-    NO_SEQUENCE,
     BatchHeader,
     parse_batch,
     patch,
@@ -30,30 +27,20 @@ from protocol.batch import (
 )
 from protocol.errors import ErrorCode, KafkaError
 from protocol.record_scan import scan_records
-from protocol.records import ControlType, build_marker, control_record
-from s3stream.errors import CorruptObject, StorageError, StorageFull
+from protocol.records import ControlType, build_marker
+from s3stream.errors import StorageError, StorageFull
 from s3stream.model import StreamBatch
 from s3stream.stream import Stream
 from wal.interface import Buffer, Durable, WalError
 
 log = structlog.get_logger("storage")
 
-SNAPSHOT_VERSION = 3
 VACATED_KEPT_MS = 60 * 60_000
 """A read that began before a compaction is over after this."""
-_SNAPSHOT_HEAD = struct.Struct(">Bqq")
-_UNTIMED_END = struct.Struct(">q")
 Verify = Callable[["Partition", int, int], None]
 """Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
 Waiter = Callable[["Partition", int], None]
 """Called with how many bytes became readable."""
-
-
-class MaxTimestamp(NamedTuple):
-    """The largest timestamp of the log and the base offset of the first batch that has it; -1 if there is none."""
-
-    timestamp_ms: int
-    base_offset: int
 
 
 class Appended(NamedTuple):
@@ -111,13 +98,13 @@ class Partition:
         self._last_durable: Durable | None = None
         self._read_failure = ""
         self._waiters: dict[Waiter, None] = {}
-        state = decode_snapshot(stream.stream_id, stream.snapshot)
-        self.max_timestamp, self.epochs, self.transactions, self.producers, untimed_end = state
-        self.untimed_end = stream.committed_offset if untimed_end is None else untimed_end
-        """No batch from here on has records without a timestamp."""
-        self.producers.pinned = self.transactions.open
+        state = PartitionReplay(stream.stream_id, stream.snapshot, stream.committed_offset)
         for batch in stream.recovered:
-            self._replay(batch)
+            state.add(batch, now_ms())
+        self.max_timestamp, self.epochs = state.max_timestamp, state.epochs
+        self.transactions, self.producers = state.transactions, state.producers
+        self.untimed_end = state.untimed_end
+        """No batch from here on has records without a timestamp."""
         self.epochs.assign(stream.leader_epoch, stream.next_offset)
         stream.snapshot_source = self._encode_snapshot
 
@@ -324,23 +311,9 @@ class Partition:
         if header.has_untimed:
             self.untimed_end = end_offset
         if header.is_transactional:
-            self._follow(view, header, base_offset)
+            self.transactions.settle(self.stream.confirmed_offset)
+            follow(self.transactions, self.producers, view, header, base_offset, self.now_ms())
         return Appended(base_offset, end_offset, -1, durable)
-
-    def _follow(self, view: Buffer, header: BatchHeader, base_offset: int) -> None:
-        """Bring the transactions forward over a batch of the node's own."""
-        now_ms = self.now_ms()
-        self.producers.touch(header.producer_id, header.producer_epoch, now_ms)
-        if header.is_control:
-            kind, coordinator_epoch = control_record(view)
-            if kind in {ControlType.ABORT, ControlType.COMMIT}:
-                aborted = kind == ControlType.ABORT
-                self.transactions.settle(self.stream.confirmed_offset)
-                if self.transactions.remembered > PRODUCERS_MAX:
-                    self.transactions.keep_producers(self.producers.entries)
-                self.transactions.end(header.producer_id, base_offset, coordinator_epoch, aborted=aborted)
-        else:
-            self.transactions.write(header.producer_id, base_offset, now_ms)
 
     def _append_to_stream(self, batch: StreamBatch) -> Durable:
         durable = self.stream.append(batch)
@@ -352,37 +325,9 @@ class Partition:
         self._last_durable = durable
         return durable
 
-    def _replay(self, batch: StreamBatch) -> None:
-        """Bring the producer state forward over a batch found in the WAL."""
-        header = parse_batch(batch.payload, 0)
-        if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
-            self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
-        if header.has_untimed:
-            self.untimed_end = batch.end_offset
-        self.epochs.assign(header.partition_leader_epoch, batch.base_offset)
-        if header.producer_id == NO_PRODUCER_ID:
-            return
-        if header.base_sequence == NO_SEQUENCE:
-            self._follow(batch.payload, header, batch.base_offset)
-            return
-        if header.is_transactional:
-            self.transactions.write(header.producer_id, batch.base_offset, self.now_ms())
-        self.producers.update(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.record_count,
-            base_offset=batch.base_offset,
-            end_offset=batch.end_offset,
-            append_time_ms=header.max_timestamp if header.is_log_append_time else -1,
-            now_ms=self.now_ms(),
-        )
-
     def _encode_snapshot(self) -> bytes:
-        self.epochs.trim(self.stream.start_offset)
-        self.transactions.trim(self.stream.start_offset)
-        head = _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, *self.max_timestamp) + _UNTIMED_END.pack(self.untimed_end)
-        return head + self.epochs.encode() + self.transactions.encode() + self.producers.encode()
+        state = SnapshotState(self.max_timestamp, self.epochs, self.transactions, self.producers, self.untimed_end)
+        return encode_snapshot(state, self.stream.start_offset)
 
     def vacate(self, vacated: Sequence[tuple[int, int, int]]) -> None:
         """Compaction has left only the markers of aborted transactions (producer, first offset, marker's offset).
@@ -428,40 +373,3 @@ class Partition:
     def _wake(self, _: WalError | None) -> None:
         for waiter in list(self._waiters):
             waiter(self, self.appended_bytes)
-
-
-class SnapshotState(NamedTuple):
-    """What a snapshot holds of a partition."""
-
-    max_timestamp: MaxTimestamp
-    epochs: LeaderEpochs
-    transactions: PartitionTransactions
-    producers: ProducerStates
-    untimed_end: int | None
-    """No batch from here on has records without a timestamp; None: not known."""
-
-
-def decode_snapshot(stream_id: int, data: bytes) -> SnapshotState:
-    """What `_encode_snapshot` wrote.
-
-    Version, newest timestamp, end of records without one (since v3), leader epochs, transactions (since v2), producers.
-    A new stream has nothing. Raises CorruptObject.
-    """
-    if not data:
-        return SnapshotState(MaxTimestamp(-1, -1), LeaderEpochs(), PartitionTransactions(), ProducerStates(), None)
-    if not 1 <= data[0] <= SNAPSHOT_VERSION:
-        raise CorruptObject(f"stream {stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}")
-    try:
-        version, timestamp_ms, base_offset = _SNAPSHOT_HEAD.unpack_from(data)
-        position, untimed_end = _SNAPSHOT_HEAD.size, None
-        if version > 2:
-            (untimed_end,) = _UNTIMED_END.unpack_from(data, position)
-            position += _UNTIMED_END.size
-        epochs, position = LeaderEpochs.decode(data, position)
-        transactions = PartitionTransactions()
-        if version > 1:
-            transactions, position = PartitionTransactions.decode(data, position)
-        producers = ProducerStates.decode(data, position)
-    except struct.error as error:
-        raise CorruptObject(f"stream {stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None
-    return SnapshotState(MaxTimestamp(timestamp_ms, base_offset), epochs, transactions, producers, untimed_end)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from broker.partition import decode_snapshot
+from broker.partition_snapshot import decode_snapshot
 from broker.settings import Settings
 from broker.stores import store_names
 from broker.topics import Topic, TopicLeaving, TopicManager

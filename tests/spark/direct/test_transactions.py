@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from broker.leader_epochs import LeaderEpochs
-from broker.partition import SNAPSHOT_VERSION
+from broker.partition_snapshot import SNAPSHOT_VERSION
 from broker.producers import ProducerStates
 from broker.transactions.in_partition import PartitionTransactions
 from s3stream.errors import CorruptObject
