@@ -126,11 +126,7 @@ class NodeLog:
 
     async def _check_streams(self, found: Header, catalog: Catalog) -> None:
         """A log from before headers named the catalog would take on the name of a wrong one: look at its records."""
-        assert self._device is not None, "there is a header"
-        records: list[WalRecord] = []
-        async for some in read_ring(self._device, found, Scan(found, str(self.path))):
-            heads = [(record.offset, memoryview(bytes(record.body[:RECORD_HEADER_BYTES]))) for record in some]
-            records += [decode_record(offset, head) for offset, head in heads]
+        records = await self._heads(found)
         with self.named():
             check_streams_known(records, await catalog.next_stream_id())
 
@@ -141,6 +137,21 @@ class NodeLog:
             yield
         except UnknownStreams as error:
             raise UnknownStreams(f"{self.path}: {error}") from None
+
+    async def stream_ids(self) -> frozenset[int]:
+        """Streams that the log has records of, trimmed or not. Raises WalError."""
+        if self.header is None:
+            return frozenset()
+        return frozenset(record.batch.stream_id for record in await self._heads(self.header))
+
+    async def _heads(self, found: Header) -> list[WalRecord]:
+        """All records, without what follows their headers."""
+        assert self._device is not None, "there is a header"
+        records: list[WalRecord] = []
+        async for some in read_ring(self._device, found, Scan(found, str(self.path))):
+            heads = [(record.offset, memoryview(bytes(record.body[:RECORD_HEADER_BYTES]))) for record in some]
+            records += [decode_record(offset, head) for offset, head in heads]
+        return records
 
     async def decide(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
         """Raise WalRefused when the node, `seen` without a process, must not go on with this log."""

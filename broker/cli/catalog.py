@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from broker.cli.catalog_rebuild import rebuild
 from broker.cli.options import config_option, data_dir_option, read_settings
 from s3stream.catalog.backup import Backup, back_up, sqlite_path
 from s3stream.errors import StorageError
@@ -15,6 +16,9 @@ from s3stream.errors import StorageError
 @click.group()
 def catalog() -> None:
     """Back up a node's catalog, or rebuild it from the object store."""
+
+
+catalog.add_command(rebuild)
 
 
 @catalog.command(short_help="Copy the catalog of a node, running or stopped.")

@@ -14,6 +14,7 @@ from s3stream.errors import AlreadyExists
 from s3stream.model import NewObject, ObjectInfo, RangeLocation, StreamInfo
 
 if TYPE_CHECKING:
+    from s3stream.catalog.fill import Filling
     from s3stream.catalog.state import CatalogState
 
 
@@ -488,6 +489,10 @@ class Catalog(Protocol):
 
     async def next_manifest(self, above: int) -> int:
         """A number for a manifest, higher than all before and than `above`."""
+        ...
+
+    async def fill(self, wanted: "Filling") -> None:
+        """Fill a catalog that has nothing yet, in one transaction. CatalogError when it has anything."""
         ...
 
     def watch_shape(self, callback: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from s3stream.catalog import configs, moves, nodes, objects, rows, state_rows, topics
 from s3stream.catalog.database import Database
+from s3stream.catalog.fill import Filling, fill
 from s3stream.catalog.interface import (
     UNKNOWN_HOLDER,
     CompactionCommit,
@@ -289,6 +290,9 @@ class SqlCatalog:
 
     async def next_manifest(self, above: int) -> int:
         return await self._database.write(lambda c: state_rows.next_number(c, above))
+
+    async def fill(self, wanted: Filling) -> None:
+        await self._database.write(lambda c: fill(c, wanted))
 
     def watch_shape(self, callback: Callable[[], None]) -> None:
         self._watchers.append(callback)

@@ -1,0 +1,173 @@
+"""`anabranch catalog rebuild`: a new catalog from the object store, when the old one is lost or damaged."""
+
+import asyncio
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.datadir import DataDirError
+from broker.log_identity import utc
+from broker.rebuild import Entropy, Rebuild
+from broker.settings import Settings
+from s3stream.catalog.interface import WalState
+from s3stream.errors import StorageError
+from s3stream.rebuild import StreamReader
+from wal.interface import WalError
+
+HOUR_MS: Final = 3_600_000
+SHOWN: Final = 20
+"""Lines of one kind shown at most."""
+
+
+@click.command(short_help="Make a new catalog from the object store.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--manifest", metavar="KEY", help="Go by this manifest  [default: the newest one]")
+@click.option("--accept-loss", is_flag=True, help="Go on although committed records are missing or damaged.")
+@click.option(
+    "--keep-hours",
+    type=click.IntRange(0),
+    default=24,
+    show_default=True,
+    help="How long objects that are left out stay in the store.",
+)
+@config_option
+@data_dir_option
+def rebuild(
+    only_plan: bool,  # noqa: FBT001 - click passes by name
+    manifest: str | None,
+    accept_loss: bool,  # noqa: FBT001 - click passes by name
+    keep_hours: int,
+    config_file: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Make a new catalog for a stopped node from its object store: the newest manifest, and all objects.
+
+    The catalog that the settings name must be empty or not there. Stop all nodes of the cluster first. All records are
+    read once, to find the state of producers and transactions again. What only the log has is replayed by the node's
+    next start, as after a crash.
+    """
+    settings = read_settings(config_file, data_dir)
+    try:
+        asyncio.run(_run(settings, manifest, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours))
+    except (DataDirError, StorageError, WalError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _run(
+    settings: Settings, manifest: str | None, *, only_plan: bool, accept_loss: bool, keep_hours: int
+) -> None:
+    from broker.app import now_ms  # it imports everything
+
+    console = Console(soft_wrap=True, highlight=False)
+    entropy = Entropy(now_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
+    async with Rebuild.opened(settings, entropy) as work:
+        with _progress("looking at objects") as update:
+            await work.look(manifest, update)
+        _show_plan(work, keep_hours, console)
+        if work.plan.has_loss and not accept_loss:
+            raise click.ClickException(
+                "records that were committed are missing or damaged (above); with --accept-loss they are given up: of "
+                "a partition with a gap, only what lies past the gap is kept"
+            )
+        if only_plan:
+            return
+        with _progress("reading records") as update:
+            reader = await work.carry_out(
+                accept_loss=accept_loss,
+                keep_ms=keep_hours * HOUR_MS,
+                on_progress=lambda report: update(report.bytes_done, report.bytes_total),
+            )
+    _show_done(work, reader, console)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _show_plan(work: Rebuild, keep_hours: int, console: Console) -> None:
+    plan, manifest = work.plan, work.manifest
+    state = manifest.state
+    used = {piece.object_id for chain in plan.chains.values() for piece in chain.pieces}
+    facts = Table(box=None, show_header=False)
+    rows = [
+        ("manifest", f"{work.manifest_key}, written {utc(manifest.written_ms)} by node {manifest.node_id}"),
+        ("topics", f"{len(state.topics):,} with {sum(len(topic.stream_ids) for topic in state.topics):,} partitions"),
+        ("detached topics", f"{len(state.detached):,}"),
+        ("partitions without a topic", f"{len(plan.new_streams):,}, kept as recovered-stream-<id>"),
+        ("objects taken", f"{len(used):,} ({decimal(sum(work.stored.objects[key].size_bytes for key in used))})"),
+        ("objects left out", f"{len(plan.left_out) + len(work.stored.unreadable):,}"),
+        ("log", _log_of(work)),
+    ]
+    for name, value in rows:
+        facts.add_row(f"[bold]{name}[/bold]", value)
+    console.print(facts)
+    for why, count in Counter(plan.left_out.values()).items():
+        console.print(f"left out, deleted in {keep_hours} hours: {count:,} objects: {why.value}")
+    names = _names(work)
+    _show("a committed object is in no store", [str(key) for key in plan.missing], console)
+    _show("damaged", [f"object {each.object_id}: {each.reason}" for each in plan.damaged], console)
+    gaps = [f"{names[gap.stream_id]}: no object holds [{gap.start_offset}, {gap.end_offset})" for gap in plan.gaps]
+    _show("gap", gaps, console)
+
+
+def _names(work: Rebuild) -> dict[int, str]:
+    """Partition of each stream."""
+    state = work.manifest.state
+    names = {key: f"recovered-stream-{key}-0" for key in work.plan.new_streams}
+    streams = [(topic.name, topic.stream_ids) for topic in state.topics]
+    streams += [(f"(detached) {topic.name}", topic.stream_ids) for topic in state.detached]
+    for name, stream_ids in streams:
+        names |= {stream_id: f"{name}-{index}" for index, stream_id in enumerate(stream_ids)}
+    return {key: names.get(key, f"stream {key}") for key in work.plan.chains}
+
+
+def _show(what: str, lines: list[str], console: Console) -> None:
+    for line in lines[:SHOWN]:
+        console.print(f"[red]{what}[/red]: {line}")
+    if len(lines) > SHOWN:
+        console.print(f"[red]{what}[/red]: {len(lines) - SHOWN:,} more")
+
+
+def _log_of(work: Rebuild) -> str:
+    """The node's log: what it is to the new catalog."""
+    log, node_id = work.log, work.settings.node.node_id
+    if log is None:
+        lost = [wal for wal in work.manifest.state.wals if wal.node_id == node_id and wal.state is WalState.OPEN]
+        found = "not there"
+        if lost:
+            found += f": log {lost[-1].wal_id} may hold acknowledged records; bring it back to {lost[-1].location}"
+        return found
+    holds = "may hold records that are in no object" if log.wal.state is WalState.OPEN else "empty after a clean stop"
+    return f"{log.wal.wal_id} at {log.wal.location}, {holds}"
+
+
+def _show_done(work: Rebuild, reader: StreamReader, console: Console) -> None:
+    names = _names(work)
+    _show("damaged", reader.report.damaged, console)
+    records = sum(span.record_count for spans in reader.spans.values() for _, span in spans)
+    console.print(
+        f"[green]rebuilt[/green]: {len(work.plan.chains):,} partitions, {records:,} records read "
+        f"({decimal(reader.report.bytes_done)}); the next start of the node replays its log"
+    )
+    table = Table("partition", "first offset", "end", box=None, header_style="bold")
+    for stream_id, chain in sorted(work.plan.chains.items(), key=lambda item: names[item[0]])[:SHOWN]:
+        table.add_row(names[stream_id], f"{chain.start_offset:,}", f"{chain.end_offset:,}")
+    console.print(table)
+    if len(names) > SHOWN:
+        console.print(f"({len(names) - SHOWN:,} more partitions)")

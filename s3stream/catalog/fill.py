@@ -1,0 +1,213 @@
+"""Fills an empty catalog with what a rebuild has found, in one transaction: all of it, or nothing."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Table, func, insert, select, update
+
+from s3stream.catalog.interface import DetachedTopic, WalInfo
+from s3stream.catalog.nodes import DEVICE, ENDED
+from s3stream.catalog.rows import chunks
+from s3stream.catalog.schema import (
+    cluster,
+    configs,
+    counters,
+    detached_partitions,
+    detached_topics,
+    nodes,
+    objects,
+    partitions,
+    ranges,
+    streams,
+    topics,
+    wals,
+)
+from s3stream.catalog.state import TopicState
+from s3stream.catalog.state_rows import COUNTER
+from s3stream.catalog.topics import NO_TIMESTAMP
+from s3stream.errors import CatalogError
+from s3stream.model import ObjectInfo, StreamRange
+
+EMPTY: Final = (nodes, topics, detached_topics, streams, objects, wals)
+"""Tables that have a row in any catalog that was ever used."""
+
+
+class FilledRange(NamedTuple):
+    """A run of a stream, and the object that holds it."""
+
+    object_id: int
+    range: StreamRange
+    source_stream_id: int
+    """Stream whose id the object has it under; 0: the stream's own."""
+
+
+class FilledStream(NamedTuple):
+    """A stream with all it has."""
+
+    stream_id: int
+    epoch: int
+    node_id: int
+    leader: int
+    leader_epoch: int
+    start_offset: int
+    end_offset: int
+    snapshot: bytes
+    ranges: Sequence[FilledRange]
+
+
+class FilledTopic(NamedTuple):
+    """A topic made for one stream that no topic is known of."""
+
+    name: str
+    topic_id: bytes
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """All rows of a catalog, as values."""
+
+    cluster: str
+    catalog_id: bytes
+    counters: Mapping[str, int]
+    manifest: int
+    """Number of the newest manifest there is."""
+    nodes: Mapping[int, int]
+    """Epoch by node id."""
+    wals: Sequence[WalInfo]
+    topics: Sequence[TopicState]
+    new_topics: Sequence[FilledTopic]
+    detached: Sequence[DetachedTopic]
+    configs: Mapping[tuple[str, str], Mapping[str, str]]
+    streams: Sequence[FilledStream]
+    objects: Sequence[ObjectInfo]
+
+
+def is_empty(connection: Connection) -> bool:
+    """Whether the catalog, of this program's schema, has nothing yet."""
+    return not any(connection.execute(select(func.count()).select_from(table)).scalar_one() for table in EMPTY)
+
+
+def fill(connection: Connection, wanted: Filling) -> None:
+    """Insert everything. Raises CatalogError when the catalog is not empty."""
+    if not is_empty(connection):
+        raise CatalogError("the catalog is not empty: nothing was changed")
+    connection.execute(update(cluster).values(catalog_id=wanted.catalog_id.hex()))
+    for name, value in wanted.counters.items():
+        connection.execute(update(counters).where(counters.c.name == name).values(next=value))
+    connection.execute(insert(counters).values(name=COUNTER, next=wanted.manifest))
+    _insert(connection, nodes, (_node_row(*item) for item in wanted.nodes.items()))
+    _insert(connection, wals, (_wal_row(wal) for wal in wanted.wals))
+    _insert(connection, objects, (_object_row(info) for info in wanted.objects))
+    _insert(connection, streams, (_stream_row(each) for each in wanted.streams))
+    kinds = {info.object_id: int(info.kind) for info in wanted.objects}
+    _insert(connection, ranges, (row for each in wanted.streams for row in _range_rows(each, kinds)))
+    _insert(connection, topics, _topic_rows(wanted))
+    _insert(connection, partitions, _partition_rows(wanted))
+    _insert(connection, detached_topics, (_detached_row(topic) for topic in wanted.detached))
+    _insert(
+        connection,
+        detached_partitions,
+        (
+            {"topic_id": topic.topic_id, "idx": index, "stream_id": stream_id}
+            for topic in wanted.detached
+            for index, stream_id in enumerate(topic.stream_ids)
+        ),
+    )
+    _insert(
+        connection,
+        configs,
+        ({"kind": kind, "name": name, "entries": _dump(entries)} for (kind, name), entries in wanted.configs.items()),
+    )
+
+
+def _insert(connection: Connection, table: Table, rows: Iterator[Mapping[str, Any]]) -> None:
+    for piece in chunks(rows):
+        connection.execute(insert(table), [dict(row) for row in piece])
+
+
+def _dump(entries: Mapping[str, str]) -> str:
+    return json.dumps(dict(entries), sort_keys=True)
+
+
+def _node_row(node_id: int, epoch: int) -> Mapping[str, Any]:
+    return {
+        "node_id": node_id,
+        "epoch": epoch,
+        "host": "",
+        "port": 0,
+        "lease_until_ms": ENDED,
+        "lease_ms": 0,
+        "host_name": "",
+        "pid": 0,
+        "lock_id": "",
+    }
+
+
+def _wal_row(wal: WalInfo) -> Mapping[str, Any]:
+    return {
+        "wal_id": wal.wal_id,
+        "node_id": wal.node_id,
+        "node_epoch": wal.node_epoch,
+        "kind": DEVICE,
+        "location": wal.location,
+        "state": int(wal.state),
+        "seen_ms": wal.seen_ms,
+    }
+
+
+def _object_row(info: ObjectInfo) -> Mapping[str, Any]:
+    row = {name: getattr(info, name) for name in ObjectInfo.__dataclass_fields__}
+    return {**row, "kind": int(info.kind), "state": int(info.state), "upload_id": ""}
+
+
+def _stream_row(each: FilledStream) -> Mapping[str, Any]:
+    row = {name: getattr(each, name) for name in FilledStream._fields if name != "ranges"}
+    peak = max((item.range.max_timestamp_ms for item in each.ranges), default=NO_TIMESTAMP)
+    return {**row, "peak_timestamp_ms": peak}
+
+
+def _range_rows(each: FilledStream, kinds: Mapping[int, int]) -> Iterator[Mapping[str, Any]]:
+    peak = NO_TIMESTAMP
+    for object_id, span, source_stream_id in each.ranges:
+        peak = max(peak, span.max_timestamp_ms)
+        row = {name: getattr(span, name) for name in StreamRange.__dataclass_fields__}
+        yield {
+            **row,
+            "object_id": object_id,
+            "kind": kinds[object_id],
+            "peak_timestamp_ms": peak,
+            "source_stream_id": source_stream_id,
+        }
+
+
+def _topic_rows(wanted: Filling) -> Iterator[Mapping[str, Any]]:
+    for topic in wanted.topics:
+        yield {
+            "name": topic.name,
+            "topic_id": topic.topic_id,
+            "internal": int(topic.internal),
+            "configs": _dump(topic.configs),
+        }
+    for made in wanted.new_topics:
+        yield {"name": made.name, "topic_id": made.topic_id, "internal": 0, "configs": _dump({})}
+
+
+def _partition_rows(wanted: Filling) -> Iterator[Mapping[str, Any]]:
+    for topic in wanted.topics:
+        for index, stream_id in enumerate(topic.stream_ids):
+            yield {"topic": topic.name, "idx": index, "stream_id": stream_id}
+    for made in wanted.new_topics:
+        yield {"topic": made.name, "idx": 0, "stream_id": made.stream_id}
+
+
+def _detached_row(topic: DetachedTopic) -> Mapping[str, Any]:
+    return {
+        "topic_id": topic.topic_id,
+        "name": topic.name,
+        "internal": int(topic.internal),
+        "configs": _dump(topic.configs),
+        "detached_ms": topic.detached_ms,
+    }

@@ -1,0 +1,320 @@
+"""Decides what a rebuilt catalog holds: the newest manifest and the objects found in, ranges out. Pure.
+
+What counts, and why it is exact:
+
+- The collector deletes what was committed only after a newer manifest was written. So all objects that the newest
+  manifest lists as committed are in the store, and so is every upload that was committed later. They are what is taken.
+- **Listed objects** hold each stream from its start to the committed end that the manifest names. Where two of them
+  hold an offset (a clone keeps alive what compaction has replaced for the original) the newer one counts.
+- **Later uploads** continue exactly at that end, one after the other: a commit demands it. One that does not was never
+  committed. One that does, and was not committed either, holds records that are in the node's log as well, because
+  nothing is uploaded before it is durable; they were acknowledged, or about to be.
+- Where two continue at the same offset, the newer one was made by a later life of the node, or again from the same
+  records.
+- **What compaction made later is left out**: all that it was made of is there.
+- A stream that the manifest does not know, with an id that was handed out before it, was deleted. One with a later id
+  is of a topic made since: its records are kept under a name of their own.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from s3stream.catalog.state import CatalogState
+from s3stream.model import ObjectKind, StreamRange, UploadWriter, parse_upload_writer
+
+
+class FoundObject(NamedTuple):
+    """An object in a store, with what its index says."""
+
+    object_id: int
+    store: str
+    size_bytes: int
+    modified_ms: int
+    writer_id: str
+    kind: ObjectKind
+    ranges: Sequence[StreamRange] = ()
+    """Contiguous runs, by stream and offset; not looked at for an object that cannot be taken."""
+
+
+class Unreadable(NamedTuple):
+    """An object in a store that is damaged."""
+
+    object_id: int
+    store: str
+    size_bytes: int
+    modified_ms: int
+    writer_id: str
+    reason: str
+
+
+class Piece(NamedTuple):
+    """A run of a stream and the object that holds it."""
+
+    stream_id: int
+    start_offset: int
+    end_offset: int
+    object_id: int
+    stored_stream_id: int
+    """Stream under whose id the object has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A stream as it is rebuilt: pieces without a gap; `start_offset` may lie inside the first one."""
+
+    stream_id: int
+    start_offset: int
+    end_offset: int
+    pieces: Sequence[Piece]
+
+
+class Gap(NamedTuple):
+    """Offsets of a stream that no object holds, though they were committed."""
+
+    stream_id: int
+    start_offset: int
+    end_offset: int
+
+
+class LeftOut(Enum):
+    """Why an object is not taken."""
+
+    DEAD = "not committed when the manifest was written, and not later: replaced, trimmed, or never finished"
+    COMPACTED = "made by compaction after the manifest was written: all that it was made of is there"
+    UNCOMMITTED = "does not continue a stream: its upload was never committed"
+
+
+@dataclass(slots=True)
+class RebuildPlan:
+    """What to take, what to leave, and what is missing."""
+
+    chains: dict[int, Chain] = field(default_factory=dict)
+    """By stream."""
+    new_streams: list[int] = field(default_factory=list)
+    """Of the chains, those that the manifest does not know."""
+    left_out: dict[int, LeftOut] = field(default_factory=dict)
+    """By object."""
+    missing: list[int] = field(default_factory=list)
+    """Objects that the manifest lists as committed, and no store has."""
+    damaged: list[Unreadable] = field(default_factory=list)
+    """Objects that would be taken, but cannot be read."""
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether records that were committed are gone."""
+        return bool(self.gaps or self.damaged)
+
+
+def wanted_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set[int], set[int]]:
+    """Of the stored objects (writer id by object id): those listed as committed, and the later uploads.
+
+    An empty writer id is one that could not be read: it may be an upload's.
+    """
+    listed = {object_id for ids in state.committed.values() for object_id in ids}
+    prepared = frozenset(state.prepared)
+
+    def is_later(object_id: int, writer_id: str) -> bool:
+        writer = parse_upload_writer(writer_id)
+        if object_id >= state.counters["object"]:
+            return writer is not None or not writer_id
+        if object_id not in prepared:
+            return False
+        # By a life of the node that had ended by then: its commit is refused ever after.
+        return not writer_id or (writer is not None and writer.node_epoch >= state.nodes.get(writer.node_id, 0))
+
+    later = {object_id for object_id, writer_id in writers.items() if is_later(object_id, writer_id)}
+    return listed & writers.keys(), later - listed
+
+
+def plan_rebuild(
+    state: CatalogState,
+    objects: Iterable[FoundObject],
+    unreadable: Iterable[Unreadable] = (),
+    *,
+    streams_in_log: Iterable[int] = (),
+) -> RebuildPlan:
+    """Plan over all objects of the cluster in all stores.
+
+    `streams_in_log` are the streams that the node's log has records of: new ones among them get an empty chain.
+    """
+    return _Planner(state, {each.object_id: each for each in objects}, list(unreadable)).plan(streams_in_log)
+
+
+class _Planner:
+    def __init__(
+        self, state: CatalogState, objects: Mapping[int, FoundObject], unreadable: Sequence[Unreadable]
+    ) -> None:
+        self._state = state
+        self._objects = objects
+        self._unreadable = unreadable
+        writers = {object_id: found.writer_id for object_id, found in objects.items()}
+        writers |= {each.object_id: each.writer_id for each in unreadable}
+        self._listed, self._later = wanted_objects(state, writers)
+        self._plan = RebuildPlan()
+
+    def plan(self, streams_in_log: Iterable[int]) -> RebuildPlan:
+        plan = self._plan
+        listed = {object_id for ids in self._state.committed.values() for object_id in ids}
+        plan.missing = sorted(listed - self._listed)
+        wanted = self._listed | self._later
+        plan.damaged = [each for each in self._unreadable if each.object_id in wanted]
+        committed = self._committed_pieces()
+        uploads = self._later_pieces()
+        for info in self._state.streams:
+            self._add(info.stream_id, info.start_offset, info.end_offset, committed, uploads)
+        known = {info.stream_id for info in self._state.streams}
+        fresh = {key for key in (*uploads, *streams_in_log) if key >= self._state.counters["stream"]} - known
+        for stream_id in sorted(fresh):
+            first = min((piece.start_offset for piece in uploads.get(stream_id, ())), default=0)
+            plan.new_streams.append(stream_id)
+            self._add(stream_id, first, first, committed, uploads)
+        self._note_left_out()
+        return plan
+
+    def _committed_pieces(self) -> dict[int, list[Piece]]:
+        pieces: dict[int, list[Piece]] = defaultdict(list)
+        for object_id in self._listed & self._objects.keys():
+            for span in self._objects[object_id].ranges:
+                pieces[span.stream_id].append(_piece_of(span, object_id))
+        for each in self._state.borrowed:
+            if each.object_id in self._objects:
+                pieces[each.stream_id].append(
+                    Piece(each.stream_id, each.start_offset, each.end_offset, each.object_id, each.source_stream_id)
+                )
+        return pieces
+
+    def _later_pieces(self) -> dict[int, list[Piece]]:
+        pieces: dict[int, list[Piece]] = defaultdict(list)
+        for object_id in self._later & self._objects.keys():
+            for span in self._objects[object_id].ranges:
+                pieces[span.stream_id].append(_piece_of(span, object_id))
+        return pieces
+
+    def _add(
+        self,
+        stream_id: int,
+        start_offset: int,
+        end_offset: int,
+        committed: Mapping[int, Sequence[Piece]],
+        uploads: Mapping[int, Sequence[Piece]],
+    ) -> None:
+        pieces, gaps = cover(committed.get(stream_id, ()), start_offset, end_offset)
+        self._plan.gaps += [Gap(stream_id, *gap) for gap in gaps]
+        if gaps:
+            # What lies past the gap is newer, and leads on to what is in the log.
+            start_offset = gaps[-1][1]
+            pieces = [piece for piece in pieces if piece.start_offset >= start_offset]
+        pieces += self._continue(uploads.get(stream_id, ()), end_offset)
+        end_offset = pieces[-1].end_offset if pieces else end_offset
+        self._plan.chains[stream_id] = Chain(stream_id, start_offset, end_offset, pieces)
+
+    def _continue(self, uploads: Sequence[Piece], end_offset: int) -> list[Piece]:
+        """The uploads that follow each other from `end_offset` on."""
+        at: dict[int, list[Piece]] = defaultdict(list)
+        for piece in uploads:
+            at[piece.start_offset].append(piece)
+        taken: list[Piece] = []
+        while candidates := [
+            piece for piece in at.pop(end_offset, ()) if not taken or self._may_follow(piece, taken[-1])
+        ]:
+            taken.append(max(candidates, key=lambda piece: piece.object_id))
+            end_offset = taken[-1].end_offset
+        return taken
+
+    def _may_follow(self, piece: Piece, before: Piece) -> bool:
+        """A life of a node uploads nothing once a later one does; of two nodes the later one made the newer object."""
+        writer, last = self._writer(piece.object_id), self._writer(before.object_id)
+        if writer.node_id == last.node_id:
+            return writer.node_epoch >= last.node_epoch
+        return piece.object_id > before.object_id
+
+    def _writer(self, object_id: int) -> UploadWriter:
+        writer = parse_upload_writer(self._objects[object_id].writer_id)
+        assert writer is not None, "only uploads continue a stream"
+        return writer
+
+    def _note_left_out(self) -> None:
+        used = {piece.object_id for chain in self._plan.chains.values() for piece in chain.pieces}
+        recent = frozenset(self._state.prepared)
+        for object_id in self._objects.keys() - used:
+            why = LeftOut.DEAD
+            if object_id in self._later:
+                why = LeftOut.UNCOMMITTED
+            elif object_id >= self._state.counters["object"] or object_id in recent:
+                why = LeftOut.COMPACTED
+            self._plan.left_out[object_id] = why
+
+
+def _piece_of(span: StreamRange, object_id: int) -> Piece:
+    return Piece(span.stream_id, span.start_offset, span.end_offset, object_id, span.stream_id)
+
+
+def cover(pieces: Sequence[Piece], start_offset: int, end_offset: int) -> tuple[list[Piece], list[tuple[int, int]]]:
+    """Cover [start, end) with pieces, the newest object at each place; returns them, and the gaps there are.
+
+    The first piece may begin before the start, as a trimmed stream's does; the others begin where the one before ends.
+    """
+    left = sorted((piece for piece in pieces if piece.end_offset > start_offset), key=lambda piece: piece.start_offset)
+    chosen: list[Piece] = []
+    gaps: list[tuple[int, int]] = []
+    cursor, at = start_offset, 0
+    open_pieces: list[Piece] = []
+    while cursor < end_offset:
+        while at < len(left) and left[at].start_offset <= cursor:
+            open_pieces.append(left[at])
+            at += 1
+        open_pieces = [piece for piece in open_pieces if piece.end_offset > cursor]
+        if open_pieces:
+            best = max(open_pieces, key=lambda piece: piece.object_id)
+            chosen.append(best if cursor == start_offset else best._replace(start_offset=cursor))
+            cursor = best.end_offset
+        else:
+            next_start = left[at].start_offset if at < len(left) else end_offset
+            gaps.append((cursor, min(next_start, end_offset)))
+            cursor = next_start
+    return chosen, gaps
+
+
+class Step(NamedTuple):
+    """One visit to an object: the pieces to read there."""
+
+    object_id: int
+    pieces: Sequence[Piece]
+
+
+def read_order(chains: Iterable[Chain]) -> list[Step]:
+    """In which order to visit the objects so that each stream is read from its start to its end.
+
+    Each object once, where that is possible: streams that share two objects in opposite orders make another visit
+    necessary.
+    """
+    waiting = {chain.stream_id: iter(chain.pieces) for chain in chains if chain.pieces}
+    left: dict[int, int] = defaultdict(int)
+    for chain in chains:
+        for piece in chain.pieces:
+            left[piece.object_id] += 1
+    ready: dict[int, list[Piece]] = defaultdict(list)
+    complete: list[int] = []
+
+    def advance(stream_id: int) -> None:
+        piece = next(waiting[stream_id], None)
+        if piece is not None:
+            ready[piece.object_id].append(piece)
+            if len(ready[piece.object_id]) == left[piece.object_id]:
+                complete.append(piece.object_id)
+
+    for stream_id in waiting:
+        advance(stream_id)
+    steps: list[Step] = []
+    while ready:
+        object_id = complete.pop() if complete else max(ready, key=lambda key: len(ready[key]))
+        pieces = ready.pop(object_id)
+        left[object_id] -= len(pieces)
+        steps.append(Step(object_id, sorted(pieces, key=lambda piece: (piece.stored_stream_id, piece.start_offset))))
+        for piece in pieces:
+            advance(piece.stream_id)
+    return steps
