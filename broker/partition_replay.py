@@ -36,7 +36,8 @@ class PartitionReplay:
         """
         header = parse_batch(batch.payload)
         if now_ms is None:
-            now_ms = self._newest_ms = max(self._newest_ms, batch.max_timestamp_ms)
+            # Of the header: compaction leaves it when it takes all records, and their time with them.
+            now_ms = self._newest_ms = max(self._newest_ms, header.max_timestamp)
         if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
             self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
         if header.has_untimed:
