@@ -244,17 +244,22 @@ def facts_of(path: Path) -> Mapping[str, Any]:
             ),
             "wals": rows("SELECT wal_id, node_id, state FROM wals"),
             "transactions": {
-                key: (state.open.keys(), [(each.first_offset, each.last_offset) for each in state.aborted])
-                for key, (_, _, state, _) in states.items()
+                key: (
+                    state.transactions.open.keys(),
+                    [(each.first_offset, each.last_offset) for each in state.transactions.aborted],
+                )
+                for key, state in states.items()
             },
             "producers": {
                 key: {
                     producer_id: (entry.epoch, [(batch.first_sequence, batch.base_offset) for batch in entry.batches])
-                    for producer_id, entry in producers.entries.items()
+                    for producer_id, entry in state.producers.entries.items()
                 }
-                for key, (_, _, _, producers) in states.items()
+                for key, state in states.items()
             },
-            "timestamps": {key: state[0].timestamp_ms for key, state in states.items()},
+            "timestamps": {
+                key: (state.max_timestamp.timestamp_ms, state.untimed_end or 0) for key, state in states.items()
+            },
         }
 
 
