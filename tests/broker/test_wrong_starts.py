@@ -171,6 +171,7 @@ def test_an_older_state_of_the_catalog_is_refused_and_nothing_is_lost(tmp_path: 
 
 def test_the_log_of_an_older_version_takes_no_wrong_catalogs_name(tmp_path: Path, urls: tuple[str, str]) -> None:
     right, wrong = urls
+    elsewhere = tmp_path / "elsewhere"  # the right store says itself which catalog it belongs to
     with NodeProcess(tmp_path / "other", catalog_url=wrong) as other:
         assert other.terminate() == 0
     with NodeProcess(tmp_path, catalog_url=right) as node:
@@ -179,13 +180,15 @@ def test_the_log_of_an_older_version_takes_no_wrong_catalogs_name(tmp_path: Path
         log = tmp_path / "data" / "wal"
         make_version_1(log)
         before = log.read_bytes()
-        assert "streams that the catalog has never made" in NodeProcess(tmp_path, catalog_url=wrong).refusal()
+        line = NodeProcess(tmp_path, catalog_url=wrong, objects_path=elsewhere).refusal()
+        assert "streams that the catalog has never made" in line
         assert log.read_bytes() == before
         node.start()
         assert consume(node.bootstrap) == expected("first", 100)
         assert node.terminate() == 0
         # It has the right catalog's name now.
-        assert "holds the WAL of catalog" in NodeProcess(tmp_path, catalog_url=wrong).refusal()
+        line = NodeProcess(tmp_path, catalog_url=wrong, objects_path=elsewhere).refusal()
+        assert "holds the WAL of catalog" in line
 
 
 def move_database(path: Path, target: Path) -> None:
@@ -366,7 +369,8 @@ def test_the_setting_to_format_destroys_no_log_that_may_hold_records(tmp_path: P
             assert "is empty or not there" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
             with NodeProcess(tmp_path / "other", catalog_url=wrong) as other:
                 assert other.terminate() == 0
-            line = NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
+            elsewhere = tmp_path / "elsewhere"  # the right store says itself which catalog it belongs to
+            line = NodeProcess(tmp_path, wal_format="true", catalog_url=wrong, objects_path=elsewhere).refusal()
             assert "not formatted: it holds a log of this very node" in line
         assert log.read_bytes() == before
         aside.rename(log)
