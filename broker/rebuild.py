@@ -20,7 +20,7 @@ from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import WalInfo, WalState
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.errors import CatalogError, CorruptObject, StorageError
-from s3stream.manifest import Manifest
+from s3stream.manifest import Manifest, parse_manifest_key
 from s3stream.manifest_keeper import newest_manifest_key, read_manifest
 from s3stream.model import StreamBatch
 from s3stream.rebuild import LogFound, ReadReport, Stored, StreamReader, assemble, look_at_stores
@@ -86,6 +86,8 @@ class Rebuild:
         """The node's log, if it is where the settings name it."""
         self.stored: Stored
         self.plan: RebuildPlan
+        self._newest_sequence = 0
+        """Of the manifests in the store, another one than the one gone by, maybe."""
 
     @classmethod
     @asynccontextmanager
@@ -107,13 +109,17 @@ class Rebuild:
         """
         cluster = self.settings.node.cluster
         store = self._stores[self.settings.objects.store]
-        key = manifest_key or await newest_manifest_key(store, cluster)
-        if key is None:
+        newest = await newest_manifest_key(store, cluster)
+        if newest is None:
             raise StorageError(
                 f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one nobody knows "
                 "which topics the objects belong to"
             )
-        self.manifest_key, self.manifest = key, await read_manifest(store, key)
+        key = self.manifest_key = manifest_key or newest
+        self.manifest = await read_manifest(store, key)
+        parsed = parse_manifest_key(newest)
+        assert parsed is not None, "only keys of manifests are looked at"
+        self._newest_sequence = parsed.sequence
         if self.manifest.cluster != cluster:
             raise StorageError(f"manifest {key} is of cluster {self.manifest.cluster!r}, not of {cluster!r}")
         if self.manifest.state.schema_version > MIGRATIONS[-1][0]:
@@ -181,6 +187,7 @@ class Rebuild:
                 reader,
                 node_id=settings.node.node_id,
                 log=self.log,
+                newest_sequence=self._newest_sequence,
                 new_topic_id=self._entropy.new_topic_id,
                 now_ms=now_ms,
                 keep_ms=keep_ms,

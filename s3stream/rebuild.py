@@ -286,13 +286,15 @@ def assemble(
     *,
     node_id: int,
     log: LogFound | None,
+    newest_sequence: int,
     new_topic_id: Callable[[], bytes],
     now_ms: int,
     keep_ms: int,
 ) -> Filling:
     """All rows of the new catalog. What is left out is deleted by the collector after `keep_ms`.
 
-    New streams are led by `node_id`, each as a topic of its own.
+    New streams are led by `node_id`, each as a topic of its own. `newest_sequence` is that of the newest manifest there
+    is, another one than `manifest`, maybe.
     """
     state = manifest.state
     infos = {info.stream_id: info for info in state.streams}
@@ -326,7 +328,7 @@ def assemble(
         cluster=manifest.cluster,
         catalog_id=state.catalog_id,
         counters=counters,
-        manifest=manifest.sequence,
+        manifest=newest_sequence,
         nodes=_epochs(manifest, node_id, log, stored),
         wals=_wals(manifest, log),
         topics=state.topics,

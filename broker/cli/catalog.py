@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from broker.cli.catalog_advance import advance
 from broker.cli.catalog_rebuild import rebuild
 from broker.cli.options import config_option, data_dir_option, read_settings
 from s3stream.catalog.backup import Backup, back_up, sqlite_path
@@ -19,6 +20,7 @@ def catalog() -> None:
 
 
 catalog.add_command(rebuild)
+catalog.add_command(advance)
 
 
 @catalog.command(short_help="Copy the catalog of a node, running or stopped.")

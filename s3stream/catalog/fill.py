@@ -1,4 +1,7 @@
-"""Fills an empty catalog with what a rebuild has found, in one transaction: all of it, or nothing."""
+"""Brings a catalog in line with the object store: fills an empty one, or moves an older copy ahead.
+
+Each in one transaction: all of it, or nothing.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,7 +99,7 @@ def fill(connection: Connection, wanted: Filling) -> None:
         raise CatalogError("the catalog is not empty: nothing was changed")
     connection.execute(update(cluster).values(catalog_id=wanted.catalog_id.hex()))
     for name, value in wanted.counters.items():
-        connection.execute(update(counters).where(counters.c.name == name).values(next=value))
+        _set_counter(connection, name, value)
     connection.execute(insert(counters).values(name=COUNTER, next=wanted.manifest))
     _insert(connection, nodes, (_node_row(*item) for item in wanted.nodes.items()))
     _insert(connection, wals, (_wal_row(wal) for wal in wanted.wals))
@@ -211,3 +214,39 @@ def _detached_row(topic: DetachedTopic) -> Mapping[str, Any]:
         "configs": _dump(topic.configs),
         "detached_ms": topic.detached_ms,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """How far an older copy of a catalog goes ahead, so that it gives nothing again that was given before."""
+
+    object_id: int
+    """The least id of the next object."""
+    manifest: int
+    """Number of the newest manifest there is."""
+    node_epochs: Mapping[int, int]
+    """The least epoch of a node."""
+    epochs_skipped: int
+    producer_ids_skipped: int
+
+
+def advance(connection: Connection, wanted: Advance) -> None:
+    """Move counters and epochs ahead, never back."""
+    found = {row.name: row.next for row in connection.execute(select(counters))}
+    _set_counter(connection, "object", max(found["object"], wanted.object_id))
+    _set_counter(connection, "producer", found["producer"] + wanted.producer_ids_skipped)
+    if COUNTER in found:
+        _set_counter(connection, COUNTER, max(found[COUNTER], wanted.manifest))
+    else:
+        connection.execute(insert(counters).values(name=COUNTER, next=wanted.manifest))
+    skipped = wanted.epochs_skipped
+    connection.execute(
+        update(streams).values(epoch=streams.c.epoch + skipped, leader_epoch=streams.c.leader_epoch + skipped)
+    )
+    for node_id, epoch in connection.execute(select(nodes.c.node_id, nodes.c.epoch)).all():
+        least = max(epoch, wanted.node_epochs.get(node_id, 0)) + skipped
+        connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(epoch=least))
+
+
+def _set_counter(connection: Connection, name: str, value: int) -> None:
+    connection.execute(update(counters).where(counters.c.name == name).values(next=value))

@@ -14,7 +14,7 @@ from s3stream.errors import AlreadyExists
 from s3stream.model import NewObject, ObjectInfo, RangeLocation, StreamInfo
 
 if TYPE_CHECKING:
-    from s3stream.catalog.fill import Filling
+    from s3stream.catalog.fill import Advance, Filling
     from s3stream.catalog.state import CatalogState
 
 
@@ -493,6 +493,10 @@ class Catalog(Protocol):
 
     async def fill(self, wanted: "Filling") -> None:
         """Fill a catalog that has nothing yet, in one transaction. CatalogError when it has anything."""
+        ...
+
+    async def advance(self, wanted: "Advance") -> None:
+        """Move counters and epochs of a restored catalog ahead of what was given since the copy was made."""
         ...
 
     def watch_shape(self, callback: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from s3stream.catalog import configs, moves, nodes, objects, rows, state_rows, topics
 from s3stream.catalog.database import Database
-from s3stream.catalog.fill import Filling, fill
+from s3stream.catalog.fill import Advance, Filling, advance, fill
 from s3stream.catalog.interface import (
     UNKNOWN_HOLDER,
     CompactionCommit,
@@ -293,6 +293,9 @@ class SqlCatalog:
 
     async def fill(self, wanted: Filling) -> None:
         await self._database.write(lambda c: fill(c, wanted))
+
+    async def advance(self, wanted: Advance) -> None:
+        await self._database.write(lambda c: advance(c, wanted))
 
     def watch_shape(self, callback: Callable[[], None]) -> None:
         self._watchers.append(callback)

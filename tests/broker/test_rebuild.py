@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import re
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +22,10 @@ from confluent_kafka.cimpl import NewTopic
 from broker.cli.admin_port import parse_admin
 from broker.cli.catalog import catalog
 from broker.cli.storage import storage
+from broker.cli.wal import wal
 from broker.partition_snapshot import decode_snapshot
+from s3stream.manifest import PREFIX
+from s3stream.model import object_key
 from tests.support.node import NodeProcess
 from tests.support.s3 import s3_server
 from tests.support.waiting import until
@@ -79,6 +84,7 @@ def system(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch, **wanted
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
             areas["objects"] = {"store": "s3", "bucket": server.bucket, "endpoint": server.endpoint}
+        tmp_path.mkdir(exist_ok=True)
         config = tmp_path / "node.toml"
         lines = []
         for area, values in areas.items():
@@ -355,3 +361,255 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(
         some.verify()
         assert node.terminate() == 0
         some.verify()
+
+
+# what is refused, and what a crash, an operator or a disk may have done
+
+
+@contextmanager
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **wanted: object) -> Iterator[System]:
+    """A stopped node with the topic `plain`: partition 0 in two objects, and partition 1 in one of its own."""
+    settings = {"storage_upload_age_ms": 100, "compaction_enabled": "false", **wanted}
+    with system(tmp_path, "local", monkeypatch, **settings) as some:
+        create(some.node.bootstrap, NewTopic("plain", 2))
+        for partition, begin in ((0, 0), (0, 100), (1, 0)):
+            produce(some.node.bootstrap, "plain", numbered(partition, begin, begin + 100))
+            wait_uploaded(some)
+        assert some.node.terminate() == 0
+        yield some
+
+
+def objects_of(some: System, partition: int) -> list[Path]:
+    """Files of a partition's objects, by offset."""
+    with contextlib.closing(sqlite3.connect(some.data_dir / "catalog.db")) as connection:
+        rows = connection.execute(
+            "SELECT DISTINCT object_id FROM ranges JOIN partitions USING (stream_id) "
+            "WHERE topic = 'plain' AND idx = ? ORDER BY end_offset",
+            (partition,),
+        ).fetchall()
+    return [some.data_dir / "objects" / object_key("anabranch", object_id) for (object_id,) in rows]
+
+
+def manifests(some: System) -> list[str]:
+    """Keys of the manifests, the newest one last."""
+    objects = some.data_dir / "objects"
+    return [str(path.relative_to(objects)) for path in sorted(objects.glob("manifest/anabranch/1/*"))]
+
+
+def test_a_catalog_that_is_not_empty_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path, monkeypatch) as some:
+        before = facts_of(some.data_dir / "catalog.db")
+        result = some.run("rebuild")
+        assert result.exit_code == 1
+        assert "it is not empty" in result.output
+        assert facts_of(some.data_dir / "catalog.db") == before
+
+
+def test_a_plan_changes_nothing_and_a_running_node_is_not_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(tmp_path, monkeypatch) as some:
+        some.lose_catalog()
+        names = sorted(path.name for path in some.data_dir.iterdir())
+        result = some.run("rebuild", "--plan")
+        assert result.exit_code == 0, result.output
+        assert re.search(r"topics +1 with 2 partitions", result.output)
+        assert re.search(r"objects taken +3 ", result.output)
+        assert sorted(path.name for path in some.data_dir.iterdir()) == names
+        some.rebuild()
+        some.node.start()
+        result = some.run("rebuild", "--plan")
+        assert result.exit_code == 1
+        assert "in use by another process" in result.output
+
+
+def test_without_a_manifest_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path, monkeypatch) as some:
+        some.lose_catalog()
+        for key in manifests(some):
+            (some.data_dir / "objects" / key).unlink()
+        result = some.run("rebuild")
+        assert result.exit_code == 1
+        assert "has no manifest of cluster 'anabranch'" in result.output
+        assert not (some.data_dir / "catalog.db").exists()
+
+
+def test_a_damaged_manifest_is_named_and_an_older_one_can_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(tmp_path, monkeypatch) as some:
+        before = facts_of(some.data_dir / "catalog.db")
+        some.lose_catalog()
+        *_, older, newest = manifests(some)
+        path = some.data_dir / "objects" / newest
+        data = bytearray(path.read_bytes())
+        data[50] ^= 1
+        path.write_bytes(data)
+        result = some.run("rebuild")
+        assert result.exit_code == 1
+        assert newest in result.output
+        assert "damaged" in result.output
+        some.rebuild("--manifest", older)
+        after = facts_of(some.data_dir / "catalog.db")
+        assert after["ranges"] == before["ranges"]
+        some.node.start()
+        assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 200
+
+
+def test_a_missing_object_is_a_loss_that_somebody_has_to_accept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(tmp_path, monkeypatch) as some:
+        first = objects_of(some, 0)[0]
+        some.lose_catalog()
+        first.unlink()
+        result = some.run("rebuild")
+        assert result.exit_code == 1
+        assert "plain-0: no object holds [0, 100)" in result.output
+        assert "--accept-loss" in result.output
+        assert not (some.data_dir / "catalog.db").exists()
+        some.rebuild("--accept-loss")
+        some.node.start()
+        found = read(some.node.bootstrap, "read_committed")
+        assert [row[0] for row in found["plain", 0]] == list(range(100, 200))
+        assert len(found["plain", 1]) == 100
+
+
+def test_a_damaged_block_is_a_loss_that_somebody_has_to_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path, monkeypatch) as some:
+        (damaged,) = objects_of(some, 1)
+        some.lose_catalog()
+        data = bytearray(damaged.read_bytes())
+        data[100] ^= 1
+        damaged.write_bytes(data)
+        result = some.run("rebuild")
+        assert result.exit_code == 1
+        assert "block CRC32C" in result.output
+        assert damaged.name in result.output
+        some.rebuild("--accept-loss")
+        some.node.start()
+        consumer = Consumer({"bootstrap.servers": some.node.bootstrap, "group.id": "reader", "log_level": 0})
+        try:
+            assert consumer.get_watermark_offsets(TopicPartition("plain", 1), timeout=20) == (0, 100)
+            found = _read_all_of(consumer, TopicPartition("plain", 0, 0), 200)
+        finally:
+            consumer.close()
+        assert found == list(range(200))
+
+
+def _read_all_of(consumer: Consumer, place: TopicPartition, count: int) -> list[int]:
+    consumer.assign([place])
+    offsets: list[int] = []
+    while len(offsets) < count:
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+        offset = message.offset()
+        assert offset is not None
+        offsets.append(offset)
+    return offsets
+
+
+def test_a_topic_made_after_the_manifest_keeps_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some in objects, some in the log alone; only its name is lost."""
+    with filled(tmp_path, monkeypatch) as some:
+        newest = manifests(some)[-1]
+        kept = (some.data_dir / "objects" / newest).read_bytes()
+        some.node.start()
+        create(some.node.bootstrap, NewTopic("late", 1))
+        produce(some.node.bootstrap, "late", numbered(0, 0, 50))
+        wait_uploaded(some)
+        assert some.node.terminate() == 0
+        some.node._values |= {"storage_upload_age_ms": PLENTY_MS}
+        some.node.start()
+        produce(some.node.bootstrap, "late", numbered(0, 50, 80))
+        produce(some.node.bootstrap, "plain", numbered(1, 100, 110))
+        some.node.kill9()
+        some.lose_catalog()
+        for key in manifests(some):
+            (some.data_dir / "objects" / key).unlink()
+        (some.data_dir / "objects" / newest).write_bytes(kept)
+        said = some.rebuild()
+        name = re.search(r"recovered-stream-\d+", said.split("rebuilt", 1)[1])
+        assert name is not None
+        some.node.start()
+        found = read(some.node.bootstrap, "read_committed")
+        assert [value for _, _, value in found[name[0], 0]] == [value for _, _, value in numbered(0, 0, 80)]
+        assert len(found["plain", 1]) == 110
+
+
+def test_the_log_of_another_catalog_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path / "a", monkeypatch) as some, filled(tmp_path / "b", monkeypatch) as other:
+        some.lose_catalog()
+        shutil.copy(other.data_dir / "wal", some.data_dir / "wal")
+        result = some.run("rebuild")
+        assert result.exit_code == 1
+        assert "they do not belong together" in result.output
+
+
+def test_a_lost_log_is_told_and_nothing_of_the_objects_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(tmp_path, monkeypatch) as some:
+        some.node._values |= {"storage_upload_age_ms": PLENTY_MS}
+        some.node.start()
+        produce(some.node.bootstrap, "plain", numbered(1, 100, 110))
+        asyncio.run(until(lambda: some.status()["manifest"]["writes"] > 0, timeout_s=30, pause_s=0.1))
+        some.node.kill9()
+        some.lose_catalog()
+        (some.data_dir / "wal").unlink()
+        assert "may hold acknowledged records; bring it back" in some.rebuild()
+        with pytest.raises(RuntimeError, match="give-up"):
+            some.node.start()
+        given_up = CliRunner().invoke(wal, ["give-up", "--config", str(some.config), "--yes"])
+        assert given_up.exit_code == 0, given_up.output
+        some.node.start()
+        assert len(read(some.node.bootstrap, "read_committed")["plain", 1]) == 100
+
+
+# an older copy of the catalog
+
+
+@contextmanager
+def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+    """A backup that was restored: the topic `plain` had 100 records more in objects when the catalog was lost."""
+    with filled(tmp_path, monkeypatch) as some:
+        assert some.run("backup", str(tmp_path / "backup")).exit_code == 0
+        some.node.start()
+        produce(some.node.bootstrap, "plain", numbered(0, 200, 300))
+        wait_uploaded(some)
+        assert some.node.terminate() == 0
+        some.lose_catalog()
+        shutil.copy(tmp_path / "backup", some.data_dir / "catalog.db")
+        yield some
+
+
+def test_an_older_catalog_is_refused_and_a_rebuild_has_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with restored(tmp_path, monkeypatch) as some:
+        with pytest.raises(RuntimeError, match="older than the object store"):
+            some.node.start()
+        some.lose_catalog()
+        some.rebuild()
+        some.node.start()
+        assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 300
+
+
+def test_an_older_catalog_goes_on_without_touching_what_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with restored(tmp_path, monkeypatch) as some:
+        objects = some.data_dir / "objects"
+        before = {path: path.read_bytes() for path in objects.glob("*/anabranch/*") if path.parts[-3] != PREFIX}
+        result = some.run("advance", "--yes")
+        assert result.exit_code == 0, result.output
+        some.node.start()
+        assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 200
+        produce(some.node.bootstrap, "plain", numbered(0, 500, 510))
+        wait_uploaded(some)
+        assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 210
+        assert {path: path.read_bytes() for path in before} == before
+        assert some.node.terminate() == 0
+        some.node.start()
+        assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 210

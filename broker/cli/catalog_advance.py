@@ -1,0 +1,81 @@
+"""`anabranch catalog advance`: go on with an older copy of a catalog, without giving anything twice."""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import click
+
+from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.datadir import DataDirError, DataDirLock
+from broker.node_log import NodeLog
+from broker.settings import Settings
+from broker.stores import make_stores
+from s3stream.catalog import open_catalog
+from s3stream.catalog.fill import Advance
+from s3stream.errors import CatalogError, StorageError
+from s3stream.manifest import parse_manifest_key
+from s3stream.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED
+from s3stream.verify import parse_object_key
+from wal.interface import WalError
+
+
+@click.command(short_help="Go on with an older copy of the catalog.")
+@config_option
+@data_dir_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def advance(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
+    """Let a stopped node start with a catalog that is older than its object store: a backup that was restored.
+
+    What was uploaded after the backup was made stays in the store, but is served no more, and its offsets are given
+    again. What was compacted since may be missing. `anabranch catalog rebuild` loses none of that: use it if you can.
+    """
+    settings = read_settings(config_file, data_dir)
+    try:
+        asyncio.run(_run(settings, ask=not yes))
+    except (DataDirError, StorageError, WalError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _run(settings: Settings, *, ask: bool) -> None:
+    async with AsyncExitStack() as stack:
+        stack.callback(DataDirLock(settings.node.data_dir).release)
+        log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
+        header, node_id = log.header, settings.node.node_id
+        epochs = {node_id: header.node_epoch} if header is not None and header.node_id == node_id else {}
+        object_id, manifest = await _newest(settings)
+        catalog = open_catalog(settings.catalog_url)
+        stack.push_async_callback(catalog.close)
+        if await catalog.is_blank():
+            raise CatalogError(f"catalog {catalog.where}: it is empty: `anabranch catalog rebuild` fills it")
+        await catalog.open(cluster=settings.node.cluster)
+        known, state = await catalog.read_state()
+        click.echo(
+            f"the catalog knows of {known:,} manifests and {state.counters['object'] - 1:,} object ids; the store has "
+            f"manifest {manifest:,} and object {object_id:,}"
+        )
+        click.echo("What was uploaded after the backup is served no more, and its offsets are given again.")
+        if ask:
+            click.confirm("Go on with this catalog?", abort=True)
+        await catalog.advance(
+            Advance(object_id + 1 + OBJECT_IDS_SKIPPED, manifest, epochs, EPOCHS_SKIPPED, PRODUCER_IDS_SKIPPED)
+        )
+        click.echo("done; look at what is missing with `anabranch storage verify --deep`")
+
+
+async def _newest(settings: Settings) -> tuple[int, int]:
+    """The largest object id and the largest number of a manifest in the stores."""
+    object_id = manifest = 0
+    rng = random.Random()  # noqa: S311 - spreads retries in time
+    async with AsyncExitStack() as stack:
+        for store in make_stores(settings, rng, read_only=True).values():
+            stack.push_async_callback(store.close)
+            await store.open()
+            async for item in store.list():
+                key, told = parse_object_key(item.key), parse_manifest_key(item.key)
+                if key is not None and key[0] == settings.node.cluster:
+                    object_id = max(object_id, key[1])
+                if told is not None and told.cluster == settings.node.cluster:
+                    manifest = max(manifest, told.sequence)
+    return object_id, manifest
