@@ -19,7 +19,7 @@ import structlog
 
 from s3stream.catalog.interface import Catalog
 from s3stream.catalog.state import CatalogState
-from s3stream.errors import CatalogError, CorruptObject, StorageError
+from s3stream.errors import CatalogError, CorruptObject, StorageError, StoreError
 from s3stream.manifest import (
     Manifest,
     decode_manifest,
@@ -166,16 +166,20 @@ class ManifestKeeper:
         manifest = Manifest(number, self._cluster, self._node_id, self._node_epoch, self._now_ms(), state)
         data = await asyncio.to_thread(encode_manifest, manifest)
         key = manifest_key(self._cluster, self._node_id, number)
-        await self._store.put(key, [data], writer_id=self._new_writer_id())
+        try:
+            await self._store.put(key, [data], writer_id=self._new_writer_id())
+        except StoreError:
+            await self._drop_old(1)  # on a full disk that makes room for the next attempt
+            raise
         self._written = state
         self._own.append(number)
         stats = self.stats
         stats.writes += 1
         stats.sequence, stats.written_ms, stats.size_bytes = number, manifest.written_ms, len(data)
-        await self._drop_old()
+        await self._drop_old(self._settings.kept)
 
-    async def _drop_old(self) -> None:
-        old = self._own[: -self._settings.kept]
+    async def _drop_old(self, kept: int) -> None:
+        old = self._own[:-kept]
         if not old:
             return
         keys = {number: manifest_key(self._cluster, self._node_id, number) for number in old}

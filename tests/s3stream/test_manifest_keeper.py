@@ -180,6 +180,28 @@ async def test_a_failing_store_fails_no_change_and_is_told_until_it_works(
     assert [topic.name for topic in (await newest(store)).state.topics] == ["flights"]
 
 
+async def test_a_full_store_keeps_the_newest_manifest_and_gets_room_for_the_next(
+    catalog: SqlCatalog, store: MemoryStore
+) -> None:
+    keeper = keeper_of(catalog, store)
+    for number in range(3):
+        await create(catalog, f"topic-{number}")
+        await keeper.ensure_current()
+    before = sequences(store)
+
+    async def full(call: str, _key: str) -> None:
+        if call == "put" and len(store.objects) >= 3:
+            raise StoreError("main: no space left")
+
+    store.hook = full
+    await create(catalog, "one-more")
+    with pytest.raises(StoreError, match="no space left"):
+        await keeper.ensure_current()
+    assert sequences(store) == before[-1:]
+    await keeper.ensure_current()
+    assert len((await newest(store)).state.topics) == 4
+
+
 async def test_a_store_that_does_not_answer_does_not_hold_a_stop_for_long(
     catalog: SqlCatalog, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
