@@ -19,7 +19,7 @@ import structlog
 
 from s3stream.catalog.interface import Catalog
 from s3stream.catalog.state import CatalogState
-from s3stream.errors import CatalogError, CorruptObject, StorageError, StoreError
+from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, StorageError, StoreError
 from s3stream.manifest import (
     Manifest,
     decode_manifest,
@@ -242,6 +242,8 @@ async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster:
     except CorruptObject as error:
         log.warning("manifest.damaged", error=str(error))
         catalog_id = catalog.identity()
+    except ObjectNotFound:
+        catalog_id = catalog.identity()  # its node has written newer ones meanwhile
     if catalog_id not in {catalog.identity(), bytes(16)} and any(catalog.identity()):
         raise CatalogError(
             f"the object store {store.name!r} belongs to catalog {catalog_id.hex()} (manifest {where}), and this is "

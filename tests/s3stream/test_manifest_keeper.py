@@ -322,6 +322,18 @@ async def test_the_catalog_that_wrote_the_newest_manifest_is_taken(catalog: SqlC
     await check_catalog_is_newest(catalog, store, CLUSTER)
 
 
+async def test_a_manifest_that_its_node_drops_meanwhile_refuses_nobody(catalog: SqlCatalog, store: MemoryStore) -> None:
+    await keeper_of(catalog, store).ensure_current()
+
+    async def drop(call: str, key: str) -> None:
+        if call == "get":
+            store.objects.pop(key)
+
+    store.hook = drop
+    await check_catalog_is_newest(catalog, store, CLUSTER)
+    assert sequences(store) == []
+
+
 async def test_an_older_copy_of_the_catalog_is_refused(catalog: SqlCatalog, store: MemoryStore, tmp_path: Path) -> None:
     await keeper_of(catalog, store).ensure_current()
     back_up(tmp_path / "catalog.db", tmp_path / "older.db")
