@@ -48,7 +48,7 @@ from broker.producer_ids import ProducerIds
 from broker.record_work import RecordWork
 from broker.retention import keep_enforcing
 from broker.settings import Settings
-from broker.stores import check_stores_known, find_object, make_stores
+from broker.stores import check_stores_hold_objects, check_stores_known, find_object, make_stores
 from broker.telemetry.clients import ClientMetrics
 from broker.topic_moves import TopicMoves
 from broker.topics import TopicManager
@@ -195,9 +195,9 @@ class RunningNode:
         broker_configs.watch(topics.take_defaults)
         running._compose(catalog, info, storage, topics, advertised, configs, broker_configs, log_levels)
         stack.push_async_callback(running._drop_clients)
-        await running._serve(bound, admin_bound)
         found = [topic.info for topic in topics]
         warn_of_other_nodes(other_nodes(await catalog.list_nodes(), found, info.node_id, now_ms()))
+        await running._serve(bound, admin_bound)
         # Last, and nothing is awaited after it: whoever reads that the node serves can stop it cleanly.
         running._announce(time.perf_counter() - began)
         return running
@@ -225,6 +225,7 @@ class RunningNode:
             await catalog.open(cluster=cluster, new_id=secrets.token_bytes(CATALOG_ID_BYTES))
         else:
             await check_catalog_is_newest(catalog, default, cluster)
+            await check_stores_hold_objects(catalog, self.stores, cluster)
 
     def _owner(self, catalog: Catalog, epoch: int) -> Owner:
         node = self.settings.node
@@ -237,8 +238,8 @@ class RunningNode:
         node_id, lease_ms = self.settings.node.node_id, self.settings.catalog.lease_ms
         known = await catalog.get_node(node_id)
         await node_log.check(self._owner(catalog, (0 if known is None else known.epoch) + 1), catalog)
-        claimant = Claimant(lock_id, self.settings.one_machine, lease_ms)
-        seen = await wait_until_free(catalog, node_id, claimant, now_ms)
+        claimant = Claimant(lock_id, socket.gethostname(), self.settings.one_machine, lease_ms)
+        seen = await wait_until_free(catalog, node_id, claimant)
         await node_log.decide(catalog, node_id, seen)
         info = await catalog.register_node(
             node_id,

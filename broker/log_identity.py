@@ -63,6 +63,12 @@ def why_refused(situation: Situation) -> str | None:
             "are free for others since: keep it aside if you want to look at them (`anabranch wal inspect`), and let "
             "wal.path name another place"
         )
+    if own is not None and found is not None and own.state is WalState.OPEN and found.node_epoch < own.node_epoch:
+        return (
+            f"{situation.path}: this is an older copy of the node's log ({wal_id}): it was claimed last in node epoch "
+            f"{found.node_epoch}, and the log in epoch {own.node_epoch}, so that acknowledged records may be missing "
+            "from it. Bring the log itself back"
+        )
     left = [wal for wal in known.values() if wal.state is WalState.OPEN]
     if left and situation.open_streams:
         return _why_not_without(left[-1], situation)
@@ -107,5 +113,5 @@ def why_blank_catalog_refused(catalog: str, beside: str) -> str:
         f"the catalog {catalog} is empty or not there, but {beside}: with an empty catalog what was acknowledged could "
         "not be found any more. Check catalog.url; if the catalog is lost, restore a backup of it, or make a new one "
         "from the objects (`anabranch catalog rebuild`). To begin anew on purpose, take other places for log and "
-        "objects, or remove them"
+        "objects"
     )

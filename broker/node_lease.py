@@ -1,8 +1,8 @@
 """Who holds a node's id: found out before a start, and kept known while the node runs.
 
 A process that registers a node writes into the catalog who and where it is, and renews a lease three times in its
-length. A start must not take the id from a process that lives. Two clocks are never compared where it can be helped: a
-lease that does not change for its whole length, by the clock of the one who watches, is one that nobody renews.
+length. A start must not take the id from a process that lives. Two clocks are never compared: a lease that does not
+change for its whole length, by the clock of the one who watches, is one that nobody renews.
 """
 
 import asyncio
@@ -32,23 +32,26 @@ class Claimant:
 
     lock_id: str
     """What it holds locked: see `NodeHolder.lock_id`."""
+    host_name: str
     one_machine: bool
     """Whether the catalog can be opened on one machine only, as SQLite's can."""
     lease_ms: int
 
 
-def is_free(seen: NodeInfo, claimant: Claimant, now_ms: int) -> bool:
+def is_free(seen: NodeInfo, claimant: Claimant) -> bool:
     """Whether the process that registered the node last is known to be gone, without watching its lease."""
     if seen.lease_until_ms <= 0:
         return True  # it stopped cleanly, or was removed
     held, own = seen.holder.lock_id, claimant.lock_id
-    if held and held == own:
+    if not held or not own:
+        return False
+    if held == own:
         return True  # its lock is ours now
-    if claimant.one_machine and held and own and _boot(held) != _boot(own):
-        # Processes share SQLite's log through memory, so that all of a catalog's are on one machine, which was
-        # started anew since. A copy of the file on another machine is another catalog: no lease reaches there.
-        return True
-    return now_ms > seen.lease_until_ms + max(claimant.lease_ms, seen.lease_ms)
+    # Processes share SQLite's log through memory, so that all of a catalog's are on one machine, which was started anew
+    # since. A copy of the file on another machine is another catalog: no lease reaches there. Containers of one machine
+    # may have a boot id each, but then they have names of their own, too.
+    same_host = seen.holder.host_name == claimant.host_name
+    return claimant.one_machine and same_host and _boot(held) != _boot(own)
 
 
 def _boot(lock_id: str) -> str:
@@ -62,15 +65,13 @@ def describe_holder(seen: NodeInfo) -> str:
     return f"{who} at {seen.host}:{seen.port} (lease until {utc(seen.lease_until_ms)})"
 
 
-async def wait_until_free(
-    catalog: Catalog, node_id: int, claimant: Claimant, now_ms: Callable[[], int]
-) -> NodeInfo | None:
+async def wait_until_free(catalog: Catalog, node_id: int, claimant: Claimant) -> NodeInfo | None:
     """Return the node as the catalog has it once nobody holds it; None if it was never registered.
 
     Raises NodeInUse as soon as its holder is seen to live.
     """
     seen = await catalog.get_node(node_id)
-    if seen is None or is_free(seen, claimant, now_ms()):
+    if seen is None or is_free(seen, claimant):
         return seen
     loop = asyncio.get_running_loop()
     end = loop.time() + max(claimant.lease_ms, seen.lease_ms) / 1000
@@ -120,11 +121,12 @@ class LeaseKeeper:
         self._now_ms = now_ms
         self._on_lost = on_lost
         self._group = asyncio.TaskGroup()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._renewed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
-        self._task = self._group.create_task(self._keep())
+        self._tasks = [self._group.create_task(self._keep()), self._group.create_task(self._follow())]
         return self
 
     async def __aexit__(
@@ -136,8 +138,7 @@ class LeaseKeeper:
 
     async def stop(self) -> None:
         """Renew no more."""
-        if self._task is not None:
-            await end_tasks([self._task])
+        await end_tasks(self._tasks)
 
     async def _keep(self) -> None:
         node = self._node
@@ -145,12 +146,28 @@ class LeaseKeeper:
             await asyncio.sleep(node.lease_ms / 3000)
             try:
                 await self._catalog.renew_lease(node.node_id, node.epoch, now_ms=self._now_ms(), lease_ms=node.lease_ms)
+                self._renewed.set()
+            except (NodeFenced, CatalogDamaged) as error:
+                self._on_lost(error)
+                return
+            except StorageError as error:
+                self._tell("the lease could not be renewed", error)
+
+    async def _follow(self) -> None:
+        """Follow the catalog after renewals, beside them: what is waited for here must not let the lease end."""
+        while True:
+            await self._renewed.wait()
+            self._renewed.clear()
+            try:
                 if self.on_renewed is not None:
                     await self.on_renewed()
             except (NodeFenced, CatalogDamaged) as error:
                 self._on_lost(error)
                 return
             except StorageError as error:
-                if self.on_failed is not None:
-                    self.on_failed(error)
-                _log.warning("the lease could not be renewed", reason=str(error))
+                self._tell("what the catalog was told meanwhile could not be followed", error)
+
+    def _tell(self, what: str, error: StorageError) -> None:
+        if self.on_failed is not None:
+            self.on_failed(error)
+        _log.warning(what, reason=str(error))

@@ -5,16 +5,23 @@ which a topic chooses by its config `storage.policy`. Each object remembers the 
 """
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from broker.settings import Settings
-from s3stream.errors import StorageError
+from s3stream.catalog.interface import Catalog
+from s3stream.errors import ObjectNotFound, StorageError
+from s3stream.manifest_keeper import newest_manifest_key
+from s3stream.model import ObjectState, object_key
 from s3stream.store.config import StoreConfig
 from s3stream.store.config import make_stores as stores_of
 from s3stream.store.interface import ObjectStore
 from s3stream.verify import parse_object_key
 
+PROBED_ROWS: Final = 1_000
+"""Objects of the catalog among which one is looked for in its store."""
+PROBED: Final = 3
+"""Committed objects that are looked for in their store."""
 PROBE_OBJECTS_MAX: Final = 20_000
 """How far a store that others use, too, is searched for an object of the cluster: objects of all lie mixed in it."""
 
@@ -67,6 +74,38 @@ def check_stores_known(committed: Mapping[str, int], configured: Collection[str]
             f"the catalog has {lost}, not configured here: add the table [stores.NAME] (configured: "
             f"{', '.join(sorted(configured))})"
         )
+
+
+async def check_stores_hold_objects(catalog: Catalog, stores: Mapping[str, ObjectStore], cluster: str) -> None:
+    """Raise StorageError when a store has nothing of what the catalog says is in it.
+
+    It is another store then, or one that is not mounted: a node that went on would empty its log into it.
+    """
+    page = await catalog.list_objects(after=0, limit=PROBED_ROWS)
+    for name, store in stores.items():
+        keys = [
+            object_key(cluster, info.object_id)
+            for info in page
+            if info.store == name and info.state is ObjectState.COMMITTED
+        ][:PROBED]
+        if not keys or not await _are_missing(store, keys):
+            continue
+        only = {name: store}
+        if await find_object(only, cluster) is None and await newest_manifest_key(store, cluster) is None:
+            raise StorageError(
+                f"the object store {name!r} holds nothing of cluster {cluster!r}, but the catalog has committed "
+                f"objects there (such as {keys[0]}): check that it is mounted, and its path or bucket"
+            )
+
+
+async def _are_missing(store: ObjectStore, keys: Sequence[str]) -> bool:
+    for key in keys:
+        try:
+            await store.get(key, 0, 1)
+        except ObjectNotFound:
+            continue
+        return False
+    return True
 
 
 async def find_object(stores: Mapping[str, ObjectStore], cluster: str) -> str | None:

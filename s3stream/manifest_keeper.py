@@ -19,7 +19,7 @@ import structlog
 
 from s3stream.catalog.interface import Catalog
 from s3stream.catalog.state import CatalogState
-from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, StorageError, StoreError
+from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort, StorageError, StoreError
 from s3stream.manifest import (
     Manifest,
     decode_manifest,
@@ -239,7 +239,7 @@ async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster:
     try:
         manifest = await read_manifest(store, key)
         catalog_id = manifest.state.catalog_id
-    except CorruptObject as error:
+    except (CorruptObject, ObjectTooShort) as error:
         log.warning("manifest.damaged", error=str(error))
         catalog_id = catalog.identity()
     except ObjectNotFound:

@@ -30,7 +30,7 @@ from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.settings import Settings
 
 if TYPE_CHECKING:
-    from s3stream.catalog.interface import NodeInfo
+    from s3stream.catalog.interface import Catalog
 
 POLL_S: Final = 0.2
 STATUS_TIMEOUT_S: Final = 30.0
@@ -164,7 +164,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
     from broker.cleaning import KafkaBatches, clean_policies, history_of
     from broker.cluster_configs import ClusterConfigs
     from broker.datadir import DataDirLock
-    from broker.stores import make_stores
+    from broker.stores import check_stores_hold_objects, make_stores
     from broker.topic_configs import parse_topic_config
     from compaction.cleaner import Cleaning
     from compaction.node import CompactionNode
@@ -172,19 +172,23 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
     from compaction.service import CompactionService
     from compaction.settings import CompactionSettings
     from s3stream.catalog import open_catalog
-    from s3stream.catalog.interface import NodeHolder
+    from s3stream.manifest_keeper import check_catalog_is_newest
 
     async with AsyncExitStack() as stack:
         lock = DataDirLock(settings.node.data_dir)
         stack.callback(lock.release)
         catalog = open_catalog(settings.catalog_url, read_only=plan_only)
         stack.push_async_callback(catalog.close)
+        if await catalog.is_blank():
+            raise click.ClickException(f"there is nothing in the catalog {catalog.where}: check catalog.url")
         await catalog.open(cluster=settings.node.cluster)
         rng = random.Random()  # noqa: S311 - spreads retries and tells writers apart, hides nothing
         stores = make_stores(settings, rng, read_only=plan_only)
         for store in stores.values():
             stack.push_async_callback(store.close)
             await store.open()
+        await check_catalog_is_newest(catalog, stores[settings.objects.store], settings.node.cluster)
+        await check_stores_hold_objects(catalog, stores, settings.node.cluster)
         topics = await catalog.list_topics()
         configs = ClusterConfigs(catalog)
         await configs.load()
@@ -196,18 +200,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
         }
         epoch = -1
         if not plan_only:
-            seen = await catalog.get_node(settings.node.node_id)
-            _refuse_living(settings, seen, lock.lock_id, now_ms())
-            info = await catalog.register_node(
-                settings.node.node_id,
-                settings.listener.host,
-                settings.listener.port,
-                now_ms=now_ms(),
-                lease_ms=0,
-                holder=NodeHolder(socket.gethostname(), os.getpid(), lock.lock_id),
-                after_epoch=0 if seen is None else seen.epoch,
-            )
-            epoch = info.epoch
+            epoch = await _register(settings, catalog, lock.lock_id, now_ms)
         Console(stderr=True).print(
             f"node {settings.node.node_id} is stopped: its storage is {'looked at' if plan_only else 'worked on'}",
             highlight=False,
@@ -239,16 +232,24 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
         return summary
 
 
-def _refuse_living(settings: Settings, seen: "NodeInfo | None", lock_id: str, now: int) -> None:
-    """With a catalog elsewhere the data directory's lock proves nothing: the node may run on another machine."""
-    from broker.node_lease import Claimant, is_free
+async def _register(settings: Settings, catalog: "Catalog", lock_id: str, now_ms: Callable[[], int]) -> int:
+    """Take the stopped node's id; return its new epoch. Raises NodeInUse when it runs, here or elsewhere."""
+    from broker.node_lease import Claimant, wait_until_free
+    from s3stream.catalog.interface import NodeHolder
 
-    claimant = Claimant(lock_id, settings.one_machine, settings.catalog.lease_ms)
-    if settings.catalog.url and seen is not None and not is_free(seen, claimant, now):
-        seconds = (seen.lease_until_ms + max(seen.lease_ms, claimant.lease_ms) - now + 999) // 1000
-        raise click.ClickException(
-            f"node {settings.node.node_id} was alive a moment ago: ask it with --admin, or stop it and wait {seconds} s"
-        )
+    host_name, node_id = socket.gethostname(), settings.node.node_id
+    claimant = Claimant(lock_id, host_name, settings.one_machine, settings.catalog.lease_ms)
+    seen = await wait_until_free(catalog, node_id, claimant)
+    info = await catalog.register_node(
+        node_id,
+        settings.listener.host,
+        settings.listener.port,
+        now_ms=now_ms(),
+        lease_ms=0,
+        holder=NodeHolder(host_name, os.getpid(), lock_id),
+        after_epoch=0 if seen is None else seen.epoch,
+    )
+    return info.epoch
 
 
 # output

@@ -5,6 +5,7 @@ that log is gone for good, somebody has to say so; this command shows what is at
 """
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -68,8 +69,8 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
         await catalog.open(cluster=settings.node.cluster)
         node_log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
         lost = await _lost_logs(catalog, node_log, settings.node.node_id)
-        claimant = Claimant(lock.lock_id, settings.one_machine, settings.catalog.lease_ms)
-        seen = await wait_until_free(catalog, settings.node.node_id, claimant, now_ms)
+        claimant = Claimant(lock.lock_id, socket.gethostname(), settings.one_machine, settings.catalog.lease_ms)
+        seen = await wait_until_free(catalog, settings.node.node_id, claimant)
         assert seen is not None, "a node with a log was registered"
         stakes = await _stakes(catalog, settings.node.node_id)
         _show(lost, seen, stakes)

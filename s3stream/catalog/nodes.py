@@ -4,6 +4,7 @@ Each function is the body of one transaction.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, inspect, select, update
@@ -202,13 +203,17 @@ def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int,
 def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int) -> None:
     """Accept the loss of an open log of a node that has not been heard of since it was `seen`."""
     found = get_node(connection, seen.node_id)
-    if found != seen:
+    fenced = replace(seen, epoch=seen.epoch + 1, lease_until_ms=ENDED)
+    if found not in (seen, fenced):
         raise NodeInUse(f"node {seen.node_id} lives: it was registered, or its lease renewed, meanwhile")
     state = {wal.wal_id: wal.state for wal in list_wals(connection, seen.node_id)}.get(wal_id)
     if state is None or state is WalState.DRAINED:
         raise NotFound(f"node {seen.node_id} has no log {wal_id} that may hold records")
     if state is WalState.OPEN:
         _set_state(connection, wal_id, WalState.GIVEN_UP, now_ms)
+    # A process that was only paused or cut off must not go on acknowledging into a log that nobody will read.
+    row = nodes.c.node_id == seen.node_id
+    connection.execute(update(nodes).where(row).values(epoch=fenced.epoch, lease_until_ms=fenced.lease_until_ms))
 
 
 def count_open_streams(connection: Connection, node_id: int) -> int:

@@ -196,8 +196,10 @@ async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -
     for _ in range(2):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     assert [wal.state for wal in await catalog.list_wals(NODE)] == [WalState.GIVEN_UP]
+    with pytest.raises(NodeFenced):  # it was only paused, and comes back
+        await catalog.renew_lease(NODE, scene.epoch, now_ms=NOW + 10, lease_ms=100)
     with pytest.raises(CatalogError, match="was given up"):
-        await catalog.open_wal(LOG, node_id=NODE, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+        await catalog.open_wal(LOG, node_id=NODE, node_epoch=scene.epoch + 1, location="/a", now_ms=NOW)
 
 
 async def test_the_next_stream_id_lies_past_all_that_were_handed_out(catalog: Catalog) -> None:
