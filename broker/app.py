@@ -198,7 +198,7 @@ class RunningNode:
         found = [topic.info for topic in topics]
         warn_of_other_nodes(other_nodes(await catalog.list_nodes(), found, info.node_id, now_ms()))
         await running._serve(bound, admin_bound)
-        # Last, and nothing is awaited after it: whoever reads that the node serves can stop it cleanly.
+        # Nothing is awaited once clients are served: whoever reads that the node serves can stop it cleanly.
         running._announce(time.perf_counter() - began)
         return running
 

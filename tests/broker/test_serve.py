@@ -61,6 +61,15 @@ async def test_a_killed_process_has_everything_it_acked(tmp_path: Path) -> None:
         assert await _consume(node.bootstrap, "events", 200) == values
 
 
+def test_a_node_that_is_stopped_as_soon_as_it_serves_stops_cleanly(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node:
+        for times in (1, 2, 3):
+            assert node.terminate() == 0
+            assert len(node.events("stopped")) == times
+            node.start()
+        assert node.terminate() == 0
+
+
 async def test_a_stop_ends_while_the_store_takes_nothing_and_the_log_keeps_it_all(tmp_path: Path) -> None:
     values = [b"%d" % at for at in range(200)]
     with NodeProcess(tmp_path, stop_upload_timeout_ms=500) as node:
