@@ -138,8 +138,10 @@ def test_the_catalog_of_another_system_is_refused_and_nothing_is_lost(tmp_path: 
     with NodeProcess(tmp_path, catalog_url=right) as node:
         produce(node.bootstrap, "first")
         node.kill9()
-        line = NodeProcess(tmp_path, catalog_url=wrong).refusal()
-        assert "catalog" in line
+        assert "catalog" in NodeProcess(tmp_path, catalog_url=wrong).refusal()
+        store = tmp_path / "other" / "data" / "objects"  # that tells nothing against it
+        line = NodeProcess(tmp_path, catalog_url=wrong, objects_path=store).refusal()
+        assert f"{tmp_path / 'data' / 'wal'}: holds the WAL of catalog" in line
         node.start()
         assert consume(node.bootstrap) == expected("first")
         assert node.terminate() == 0
