@@ -438,6 +438,8 @@ def test_a_damaged_manifest_is_named_and_an_older_one_can_be_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with filled(tmp_path, monkeypatch) as some:
+        some.node.start()
+        assert some.node.terminate() == 0  # two stops have each written all of it
         before = facts_of(some.data_dir / "catalog.db")
         some.lose_catalog()
         *_, older, newest = manifests(some)
