@@ -92,6 +92,17 @@ def test_records_from_before_another_log_was_used_are_refused(state: WalState) -
     assert refusal(header(FIRST, EMPTY), later) is None
 
 
+@pytest.mark.parametrize("left", [DIRTY, RECORDS, EMPTY])
+def test_an_older_copy_of_the_log_is_refused_while_the_log_may_hold_records(left: tuple[Shutdown, int]) -> None:
+    reason = refusal(header(FIRST, left, epoch=3), known(FIRST, OPEN, epoch=4))
+    assert reason is not None
+    assert "older copy" in reason
+    assert "epoch 3" in reason
+    assert "epoch 4" in reason
+    assert refusal(header(FIRST, left, epoch=5), known(FIRST, OPEN, epoch=4)) is None, "claimed, and not noted yet"
+    assert refusal(header(FIRST, left, epoch=3), known(FIRST, DRAINED, epoch=4)) is None, "nothing is missing from it"
+
+
 def test_only_a_clean_stop_with_everything_trimmed_proves_a_log_empty() -> None:
     assert [may_hold_records(header(FIRST, left)) for left in (DIRTY, RECORDS, EMPTY)] == [True, True, False]
 

@@ -171,6 +171,45 @@ def test_an_older_state_of_the_catalog_is_refused_and_nothing_is_lost(tmp_path: 
         assert node.terminate() == 0
 
 
+def test_an_older_copy_of_the_log_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    log, older, newer = tmp_path / "data" / "wal", tmp_path / "older", tmp_path / "newer"
+    with NodeProcess(tmp_path) as node:
+        produce(node.bootstrap, "first", 100)
+        node.kill9()
+        shutil.copy(log, older)
+        node.start()
+        produce(node.bootstrap, "second", 100)
+        node.kill9()
+        log.rename(newer)
+        shutil.copy(older, log)
+        assert "this is an older copy of the node's log" in node.refusal()
+        newer.rename(log)
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 100) + expected("second", 100)
+        assert node.terminate() == 0
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_store_without_the_objects_of_the_catalog_is_refused_and_nothing_is_lost(
+    tmp_path: Path, *, stopped: bool
+) -> None:
+    with NodeProcess(tmp_path) as node:
+        produce(node.bootstrap, "first", 100)
+        assert node.terminate() == 0
+        node.start()
+        produce(node.bootstrap, "second", 100)
+        if stopped:
+            assert node.terminate() == 0
+        else:
+            node.kill9()
+        line = NodeProcess(tmp_path, objects_path=tmp_path / "not-mounted").refusal()
+        assert "holds nothing of cluster 'anabranch'" in line
+        assert "mounted" in line
+        node.start()
+        assert consume(node.bootstrap) == expected("first", 100) + expected("second", 100)
+        assert node.terminate() == 0
+
+
 def test_the_log_of_an_older_version_takes_no_wrong_catalogs_name(tmp_path: Path, urls: tuple[str, str]) -> None:
     right, wrong = urls
     elsewhere = tmp_path / "elsewhere"  # the right store says itself which catalog it belongs to
