@@ -124,7 +124,8 @@ class NetworkSettings(Area):
         ge=10,
         description=(
             "While others wait for memory, a connection is closed that for this long has not sent a tenth of the "
-            "request it is in the middle of. While nobody waits it may take its time."
+            "request it is in the middle of, or read a tenth of the answers that hold it up. While nobody waits it "
+            "may take its time. Who is being closed has so long to read some of what is left."
         ),
     )
     connections_max: int = Field(default=10_000, ge=1, description="Connections in all (Kafka: max.connections).")

@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 from broker.net.budget import FrameBudget
 from broker.net.slabs import SlabPool
-from broker.net.stalls import Arriving
+from broker.net.stalls import Transfer
 from protocol.errors import ProtocolError
 from protocol.header import parse_request_header, response_frame
 from wal.interface import Buffer
@@ -50,6 +50,7 @@ class Hub(Protocol):
     request_bytes_max: int
     requests_in_flight_max: int
     connection_bytes_max: int
+    frame_timeout_s: float
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -164,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         "_pumping",
         "_queue",
         "_transport",
+        "_unread",
         "_wanted_bytes",
         "_writing_paused",
         "active_tick",
@@ -211,6 +213,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pumping = False
         self._paused_reading = False
         self._writing_paused = False
+        self._unread: object = None
+        """Tells one time that the peer did not read from the next."""
 
     # transport
 
@@ -247,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The peer does not read: take no more requests from it."""
         self._writing_paused = True
+        self._unread = object()
         self._update_reading()
 
     def resume_writing(self) -> None:
@@ -265,16 +270,43 @@ class Connection(asyncio.BufferedProtocol):
         return -1 if self._transport is None else int(self._transport.get_extra_info("socket").fileno())
 
     @property
-    def arriving(self) -> Arriving | None:
-        """The frame whose rest is to come, if there is one."""
-        return None if self._frame is None else Arriving(self._frame, self._filled)
+    def holds_large(self) -> bool:
+        """Whether memory is reserved here for a large frame."""
+        return self._large_bytes_held > 0
+
+    @property
+    def transfer(self) -> Transfer | None:
+        """What the peer must send or read before all that is held here can be given back; None when nothing."""
+        frame, transport = self._frame, self._transport
+        if frame is not None and not self.closed:
+            return Transfer(frame, len(frame), self._filled)
+        if transport is None or not self._bytes_held or not (self.closed or self._writing_paused):
+            return None
+        left = transport.get_write_buffer_size()
+        return Transfer(self._unread, left, -left)
 
     def close(self) -> None:
-        """Close after what was answered has been written."""
-        if self._transport is not None:
+        """Close after what was answered has been written; at once when the peer does not read that."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
             self._flush()
             self.closed = True
-            self._transport.close()
+            transport.close()
+            self._wait_for_reader(transport.get_write_buffer_size())
+
+    def _wait_for_reader(self, left: int) -> None:
+        if left:
+            self._loop.call_later(self._hub.frame_timeout_s, self._abort_unless_read, left)
+
+    def _abort_unless_read(self, left_before: int) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        left = transport.get_write_buffer_size()
+        if left < left_before:
+            self._wait_for_reader(left)
+        else:
+            transport.abort()
 
     def abort(self) -> None:
         """Close at once; what was not written is dropped."""

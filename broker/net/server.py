@@ -56,7 +56,7 @@ class NetworkStats:
     closed_idle: int = 0
     closed_bad_input: int = 0
     closed_stalled: int = 0
-    """Cut off in the middle of a frame while others waited for memory."""
+    """Cut off in the middle of a frame, or with answers unread, while others waited for memory."""
 
 
 @dataclass(slots=True)
@@ -107,11 +107,12 @@ class Server:
     request_bytes_max: int = field(init=False)
     requests_in_flight_max: int = field(init=False)
     connection_bytes_max: int = field(init=False)
+    frame_timeout_s: float = field(init=False)
     scratch: memoryview = field(init=False)
     slabs: SlabPool = field(init=False)
     budget: FrameBudget = field(init=False)
     _per_host: Counter[str] = field(default_factory=Counter)
-    _arriving: Mapping[Connection, Progress] = field(default_factory=dict)
+    _transfers: Mapping[Connection, Progress] = field(default_factory=dict)
     _look: asyncio.TimerHandle | None = None
     _paused: dict[Connection, int] = field(default_factory=dict)
     """Connections that are not read, and at how many checks in a row their peers had gone."""
@@ -126,6 +127,7 @@ class Server:
         self.request_bytes_max = self.settings.request_bytes_max
         self.requests_in_flight_max = self.settings.requests_in_flight_max
         self.connection_bytes_max = self.settings.connection_bytes_max
+        self.frame_timeout_s = self.settings.frame_timeout_ms / 1000
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.slabs = SlabPool(pooled_bytes_max=self.memory.slab_pool_bytes)
         self.budget = FrameBudget(
@@ -225,33 +227,33 @@ class Server:
             self._schedule_look()
         return False
 
-    # frames that stall
+    # peers that stall
 
     def _schedule_look(self) -> None:
-        delay = self.settings.frame_timeout_ms / LOOKS / 1000
+        delay = self.frame_timeout_s / LOOKS
         self._look = asyncio.get_running_loop().call_later(delay, self._close_stalled)
 
     def _close_stalled(self) -> None:
-        """Cut off who stalls in the middle of a frame, as long as somebody waits for the memory."""
+        """Cut off who stalls in the middle of a frame or reads no answers, while somebody waits for the memory."""
         budget = self.budget
         if not budget.waiting:
-            self._look, self._arriving = None, {}
+            self._look, self._transfers = None, {}
             return
         small_too = budget.small_is_short
-        arriving = [
+        transfers = [
             (connection, each)
             for connection in self.connections
-            if (each := connection.arriving) is not None
-            and (small_too or len(each.frame) + SIZE_BYTES >= LARGE_FRAME_BYTES)
+            if (small_too or connection.holds_large) and (each := connection.transfer) is not None
         ]
-        self._arriving, stalled = look(self._arriving, arriving)
+        self._transfers, stalled = look(self._transfers, transfers)
         for connection in stalled:
             self.stats.closed_stalled += 1
             self.log.warning(
                 "connection closed",
                 client=connection.host,
                 port=connection.port,
-                reason=f"its frame has stalled for {self.settings.frame_timeout_ms} ms while others wait for memory",
+                reason=f"its frame, or reading its answers, has stalled for {self.settings.frame_timeout_ms} ms "
+                "while others wait for memory",
                 waiting=budget.waiting,
             )
             connection.abort()

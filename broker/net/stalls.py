@@ -1,4 +1,4 @@
-"""Which clients have stopped in the middle of a frame that memory is reserved for. Pure.
+"""Which clients keep memory by not moving: in the middle of a frame, or before answers that they do not read. Pure.
 
 It is looked at only while others wait for that memory. Progress is counted in looks, a fixed number of which make up
 the time allowed: a process that was stopped for a while finds nobody late.
@@ -7,28 +7,29 @@ the time allowed: a process that was stopped for a while finds nobody late.
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from wal.interface import Buffer
-
 LOOKS = 5
 """Looks without progress that end a connection."""
 PROGRESS_PARTS = 10
-"""Progress is one part in so many of the frame: so no frame takes longer than so many times the time allowed."""
+"""Progress is one part in so many of the whole: so no frame takes longer than so many times the time allowed."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Arriving(NamedTuple):
-    """A frame that has not come whole."""
+class Transfer(NamedTuple):
+    """A frame that has not come whole, or answers that wait to be read."""
 
-    frame: Buffer
+    what: object
     """Known by identity: the next one of a connection is another one."""
-    received_bytes: int
+    size_bytes: int
+    """Of the frame, or of the answers left."""
+    moved_bytes: int
+    """Grows with what has come, or was read; only differences count."""
 
 
 class Progress(NamedTuple):
-    """A frame as of its last progress, and the looks since."""
+    """A transfer as of its last progress, and the looks since."""
 
-    arriving: Arriving
+    transfer: Transfer
     looks: int = 0
 
 
@@ -40,20 +41,20 @@ class Look(NamedTuple, Generic[Key]):
     stalled: list[Key]
 
 
-def look(seen: Mapping[Key, Progress], arriving: Iterable[tuple[Key, Arriving]]) -> Look[Key]:
-    """Compare the frames that arrive with those of the look before."""
+def look(seen: Mapping[Key, Progress], transfers: Iterable[tuple[Key, Transfer]]) -> Look[Key]:
+    """Compare the transfers under way with those of the look before."""
     now: dict[Key, Progress] = {}
     stalled: list[Key] = []
-    for key, each in arriving:
+    for key, each in transfers:
         before = seen.get(key)
-        if before is None or before.arriving.frame is not each.frame:
+        if before is None or before.transfer.what is not each.what:
             now[key] = Progress(each)
             continue
-        came = each.received_bytes - before.arriving.received_bytes
-        if came * PROGRESS_PARTS >= len(each.frame):
+        moved = each.moved_bytes - before.transfer.moved_bytes
+        if moved * PROGRESS_PARTS >= each.size_bytes:
             now[key] = Progress(each)
         elif before.looks + 1 >= LOOKS:
             stalled.append(key)
         else:
-            now[key] = Progress(before.arriving, before.looks + 1)
+            now[key] = Progress(before.transfer, before.looks + 1)
     return Look(now, stalled)

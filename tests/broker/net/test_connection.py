@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from broker.net.budget import FrameBudget
 from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection, Exchange
 from broker.net.slabs import SlabPool
+from broker.net.stalls import Transfer
 from protocol.messages.api_versions import ApiVersionsResponse
 from protocol.messages.produce import ProduceResponse
 from tests.support.raw_client import request_frame
+from tests.support.waiting import until
 from wal.interface import Buffer
 
 PRODUCE, OTHER = 0, 18
@@ -27,6 +29,8 @@ class FakeTransport(asyncio.Transport):
         self.reading = True
         self.writes: list[list[bytes]] = []
         self.closed = False
+        self.aborted = False
+        self.unsent_bytes = 0
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 5) if name == "peername" else default
@@ -48,10 +52,14 @@ class FakeTransport(asyncio.Transport):
         assert not self.reading
         self.reading = True
 
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
     def close(self) -> None:
         self.closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.closed = self.aborted = True
 
 
 class FakeHub:
@@ -62,6 +70,7 @@ class FakeHub:
         self.request_bytes_max = 1 << 20
         self.requests_in_flight_max = 10
         self.connection_bytes_max = 1 << 20
+        self.frame_timeout_s = 0.0
         self.budget = FrameBudget(16 << 20, small_bytes_max=LARGE_FRAME_BYTES - 1)
         self.bytes_in = 0
         self.clock = lambda: 0.0
@@ -125,8 +134,14 @@ class Harness:
     def closed(self) -> bool:
         return self.transport.closed
 
+    def aborted(self) -> bool:
+        return self.transport.aborted
+
     def reading(self) -> bool:
         return self.transport.reading
+
+    def transfer(self) -> Transfer | None:
+        return self.connection.transfer
 
     @property
     def answered(self) -> list[int]:
@@ -350,3 +365,57 @@ async def test_a_lost_connection_tells_those_who_wait(harness: Harness) -> None:
     exchange.complete(ANSWERS[OTHER])
     assert exchange.closed
     assert harness.transport.writes == []
+
+
+async def test_a_closed_connection_does_not_wait_for_a_peer_that_does_not_read(harness: Harness) -> None:
+    harness.send(PRODUCE, size=300_000)
+    harness.transport.unsent_bytes = 1000
+    harness.connection.close()
+    assert harness.closed()
+    assert not harness.aborted(), "the peer has time to read"
+    await until(harness.aborted)
+
+
+async def test_a_closed_connection_waits_for_a_peer_that_reads(harness: Harness) -> None:
+    looks = iter(range(1000, -1, -100))
+    harness.transport.get_write_buffer_size = lambda: next(looks, 0)  # type: ignore[method-assign]
+    harness.connection.close()
+    await until(lambda: next(looks, None) is None)
+    assert not harness.aborted()
+
+
+async def test_what_is_held_for_a_peer_that_does_not_read_is_in_the_way_of_others(harness: Harness) -> None:
+    connection, transport = harness.connection, harness.transport
+    harness.send(PRODUCE, size=300_000)
+    assert harness.transfer() is None, "its answer is the node's to give"
+    transport.unsent_bytes = 1000
+    connection.pause_writing()
+    before = harness.transfer()
+    assert before is not None
+    assert connection.holds_large
+    transport.unsent_bytes = 900
+    after = harness.transfer()
+    assert after is not None
+    assert after.what is before.what
+    assert after.moved_bytes - before.moved_bytes == 100
+    connection.resume_writing()
+    assert harness.transfer() is None
+    connection.pause_writing()
+    again = harness.transfer()
+    assert again is not None
+    assert again.what is not before.what, "it has read meanwhile"
+    connection.resume_writing()
+    connection.close()
+    assert harness.transfer() is not None
+
+
+async def test_a_peer_that_is_read_no_more_owes_nothing_of_its_frame(harness: Harness) -> None:
+    harness.feed(request_frame(PRODUCE, 9, bytes(300_000))[:1000])
+    arriving = harness.transfer()
+    assert arriving is not None
+    assert arriving.moved_bytes == 996
+    harness.transport.unsent_bytes = 50
+    harness.connection.close()
+    leaving = harness.transfer()
+    assert leaving is not None
+    assert leaving.size_bytes == 50

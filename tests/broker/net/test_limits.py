@@ -8,6 +8,7 @@ from urllib.request import urlopen
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import RawClient, batch_of, connect, raw_client
@@ -122,6 +123,31 @@ async def test_who_sends_all_is_served_and_who_stalls_is_cut_off(tmp_path: Path)
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
         assert server.stats.closed_stalled >= CROWD - 2 * RESERVED, "those before it had their turn"
         assert await crowd[0].closed()
+
+
+async def test_who_does_not_read_is_cut_off_while_others_wait(tmp_path: Path) -> None:
+    impatient = {**LIMITS, "network_frame_timeout_ms": 50}
+    async with running_node(tmp_path, wal_capacity_bytes=64 << 20, **impatient) as node, AsyncExitStack() as stack:
+        server = node.node.server
+        client = await stack.enter_async_context(raw_client(node.bootstrap))
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        for _ in range(10):
+            await client.produce("t", [batch_of(b"x" * 1_000_000)])
+        partition = FetchPartition(partition=0, partition_max_bytes=10 << 20)
+        fetch = FetchRequest(max_bytes=10 << 20, topics=[FetchTopic(topic="t", partitions=[partition])])
+        deaf = await connect(node.bootstrap)
+        stack.push_async_callback(deaf.abort)
+        for _ in range(5):
+            deaf.send(fetch, 12)
+        await until(lambda: any(each._writing_paused for each in server.connections))
+        (held,) = (each for each in server.connections if each._writing_paused)
+        large_bytes = LIMIT_BYTES * 7 // 8
+        assert server.budget.reserve(held, large_bytes), "as if it had sent so much before"
+        held._bytes_held += large_bytes
+        held._large_bytes_held += large_bytes
+        assert (await client.produce("t", [batch_of(b"x" * 1_000_000)])).responses
+        assert held not in server.connections
+        assert server.stats.closed_stalled == 1
 
 
 async def test_a_frame_may_take_its_time_while_nobody_waits(tmp_path: Path) -> None:

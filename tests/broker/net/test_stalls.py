@@ -1,6 +1,6 @@
 """Who has stopped in the middle of a frame: counted in looks, told by what came since the last progress."""
 
-from broker.net.stalls import LOOKS, PROGRESS_PARTS, Arriving, Progress, look
+from broker.net.stalls import LOOKS, PROGRESS_PARTS, Progress, Transfer, look
 
 FRAME = bytearray(1000)
 
@@ -10,7 +10,7 @@ def looks(*received: int) -> list[int]:
     seen: dict[str, Progress] = {}
     found = []
     for at in received:
-        outcome = look(seen, [("client", Arriving(FRAME, at))])
+        outcome = look(seen, [("client", Transfer(FRAME, len(FRAME), at))])
         seen = dict(outcome.seen)
         found.append(len(outcome.stalled))
     return found
@@ -33,12 +33,21 @@ def test_the_next_frame_begins_anew() -> None:
     seen: dict[str, Progress] = {}
     for frame in (bytearray(1000), bytearray(1000)):
         for _ in range(LOOKS):
-            outcome = look(seen, [("client", Arriving(frame, 100))])
+            outcome = look(seen, [("client", Transfer(frame, len(frame), 100))])
             seen = dict(outcome.seen)
             assert not outcome.stalled
 
 
 def test_who_has_nothing_to_send_is_forgotten() -> None:
-    outcome = look({"client": Progress(Arriving(FRAME, 1), LOOKS)}, [])
+    outcome = look({"client": Progress(Transfer(FRAME, len(FRAME), 1), LOOKS)}, [])
     assert outcome.seen == {}
     assert outcome.stalled == []
+
+
+def test_a_client_that_has_little_left_to_read_makes_progress() -> None:
+    seen: dict[str, Progress] = {}
+    for at in range(2 * LOOKS):
+        left = 1000 // 2**at
+        outcome = look(seen, [("client", Transfer(FRAME, left, -left))])
+        seen = dict(outcome.seen)
+        assert not outcome.stalled
