@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.net.budget import budget_bytes_min
 from broker.settings import MIB, Settings
 
 PLANNED_SHARE: Final = 2
@@ -72,12 +73,13 @@ def plan_memory(available_bytes: int, given: Mapping[str, int | None], *, reques
     """Sizes for a node that may use `available_bytes`. Those in `given` hold (None: unset).
 
     The others are their defaults, all made smaller by one factor where that is too much, but never less than a node
-    needs; requests under way have room for at least one of `request_bytes_max`.
+    needs. Requests under way have room for one of `request_bytes_max` beside small ones, whatever is given.
     """
     sizes = {name: size for name in PARTS if (size := given.get(name)) is not None}
     least = {name: part.min_bytes for name, part in PARTS.items() if name not in sizes}
-    if "node_bytes_max" in least:
-        least["node_bytes_max"] = max(least["node_bytes_max"], request_bytes_max)
+    for bounds in (sizes, least):
+        if "node_bytes_max" in bounds:
+            bounds["node_bytes_max"] = max(bounds["node_bytes_max"], budget_bytes_min(request_bytes_max))
     left = available_bytes // PLANNED_SHARE - PROCESS_BYTES - sum(sizes.values())
     while least:
         wanted = sum(PARTS[name].default_bytes for name in least)
@@ -227,12 +229,12 @@ def documentation() -> list[str]:
         "|---|---|---|",
     ]
     for name, part in PARTS.items():
-        besides = ", and `network.request_bytes_max`" if name == "node_bytes_max" else ""
+        besides = ", and 8/7 of `network.request_bytes_max`" if name == "node_bytes_max" else ""
         lines.append(f"| {part.shown} | {part.default_bytes // MIB}MiB | {part.min_bytes // MIB}MiB{besides} |")
     return [
         *lines,
         "",
         f"With less than {ENOUGH_BYTES // MIB} MiB available, sizes are smaller than their defaults; what starts an",
         "upload follows the log cache (`storage.upload_bytes`). A node works with 256 MiB, but memory for one request",
-        "of `network.request_bytes_max` is always planned: set that lower there.",
+        "of `network.request_bytes_max` is always planned, beside an eighth for small ones: set that lower there.",
     ]

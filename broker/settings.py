@@ -116,7 +116,7 @@ class NetworkSettings(Area):
         description=(
             "Bytes of requests of all connections under way, those included that have only begun to come (Kafka: "
             "queued.max.request.bytes). Who finds no room waits, in order; an eighth is for requests of up to 64 KiB. "
-            "Unset: 512MiB, or what memory allows."
+            "What leaves less than request_bytes_max beside that is raised. Unset: 512MiB, or what memory allows."
         ),
     )
     frame_timeout_ms: int = Field(

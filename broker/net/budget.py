@@ -5,14 +5,14 @@ unread, for its turn: first come, first served. So half-sent frames cannot hold 
 served in the end, since those before it are answered, or lose their connection when they stall (`broker.net.stalls`).
 
 Frames that fit one read (small ones) and longer ones (large ones) wait in queues of their own, and an eighth of the
-budget is kept free of large ones: a heartbeat does not wait behind a crowd of large requests. A frame larger than what
-that leaves is served alone.
+budget is kept free of large ones: a heartbeat does not wait behind a crowd of large requests. No frame is larger than
+what that leaves (`budget_bytes_min`).
 
-    small frames may take    max(min(share, total - large, total - first), total - large - first)
-    a large frame begins     if large + its size + max(share, small) <= total; an oversize one without the share
+    small frames may take    max(share, total - large - first)
+    a large frame begins     if large + its size + max(share, small) <= total
 
 `first` is the large frame that waits at the head of its queue: its room is kept for it, so small frames do not starve
-it. While a small frame waits that is older, the large one neither keeps room nor begins as an oversize one.
+it. While a small frame waits that is older, the large one keeps no room.
 
 While `crowded`, connections read no more than the size of their next frame, so nothing unreserved piles up.
 """
@@ -23,6 +23,14 @@ from typing import Protocol
 
 SMALL_FRAME_SHARE = 8
 """Small frames have one part in so many of the budget to themselves."""
+SIZE_BYTES = 4
+"""What a frame begins with: its length without this."""
+
+
+def budget_bytes_min(request_bytes_max: int) -> int:
+    """Least budget for frames of up to `request_bytes_max`: the largest one leaves small ones their share."""
+    largest = request_bytes_max + SIZE_BYTES
+    return largest * SMALL_FRAME_SHARE // (SMALL_FRAME_SHARE - 1) + SMALL_FRAME_SHARE
 
 
 class Waiter(Protocol):
@@ -76,8 +84,8 @@ class FrameBudget:
             self.crowded = True
 
     def reserve(self, waiter: Waiter, size: int) -> bool:
-        """Reserve a frame whose rest is to come; False: `waiter` is told when it may go on. At most `bytes_max`."""
-        assert size <= self.bytes_max, "a frame fits the budget when it is alone"
+        """Reserve a frame whose rest is to come; False: `waiter` is told when it may go on."""
+        assert size <= self.bytes_max - self._share, "a frame fits beside the share of small ones"
         is_small = size <= self.small_bytes_max
         queue = self._small if is_small else self._large
         if not queue and (self._fits_small(size) if is_small else self._fits_large(size)):
@@ -130,11 +138,7 @@ class FrameBudget:
         return self.small_bytes + size <= self._small_limit
 
     def _fits_large(self, size: int) -> bool:
-        is_oversize = size > self.bytes_max - self._share
-        if is_oversize and self._small and not self._large_is_first():
-            return False
-        kept = self.small_bytes if is_oversize else max(self._share, self.small_bytes)
-        return self.large_bytes + size + kept <= self.bytes_max
+        return self.large_bytes + size + max(self._share, self.small_bytes) <= self.bytes_max
 
     def _large_is_first(self) -> bool:
         return bool(self._large) and (not self._small or _first(self._large) < _first(self._small))
@@ -142,8 +146,7 @@ class FrameBudget:
     def _limit(self) -> None:
         """Find again how much small frames may take, and whether it is crowded."""
         first = _first(self._large)[1] if self._large_is_first() else 0
-        total, large = self.bytes_max, self.large_bytes
-        self._small_limit = max(min(self._share, total - large, total - first), total - large - first)
+        self._small_limit = max(self._share, self.bytes_max - self.large_bytes - first)
         self.crowded = bool(self._small or self._large) or self.small_bytes >= self._small_limit
 
 

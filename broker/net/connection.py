@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Protocol, cast
 
-from broker.net.budget import FrameBudget
+from broker.net.budget import SIZE_BYTES, FrameBudget
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
 from protocol.errors import ProtocolError
@@ -28,7 +28,6 @@ SCRATCH_BYTES = 64 << 10
 """What one read takes in when no frame is under way; shared by all connections of a loop."""
 SMALL_FRAME_BYTES = 4 << 10
 """Frames up to this size are plain bytearrays: cheaper than a slice of a slab, and they do not keep a slab alive."""
-SIZE_BYTES = 4
 _SIZE = Struct(">i")
 FRAME_BYTES_MIN = 8
 """API key, version and correlation id: nothing shorter is a request."""

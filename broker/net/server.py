@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from broker.memory import MemorySizes
 from broker.net.budget import FrameBudget
-from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, SIZE_BYTES, Connection, Exchange
+from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection, Exchange
 from broker.net.gone import find_gone
 from broker.net.slabs import SlabPool
 from broker.net.stalls import LOOKS, Progress, look
@@ -130,10 +130,7 @@ class Server:
         self.frame_timeout_s = self.settings.frame_timeout_ms / 1000
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.slabs = SlabPool(pooled_bytes_max=self.memory.slab_pool_bytes)
-        self.budget = FrameBudget(
-            max(self.memory.node_bytes_max, self.request_bytes_max + SIZE_BYTES),
-            small_bytes_max=LARGE_FRAME_BYTES - 1,
-        )
+        self.budget = FrameBudget(self.memory.node_bytes_max, small_bytes_max=LARGE_FRAME_BYTES - 1)
 
     @property
     def bytes_held(self) -> int:

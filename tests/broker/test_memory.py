@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.memory import ENOUGH_BYTES, PARTS, PROCESS_BYTES, MemorySizes, available_memory, memory_for, plan_memory
+from broker.memory import (
+    ENOUGH_BYTES,
+    PARTS,
+    PROCESS_BYTES,
+    MemorySizes,
+    available_memory,
+    memory_for,
+    plan_memory,
+    with_sizes,
+)
+from broker.net.budget import budget_bytes_min
+from broker.net.server import Server
 from broker.settings import GIB, KIB, MIB
 from broker.settings_sources import load
 from protocol.errors import ErrorCode
@@ -18,6 +29,7 @@ from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import batch_of, raw_client
 
 REQUEST_BYTES_MAX = 100 * MIB
+LEAST = {"node_bytes_max": budget_bytes_min(REQUEST_BYTES_MAX)}
 DEFAULTS = {name: part.default_bytes for name, part in PARTS.items()}
 
 
@@ -35,11 +47,11 @@ def plan(available_bytes: int, **given_sizes: int) -> MemorySizes:
             {},
             {"log_cache_bytes": 312, "block_cache_bytes": 104, "node_bytes_max": 208, "slab_pool_bytes": 104},
         ),
-        (1 * GIB, {}, {"log_cache_bytes": 137, "block_cache_bytes": 45, "node_bytes_max": 100, "slab_pool_bytes": 45}),
-        (512 * MIB, {}, {"log_cache_bytes": 16, "block_cache_bytes": 8, "node_bytes_max": 100}),
-        (256 * MIB, {}, {"log_cache_bytes": 16, "block_cache_bytes": 8, "node_bytes_max": 100, "slab_pool_bytes": 4}),
+        (1 * GIB, {}, {"log_cache_bytes": 131, "block_cache_bytes": 43, "node_bytes_max": 114, "slab_pool_bytes": 43}),
+        (512 * MIB, {}, {"log_cache_bytes": 16, "block_cache_bytes": 8, "node_bytes_max": 114}),
+        (256 * MIB, {}, {"log_cache_bytes": 16, "block_cache_bytes": 8, "node_bytes_max": 114, "slab_pool_bytes": 4}),
         (2 * GIB, {"log_cache_bytes": 3 * GIB}, {"log_cache_bytes": 3072, "block_cache_bytes": 8}),
-        (2 * GIB, {"node_bytes_max": 10 * MIB}, {"node_bytes_max": 10, "log_cache_bytes": 398}),
+        (2 * GIB, {"node_bytes_max": 120 * MIB}, {"node_bytes_max": 120, "log_cache_bytes": 350}),
     ],
 )
 def test_the_plan(available: int, given_sizes: Mapping[str, int], expected: Mapping[str, int]) -> None:
@@ -54,14 +66,24 @@ def test_the_plan(available: int, given_sizes: Mapping[str, int], expected: Mapp
 )
 def test_the_plan_keeps_to_its_share_where_it_can(available: int, given_sizes: Mapping[str, int]) -> None:
     sizes = asdict(plan(available, **given_sizes))
-    assert {name: sizes[name] for name in given_sizes} == given_sizes
+    effective = {name: max(size, LEAST.get(name, 0)) for name, size in given_sizes.items()}
+    assert {name: sizes[name] for name in given_sizes} == effective
     unset = {name: size for name, size in sizes.items() if name not in given_sizes}
     least = {name: PARTS[name].min_bytes for name in unset}
     if "node_bytes_max" in least:
-        least["node_bytes_max"] = REQUEST_BYTES_MAX
+        least |= LEAST
     assert all(least[name] <= size <= PARTS[name].default_bytes for name, size in unset.items())
-    fits = PROCESS_BYTES + sum(given_sizes.values()) + sum(least.values()) <= available // 2
+    fits = PROCESS_BYTES + sum(effective.values()) + sum(least.values()) <= available // 2
     assert not fits or PROCESS_BYTES + sum(sizes.values()) <= available // 2
+
+
+def test_requests_have_room_beside_the_largest_one_whatever_is_set() -> None:
+    settings = load({"network.node_bytes_max": "100MiB", "network.request_bytes_max": "100MiB"}, {})
+    sizes = memory_for(settings).sizes
+    assert sizes.node_bytes_max == budget_bytes_min(100 * MIB)
+    assert with_sizes(settings, sizes).network.node_bytes_max == sizes.node_bytes_max, "what is shown is what holds"
+    server = Server(settings.network, sizes)
+    assert server.budget.bytes_max == sizes.node_bytes_max
 
 
 def test_more_memory_never_makes_a_size_smaller() -> None:
@@ -183,7 +205,7 @@ async def test_a_node_uses_and_shows_the_sizes(tmp_path: Path) -> None:
     async with running_node(tmp_path, memory_bytes="256MiB", storage_block_cache_bytes="9MiB") as node:
         sizes = node.memory.sizes
         assert sizes.block_cache_bytes == 9 * MIB
-        assert node.node.server.budget.bytes_max >= sizes.node_bytes_max
+        assert node.node.server.budget.bytes_max == sizes.node_bytes_max
         assert node.node.storage._settings.log_cache_bytes == sizes.log_cache_bytes == 16 * MIB
         assert node.settings.network.node_bytes_max == sizes.node_bytes_max
         assert node.compaction_node.settings.memory_bytes == sizes.compaction_bytes

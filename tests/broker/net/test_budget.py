@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.budget import SMALL_FRAME_SHARE, FrameBudget
+from broker.net.budget import SIZE_BYTES, SMALL_FRAME_SHARE, FrameBudget, budget_bytes_min
 
 SMALL_MAX = 64
 TOTAL = 1024
+LARGE_MAX = TOTAL - TOTAL // SMALL_FRAME_SHARE
 
 
 @dataclass(eq=False)
@@ -83,30 +84,15 @@ def test_small_frames_do_not_starve_a_large_one() -> None:
     assert served(newcomer)
 
 
-def test_a_frame_as_large_as_the_budget_is_served_alone() -> None:
-    budget, whole = make(), Client()
-    budget.take(10)
-    assert not budget.reserve(whole, TOTAL)
-    late = Client()
-    assert not budget.reserve(late, 10)
-    budget.give_small(10)
-    assert served(whole)
-    assert not served(late)
-    budget.give_large(TOTAL)
-    assert served(late)
-
-
-def test_frames_as_large_as_the_budget_do_not_starve_small_ones() -> None:
-    budget = make()
-    assert budget.reserve(Client(), TOTAL)
-    small, next_one = Client(), Client()
-    assert not budget.reserve(small, 10)
-    assert not budget.reserve(next_one, TOTAL)
-    budget.give_large(TOTAL)
-    assert served(small)
-    assert not served(next_one)
-    budget.give_small(10)
-    assert served(next_one)
+@given(request_bytes_max=st.integers(1024, (1 << 31) - 1))
+def test_the_largest_request_leaves_small_ones_their_share(request_bytes_max: int) -> None:
+    size = request_bytes_max + SIZE_BYTES
+    budget, large = FrameBudget(budget_bytes_min(request_bytes_max), small_bytes_max=SMALL_MAX), Client()
+    assert budget.reserve(Client(), size)
+    assert not budget.reserve(large, size)
+    assert budget.reserve(Client(), SMALL_MAX), "with one under way and one at the head of the line"
+    budget.give_large(size)
+    assert served(large)
 
 
 def test_who_leaves_the_line_makes_way() -> None:
@@ -124,7 +110,9 @@ def test_who_leaves_the_line_makes_way() -> None:
 
 @given(
     seed=st.integers(0, 1 << 32),
-    sizes=st.lists(st.one_of(st.integers(1, SMALL_MAX), st.integers(SMALL_MAX + 1, TOTAL)), min_size=1, max_size=60),
+    sizes=st.lists(
+        st.one_of(st.integers(1, SMALL_MAX), st.integers(SMALL_MAX + 1, LARGE_MAX)), min_size=1, max_size=60
+    ),
     leave=st.floats(0, 0.5),
 )
 def test_the_budget_holds_and_everybody_is_served(seed: int, sizes: list[int], leave: float) -> None:
