@@ -18,7 +18,7 @@ from broker.net.connection import Exchange
 from broker.node import Node
 from protocol.codec import decode
 from protocol.errors import KafkaError, ProtocolError
-from protocol.messages import api_versions
+from protocol.messages import api_versions, produce
 from wal.interface import Buffer
 
 
@@ -47,6 +47,8 @@ class Dispatcher:
         except (ProtocolError, KafkaError) as error:
             exchange.connection.refuse(f"malformed {handler.api.name} request: {error}")
             return
+        if key != produce.KEY:  # its records are views of the frame; of any other nothing is
+            exchange.connection.release(exchange)
         try:
             response = handler.function(self.node, request, exchange)
         except Exception as error:  # noqa: BLE001 - a bug in one handler must not stop the node

@@ -113,6 +113,7 @@ class Exchange:
         self.client_id = client_id
         self.header_end = 0
         self.frame_bytes = 0
+        """Its length included; 0 when given back."""
         self.started = connection.clock()
         self.done = False
         self.parts: Sequence[Buffer] | None = None
@@ -359,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._frame = None
             self._receive(frame)
-        if self._bytes_held or self._wanted_bytes or self._paused_reading:
+        if self._outstanding or self._bytes_held or self._wanted_bytes or self._paused_reading:
             self._update_reading()
 
     def _cut(self, end: int) -> None:
@@ -475,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         exchange = Exchange(self, header.api_key, header.api_version, header.correlation_id, header.client_id)
         exchange.header_end = header.body_offset
-        exchange.frame_bytes = len(frame)
+        exchange.frame_bytes = len(frame) + SIZE_BYTES
         if header.api_key != PRODUCE_KEY:
             self._exclusive = exchange
         self._outstanding.append(exchange)
@@ -484,6 +485,15 @@ class Connection(asyncio.BufferedProtocol):
     def hold(self, exchange: Exchange) -> None:
         """Start nothing more until this Produce is answered: it could not append at once, and order must be kept."""
         self._exclusive = exchange
+
+    def release(self, exchange: Exchange) -> None:
+        """Give back the memory of a frame that nobody needs any more, before its request is answered."""
+        size, exchange.frame_bytes = exchange.frame_bytes, 0
+        if size >= LARGE_FRAME_BYTES:
+            self._give_large(size)
+        else:
+            self._bytes_held -= size
+            self._budget.give_small(size)
 
     def completed(self, exchange: Exchange) -> None:
         """Write the answers that are next in order, and go on with what waited for them."""
@@ -495,7 +505,7 @@ class Connection(asyncio.BufferedProtocol):
         freed = freed_large = 0
         while outstanding and outstanding[0].done:
             first = outstanding.popleft()
-            size = first.frame_bytes + SIZE_BYTES
+            size = first.frame_bytes
             if size >= LARGE_FRAME_BYTES:
                 freed_large += size
             else:

@@ -5,13 +5,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
+from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.varint import uvarint
 from tests.support.node import NodeProcess, running_node
-from tests.support.raw_client import RawClient, batch_of, connect, raw_client
+from tests.support.raw_client import RawClient, batch_of, connect, raw_client, request_frame
 from tests.support.waiting import until
 
 CONNECTIONS = 2000
@@ -75,6 +77,28 @@ async def test_frames_that_never_come_take_no_memory_from_others(tmp_path: Path)
         async with raw_client(node.bootstrap) as client:
             assert (await client.call(MetadataRequest(topics=()), 9)).brokers[0].node_id == 1
         assert server.bytes_held <= server.budget.bytes_max
+
+
+async def test_a_request_that_waits_holds_no_memory_for_its_frame(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path) as node,
+        raw_client(node.bootstrap) as client,
+        raw_client(node.bootstrap) as other,
+    ):
+        server = node.node.server
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        topic = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)])
+        fetch = encode(FetchRequest(max_wait_ms=(1 << 31) - 1, min_bytes=1, max_bytes=1 << 20, topics=[topic]), 12)
+        unknown = b"\x01" + uvarint(99) + uvarint(LARGE_BYTES) + bytes(LARGE_BYTES)
+        taken = server.bytes_in
+        client.send_bytes(request_frame(1, 12, fetch[:-1] + unknown, correlation_id=7))
+        await until(lambda: server.bytes_in - taken > LARGE_BYTES)
+        assert not all(connection.idle for connection in server.connections), "it waits for records"
+        assert server.bytes_held == 0
+        await other.produce("t", [batch_of(b"x")])
+        _, response = await client.receive(FetchRequest, 12)
+        assert response.responses[0].partitions[0].records
+        assert server.bytes_held == 0
 
 
 FRAME_BYTES = 8 << 20
