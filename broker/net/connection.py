@@ -233,13 +233,12 @@ class Connection(asyncio.BufferedProtocol):
         """Drop what was not answered; requests under way go on, their answers go nowhere."""
         self.closed = True
         self._transport = None
+        self._leave_line()
         budget = self._budget
-        budget.withdraw(self)
         large, small = self._large_bytes_held, self._bytes_held - self._large_bytes_held
-        self._bytes_held = self._large_bytes_held = self._wanted_bytes = 0
+        self._bytes_held = self._large_bytes_held = 0
         self._queue.clear()
         self._frame = None
-        self._head = b""
         budget.give_small(small)
         budget.give_large(large)
         outstanding, self._outstanding = self._outstanding, deque()
@@ -291,6 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and not transport.is_closing():
             self._flush()
             self.closed = True
+            self._leave_line()
             transport.close()
             self._wait_for_reader(transport.get_write_buffer_size())
 
@@ -323,6 +323,7 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Take no more requests; close as soon as those under way are answered."""
         self.draining = True
+        self._leave_line()
         self._queue.clear()
         self._update_reading()
         for exchange in list(self._outstanding):
@@ -418,6 +419,13 @@ class Connection(asyncio.BufferedProtocol):
             or (exclusive is not None and exclusive.api_key != PRODUCE_KEY)
             or any(frame[0] or frame[1] for frame in self._queue)  # the API key, as above
         )
+
+    def _leave_line(self) -> None:
+        """Want no memory any more for a frame of which no more is read."""
+        self._budget.withdraw(self)
+        self._in_line = False
+        self._wanted_bytes = 0
+        self._head = b""
 
     def granted(self) -> None:
         """Memory is reserved for the frame that waits for it: read on."""

@@ -330,6 +330,21 @@ async def test_a_connection_lost_gives_up_its_place_in_the_line(harness: Harness
     assert harness.hub.held == 0
 
 
+@pytest.mark.parametrize("leave", [Connection.close, Connection.drain])
+async def test_who_is_closed_leaves_the_line(harness: Harness, leave: Callable[[Connection], None]) -> None:
+    budget = harness.hub.budget
+    assert budget.reserve(Other(), 14 << 20)
+    harness.send(PRODUCE)
+    harness.feed(request_frame(PRODUCE, 9, bytes(500_000))[:1000])
+    assert budget.waiting == 1
+    leave(harness.connection)
+    assert budget.waiting == 0
+    budget.give_large(14 << 20)
+    harness.answer(0)
+    harness.connection.connection_lost(None)
+    assert harness.hub.held == 0
+
+
 async def test_a_peer_that_does_not_read_gets_nothing_more_started(harness: Harness) -> None:
     harness.send(OTHER)
     harness.feed(request_frame(OTHER, 0, b""))
@@ -377,10 +392,10 @@ async def test_a_closed_connection_does_not_wait_for_a_peer_that_does_not_read(h
 
 
 async def test_a_closed_connection_waits_for_a_peer_that_reads(harness: Harness) -> None:
-    looks = iter(range(1000, -1, -100))
-    harness.transport.get_write_buffer_size = lambda: next(looks, 0)  # type: ignore[method-assign]
+    looks = list(range(1000, -1, -100))
+    harness.transport.get_write_buffer_size = lambda: looks.pop(0)  # type: ignore[method-assign]
     harness.connection.close()
-    await until(lambda: next(looks, None) is None)
+    await until(lambda: not looks)
     assert not harness.aborted()
 
 
