@@ -51,6 +51,8 @@ class RecordWork:
         """Batches handed to the thread."""
         self._turn_bytes = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="records")
+        self._turn = asyncio.Lock()
+        """Of whose work is in the thread."""
         self._stopped = threading.Event()
 
     def here(self, batch: Buffer, header: BatchHeader, look: Look[T]) -> T:
@@ -77,14 +79,19 @@ class RecordWork:
             return look(data)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do `work` in the thread when its turn comes. Cancelled before that, it is never begun.
+        """Do `work` in the thread when its turn comes. Cancelled before that, it is never begun, and nothing is kept.
 
         Raises RecordWorkStopped, and what `work` raises.
         """
+        await self._turn.acquire()  # not the executor's queue: what is cancelled would stay in that, and hold its frame
         if self._stopped.is_set():
+            self._turn.release()
             raise RecordWorkStopped
         self.batches_beside += 1
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        done = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        done.add_done_callback(self._next)
+        await asyncio.wait((done,))  # cancelled or not, the turn ends with the work
+        return done.result()
 
     def interruptible(self, records: Iterable[RecordHead]) -> Iterator[RecordHead]:
         """The same records, as long as the node does not stop. Raises RecordWorkStopped."""
@@ -97,6 +104,11 @@ class RecordWork:
         """Begin nothing more, and end soon what is under way."""
         self._stopped.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self, done: asyncio.Future[T]) -> None:
+        self._turn.release()
+        if not done.cancelled():
+            done.exception()  # seen, though nobody may wait for it any more
 
     def _spend(self, size_bytes: int) -> None:
         self._turn_bytes += size_bytes

@@ -1,9 +1,11 @@
 """Looking into records: the loop goes through a bounded part in a turn, the rest is done beside it, bounded too."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
@@ -20,11 +22,19 @@ from protocol.record_scan import scan_records
 from protocol.records import Record, build_batch, decode_records, iterate_batches
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, produce_request, raw_client
+from tests.support.waiting import until
 
 CODECS = list(Compression)[1:]
 LIMIT_BYTES = 1 << 20
 NOW_MS = 1_700_000_000_000
 FUTURE_MS = 1 << 50
+
+
+class Frame:
+    """What a client has sent."""
+
+    def look(self) -> str:
+        return "looked into"
 
 
 @pytest.fixture
@@ -198,6 +208,58 @@ async def test_a_batch_beside_the_loop_is_bounded() -> None:
     with pytest.raises(DecompressedTooLarge):
         await work.run(lambda: work.beside(bomb, parse_batch(bomb), len))
     work.close()
+
+
+async def test_who_waits_no_more_keeps_nothing() -> None:
+    """Whoever is cancelled, the one under way included, only what is in the thread is still needed."""
+    work = RecordWork(LIMIT_BYTES)
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        begun.set()
+        may_go_on.wait()
+
+    first = asyncio.create_task(work.run(block))
+    await until(begun.is_set)
+    frames = [Frame() for _ in range(3)]
+    alive = WeakSet(frames)
+    others = [asyncio.create_task(work.run(frame.look)) for frame in frames]
+    del frames
+    await asyncio.sleep(0)
+    for task in (first, *others[:2]):
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await asyncio.wait(others[:2])
+    waiting = others[2]
+    del others, task
+    gc.collect()
+    try:
+        assert len(alive) == 1
+        assert work.batches_beside == 1
+    finally:
+        may_go_on.set()
+    assert await waiting == "looked into"
+    work.close()
+
+
+async def test_who_waits_when_the_node_stops_is_told() -> None:
+    work = RecordWork(LIMIT_BYTES)
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def block() -> bool:
+        begun.set()
+        return may_go_on.wait()
+
+    first = asyncio.create_task(work.run(block))
+    await until(begun.is_set)
+    waiting = asyncio.create_task(work.run(lambda: None))
+    await asyncio.sleep(0)
+    work.close()
+    may_go_on.set()
+    assert await first
+    with pytest.raises(RecordWorkStopped):
+        await waiting
 
 
 async def test_stopping_ends_what_is_under_way_and_begins_nothing() -> None:
