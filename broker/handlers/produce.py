@@ -307,10 +307,10 @@ class _Call:
 
 @asynccontextmanager
 async def _while_connected(context: Exchange) -> AsyncIterator[None]:
-    """End the wait in the body early when the client goes."""
+    """End the wait in the body early when the client goes, or has gone before it begins."""
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(None) as patience:
+        async with asyncio.timeout(0 if context.closed else None) as patience:
             context.on_close = lambda: patience.reschedule(loop.time())
             yield
     except TimeoutError:

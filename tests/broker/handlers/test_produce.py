@@ -5,10 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 from broker.app import RunningNode
+from broker.handlers.produce import _while_connected
+from broker.net.connection import Exchange
 from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, check_crc, parse_batch, patch, seal
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -381,3 +384,10 @@ async def test_of_a_partition_that_a_request_has_twice_the_last_batch_counts(cli
     assert [each.base_offset for each in response.responses[0].partition_responses] == [0]
     batches = [list(decode_records(batch)) for _, batch in iterate_batches(await fetch_records(client))]
     assert [[record.value for record in records] for records in batches] == [[b"last"]]
+
+
+async def test_nothing_waits_for_a_client_that_is_gone_already() -> None:
+    gone = create_autospec(Exchange, instance=True, closed=True, on_close=None)
+    async with asyncio.timeout(5), _while_connected(gone):
+        await asyncio.Event().wait()
+    assert gone.on_close is None
