@@ -25,7 +25,7 @@ from protocol.batch import (
 )
 from protocol.compression import decompressed
 from protocol.errors import DecompressedTooLarge, KafkaError
-from protocol.record_scan import scan_records
+from protocol.record_scan import TIMESTAMP_LIMIT_MS, fits_batch, scan_records
 from protocol.records import ControlType, build_batch, control_type, decode_records
 from s3stream.catalog.interface import TopicInfo
 from s3stream.engine import S3Stream
@@ -46,9 +46,10 @@ class KafkaBatches:
     """Batches of format v2, in any codec."""
 
     def describe(self, payload: Buffer, bytes_max: int) -> BatchInfo | None:
-        """What a batch holds; None when it cannot be read. Raises TakesTooMuch.
+        """What a batch holds; None when it cannot be read or could not be rewritten. Raises TakesTooMuch.
 
         A topic that was not compacted yet takes batches whose records are none; they must not end compaction.
+        Nor may an offset from outside its batch, which would hide the newer records of its key.
         """
         header = parse_batch(payload)
         left = (bytes_max - header.record_count * RECORD_COST_BYTES) // COPIES
@@ -68,6 +69,9 @@ class KafkaBatches:
             raise TakesTooMuch from None
         except KafkaError:
             return None
+        horizon_ms = header.base_timestamp if header.attributes & DELETE_HORIZON_MASK else NO_HORIZON
+        if horizon_ms >= TIMESTAMP_LIMIT_MS or not all(fits_batch(r.offset, r.timestamp_ms, header) for r in records):
+            return None
         return BatchInfo(
             () if header.is_control else records,
             header.last_offset,
@@ -76,7 +80,7 @@ class KafkaBatches:
             header.is_transactional,
             header.is_control,
             marker,
-            header.base_timestamp if header.attributes & DELETE_HORIZON_MASK else NO_HORIZON,
+            horizon_ms,
         )
 
     def rewrite(self, payload: Buffer, offsets: AbstractSet[int] | None, delete_horizon_ms: int) -> Buffer:
@@ -89,6 +93,7 @@ class KafkaBatches:
         if offsets is not None and not offsets:
             return _empty(header)
         records = decode_records(payload)
+        horizon_ms = min(delete_horizon_ms, TIMESTAMP_LIMIT_MS - 1)
         batch = build_batch(
             records if offsets is None else [record for record in records if record.offset in offsets],
             base_offset=header.base_offset,
@@ -97,8 +102,8 @@ class KafkaBatches:
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
-            attributes=header.attributes & _KEPT_ATTRIBUTES | (DELETE_HORIZON_MASK if delete_horizon_ms >= 0 else 0),
-            base_timestamp=delete_horizon_ms if delete_horizon_ms >= 0 else None,
+            attributes=header.attributes & _KEPT_ATTRIBUTES | (DELETE_HORIZON_MASK if horizon_ms >= 0 else 0),
+            base_timestamp=horizon_ms if horizon_ms >= 0 else None,
         )
         made = parse_batch(batch)
         HEADER.pack_into(batch, 0, *made._replace(last_offset_delta=header.last_offset_delta))

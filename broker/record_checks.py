@@ -13,7 +13,7 @@ from broker.record_work import RecordWork, TooMuchForTheLoop
 from broker.topic_configs import TopicConfig
 from protocol.batch import BatchHeader
 from protocol.errors import ErrorCode, KafkaError
-from protocol.record_scan import RecordHead, scan_records
+from protocol.record_scan import RecordHead, fits_batch, scan_records
 from protocol.records import recompress
 from wal.interface import Buffer
 
@@ -71,17 +71,32 @@ def prepare(
 ) -> Prepared:
     """Check the records of a batch and have them in the topic's codec. Raises KafkaError or PreparationBeside."""
 
+    def records(data: memoryview) -> Iterator[RecordHead]:
+        return check_frame(work.interruptible(scan_records(data, header)), header, where)
+
     def look(data: memoryview) -> Prepared:
         if needs.times:
-            check_timestamps(work.interruptible(scan_records(data, header)), header, config, now_ms)
+            check_timestamps(records(data), header, config, now_ms)
         if needs.keys:
-            check_keys(work.interruptible(scan_records(data, header)), where)
+            check_keys(records(data), where)
         return Prepared(config, _packed(view, header, data, config) if needs.packing else view)
 
     try:
         return work.here(view, header, look)
     except TooMuchForTheLoop:
         raise PreparationBeside(partial(work.run, partial(work.beside, view, header, look))) from None
+
+
+def check_frame(records: Iterable[RecordHead], header: BatchHeader, where: object) -> Iterator[RecordHead]:
+    """The same records. Raises INVALID_RECORD at the first that could not be rewritten, and so never be cleaned."""
+    for at, record in enumerate(records):
+        if not fits_batch(record.offset, record.timestamp_ms, header):
+            problem = (
+                f"Record {at} with offset {record.offset} and timestamp {record.timestamp_ms} does not fit its batch "
+                f"in topic partition {where}"
+            )
+            raise RecordsRefused(ErrorCode.INVALID_RECORD, problem, [(at, problem)])
+        yield record
 
 
 def check_keys(records: Iterable[RecordHead], where: object) -> None:

@@ -99,7 +99,7 @@ async def execute_cleaning(
         await outputs.finish()
         live = [location.range for location in plan.objects]
         prove_coverage(live, outputs.made, {plan.stream_id: plan.stream_start})
-    except StorageError:
+    except Exception:
         await outputs.discard()
         raise
     finally:

@@ -135,6 +135,10 @@ class CleaningScheduler:
         except StorageError as error:
             node.stats.runs_failed += 1
             log.warning("compaction by key failed", streams=list(stream_ids), reason=str(error))
+        except Exception:
+            # What a client wrote into one stream must not stop the node.
+            node.stats.runs_failed += 1
+            log.exception("compaction by key failed", streams=list(stream_ids))
         if not is_changed:
             for stream_id in stream_ids:
                 self.states[stream_id] = self.states[stream_id].after_failure(node.settings, ended_ms=self._steady_ms())

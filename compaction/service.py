@@ -4,7 +4,8 @@ Beside the runs single streams are cleaned by key when they are due (`compaction
 them waiting. One stream is worked on at a time, and a run leaves alone what was cleaned since it made its plans.
 
 A run never takes the node down: what fails is logged and counted, the inputs stay as they were, and the next run tries
-again. An input that can't be read is left alone, so that it does not stop the others.
+again; an error that nobody expected fails the stream it came up in. An input that can't be read is left alone, so that
+it does not stop the others.
 """
 
 import asyncio
@@ -391,6 +392,13 @@ class CompactionService:
             # The stream was trimmed past the objects, deleted, or compacted by its new owner meanwhile.
             log.warning("compaction of a stream given up", stage=stage, stream_id=plan.stream_id, reason=str(error))
             errors.append(str(error))
+        except StorageError:
+            raise
+        except Exception as error:
+            # What a client wrote into one stream must not stop the node.
+            self._node.stats.runs_failed += 1
+            errors.append(repr(error))
+            log.exception("compaction of a stream failed", stage=stage, stream_id=plan.stream_id)
 
     def _refused(self, stage: str, error: StorageError, errors: list[str]) -> None:
         """Inputs that contradict the catalog or each other: nothing was changed; the rest of the run goes on."""

@@ -10,7 +10,6 @@ from compaction.node import CompactionNode, Drafts, born_ms, labelled_writer_id
 from compaction.proof import prove_coverage, prove_totals
 from compaction.stream_plan import plan_groups
 from compaction.throttle import Throttle, yield_to_uploads
-from s3stream.errors import StorageError
 from s3stream.model import NewObject, RangeLocation
 from s3stream.object.format import BLOCK_HEADER
 
@@ -74,7 +73,7 @@ async def execute_group(
     (output,) = await drafts.prepare(1, labelled_writer_id(node.new_writer_id(), oldest_ms))
     try:
         joined = await execute_join(join, output, workshop)
-    except StorageError:
+    except Exception:
         await drafts.discard()
         raise
     return await commit_join(node, group, drafts, joined)
@@ -86,7 +85,7 @@ async def commit_join(node: CompactionNode, group: StreamGroup, drafts: Drafts, 
         live = [location.range for location in group.objects]
         prove_coverage(live, [joined.output], {group.stream_id: group.stream_start})
         prove_totals(joined.read, joined.written, BLOCK_HEADER.size)
-    except StorageError:
+    except Exception:
         await drafts.discard()
         raise
     node.stats.bytes_copied += joined.copied_bytes

@@ -12,6 +12,8 @@ from protocol.errors import InvalidRecord, MalformedMessage
 from protocol.varint import VARLONG_BYTES_MAX, read_varlong
 
 WINDOW_BYTES: Final = 64 * 1024
+TIMESTAMP_LIMIT_MS: Final = 1 << 62
+"""Times a record can be rewritten with lie closer to 0: then the difference between any two fits into 64 bits."""
 
 
 class RecordHead(NamedTuple):
@@ -45,6 +47,15 @@ def scan_records(data: memoryview, header: BatchHeader) -> Iterator[RecordHead]:
         raise InvalidRecord(f"record {at} of {count} at byte {start + position}: {error}") from error
     if start + position != len(data):
         raise InvalidRecord(f"record batch: {len(data) - start - position} bytes after its {count} records")
+
+
+def fits_batch(offset: int, timestamp_ms: int, header: BatchHeader) -> bool:
+    """Whether a record's offset lies in its batch, and its time can be told by whatever time the batch begins with.
+
+    Records are stored as differences to their batch: what decodes may not fit into a batch written anew.
+    """
+    in_range = header.base_offset <= offset <= header.last_offset
+    return in_range and -TIMESTAMP_LIMIT_MS < timestamp_ms < TIMESTAMP_LIMIT_MS
 
 
 def _record_size(window: bytes, position: int, end: int) -> tuple[int, int]:

@@ -1,13 +1,16 @@
 """Log compaction through a real node: what consumers see of a compacted topic, from its start and from its gaps."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from broker.app import RunningNode
-from protocol.batch import HEADER_BYTES, seal
+from protocol.batch import HEADER, HEADER_BYTES, parse_batch, seal
+from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -16,6 +19,7 @@ from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
 KEYS, ROUNDS = 5, 6
+T_MS = 1_700_000_000_000
 
 
 async def create(node: RunningNode) -> None:
@@ -101,6 +105,45 @@ async def test_records_that_are_none_do_not_end_compaction(tmp_path: Path) -> No
         await node.node.topics.alter("t", set_configs=configs, unset=())
         summary = await node.compaction.run_once()
         assert (summary.streams_cleaned, summary.errors) == (1, [])
+
+
+def without_room() -> bytearray:
+    """Two records of a key whose header looks well, and whose second record no batch without the first can hold."""
+    batch = build_batch([Record(b"k", b"1", T_MS), Record(b"k", b"2", T_MS + 1)])
+    HEADER.pack_into(batch, 0, *parse_batch(batch)._replace(base_timestamp=(1 << 63) - 1))
+    seal(batch)
+    return batch
+
+
+def far_beyond() -> bytearray:
+    """A record whose offset no header can tell of."""
+    batch = build_batch([Record(b"k", b"1", T_MS), Record(b"k", b"2", T_MS, offset=1 << 30)])
+    HEADER.pack_into(batch, 0, *parse_batch(batch)._replace(last_offset_delta=1))
+    seal(batch)
+    return batch
+
+
+@pytest.mark.parametrize("make", [without_room, far_beyond])
+async def test_records_that_cannot_be_written_anew_do_not_end_compaction(
+    tmp_path: Path, make: Callable[[], bytearray]
+) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        good = [build_batch([Record(b"g", value, T_MS)]) for value in (b"1", b"2")]
+        for batch in (make(), *good):
+            response = await client.produce("t", [batch])
+            assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        await node.node.storage.flush()
+        configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+        await node.node.topics.alter("t", set_configs=configs, unset=())
+        answer = (await client.produce("t", [make()])).responses[0].partition_responses[0]
+        assert answer.error_code == ErrorCode.INVALID_RECORD
+        assert [error.batch_index for error in answer.record_errors] == [0 if make is without_room else 1]
+        summary = await node.compaction.run_once()
+        assert (summary.streams_cleaned, summary.records_removed, summary.errors) == (1, 1, [])
+        stored = node.node.topics.partition("t", 0).stream
+        kept = await stored.read(0, 1 << 20)
+        assert parse_batch(kept.batches[0].payload).record_count == 2, "it stays as it is"
 
 
 async def look_up(client: RawClient, timestamp: int) -> tuple[int, int]:

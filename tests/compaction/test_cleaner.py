@@ -13,12 +13,22 @@ import pytest
 
 from broker.cleaning import KafkaBatches
 from compaction.clean_run import execute_cleaning, plan_cleanings
-from compaction.cleaner import BatchInfo, Cleaner, Cleaning, CleanPlan, CleanPolicy, KeyMap, RecordInfo, plan_cleaning
+from compaction.cleaner import (
+    NEVER_MS,
+    BatchInfo,
+    Cleaner,
+    Cleaning,
+    CleanPlan,
+    CleanPolicy,
+    KeyMap,
+    RecordInfo,
+    plan_cleaning,
+)
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from compaction.transactions import History
-from protocol.batch import HEADER_BYTES, check_crc, parse_batch, seal
+from protocol.batch import DELETE_HORIZON_MASK, HEADER, HEADER_BYTES, check_crc, parse_batch, seal
 from protocol.compression import Compression
 from protocol.records import Record, build_batch, decode_records
 from s3stream.catalog.interface import Catalog, CompactionCommit
@@ -79,6 +89,53 @@ async def table(made: Cluster, stream: int) -> list[tuple[int, bytes | None, byt
 async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
         yield made
+
+
+LIMIT_MS = 1 << 62
+
+
+def shaped(times: Sequence[int], offsets: Sequence[int], **header: int) -> bytearray:
+    """A batch from offset 10 on of two records of a key, with some fields of its header as they should not be."""
+    records = [Record(b"k", b"v", time, offset=at) for time, at in zip(times, offsets, strict=True)]
+    batch = build_batch(records, base_offset=10)
+    HEADER.pack_into(batch, 0, *parse_batch(batch)._replace(last_offset_delta=1, **header))
+    seal(batch)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("times", "offsets", "header"),
+    [
+        ((0, 0), (10, 12), {}),
+        ((0, 0), (11, 1 << 30), {}),
+        ((0, 1), (10, 11), {"base_timestamp": (1 << 63) - 1}),
+        ((0, -1), (10, 11), {"base_timestamp": -(1 << 63)}),
+        ((0, LIMIT_MS), (10, 11), {}),
+        ((0, -LIMIT_MS), (10, 11), {}),
+        ((LIMIT_MS, 0), (10, 11), {"attributes": DELETE_HORIZON_MASK}),
+    ],
+)
+def test_a_batch_that_could_not_be_rewritten_is_left_alone(
+    times: Sequence[int], offsets: Sequence[int], header: dict[str, int]
+) -> None:
+    assert KafkaBatches().describe(shaped(times, offsets, **header), 1 << 20) is None
+
+
+@pytest.mark.parametrize("times", [(LIMIT_MS - 1, 1 - LIMIT_MS), (1 - LIMIT_MS, LIMIT_MS - 1), (-1, 0)])
+@pytest.mark.parametrize("horizon_ms", [-1, 0, NEVER_MS, NEVER_MS + 1])
+@pytest.mark.parametrize("offsets", [None, {11}])
+def test_what_is_not_left_alone_can_be_rewritten(
+    times: Sequence[int], horizon_ms: int, offsets: AbstractSet[int] | None
+) -> None:
+    codec = KafkaBatches()
+    batch = shaped(times, (10, 11))
+    assert codec.describe(batch, 1 << 20) is not None
+    made = codec.rewrite(batch, offsets, horizon_ms)
+    wanted = [each for each in decode_records(batch) if offsets is None or each.offset in offsets]
+    assert decode_records(made) == wanted
+    info = codec.describe(made, 1 << 20)
+    assert info is not None, "nor is what was rewritten"
+    assert [each.offset for each in info.records] == [each.offset for each in wanted]
 
 
 def service_for(

@@ -249,7 +249,7 @@ async def test_on_durable_stores(durable: ObjectStore, tmp_path: Path) -> None:
         assert await made.contents() == before
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process is gone: nothing works any more."""
 
 

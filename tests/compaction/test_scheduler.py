@@ -3,12 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.cleaning import KafkaBatches
 from compaction.clean_schedule import Tail
@@ -23,6 +25,7 @@ from s3stream.model import ObjectKind, StreamInfo, object_key
 from s3stream.store.memory import MemoryStore
 from tests.compaction.cluster import CLUSTER, Cluster, cluster
 from tests.compaction.test_cleaner import kafka_batch, table
+from tests.compaction.test_run import every_object_is_accounted_for
 from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
@@ -270,6 +273,74 @@ async def test_what_is_found_corrupt_late_stops_its_own_stream_only(made: Cluste
     await scheduled.put(good)
     summary = await scheduled.service.run_timed()
     assert (summary.streams_cleaned, len(summary.errors)) == (1, 1)
+
+
+class CodecWithBug(KafkaBatches):
+    """Fails where nobody expects it: it cannot rewrite one payload."""
+
+    def __init__(self, bad: bytes) -> None:
+        self._bad = bad
+        self.attempts = 0
+
+    def rewrite(self, payload: Buffer, offsets: AbstractSet[int] | None, delete_horizon_ms: int) -> Buffer:
+        if bytes(payload) == self._bad:
+            self.attempts += 1
+            raise OverflowError("int too large to convert")
+        return super().rewrite(payload, offsets, delete_horizon_ms)
+
+
+async def unexpected(made: Cluster) -> tuple[Scene, CodecWithBug, int, int]:
+    """A stream whose cleaning fails after an output was begun, and one that can be cleaned."""
+    bad, good = await made.start(2)
+    batches = [kafka_batch(made, bad, [(key, b"1"), (key, b"2")]) for key in (b"a", b"b")]
+    await made.upload((SO, batches))
+    codec = CodecWithBug(bytes(batches[1].payload))
+    scheduled = Scene(made, {bad: BY_RATIO, good: BY_RATIO}, codec=codec)
+    await scheduled.put(good)
+    return scheduled, codec, bad, good
+
+
+async def expect_only_good_cleaned(made: Cluster, scheduled: Scene, bad: int, good: int) -> None:
+    assert scheduled.cleaned == 1
+    assert [each[1:] for each in await table(made, good)] == [(b"k", b"1")]
+    assert len(await table(made, bad)) == 4
+    await every_object_is_accounted_for(made)
+
+
+async def test_what_nobody_expected_fails_its_own_stream_in_a_run(made: Cluster) -> None:
+    scheduled, _, bad, good = await unexpected(made)
+    with capture_logs() as logs:
+        summary = await scheduled.service.run_timed()
+    assert (summary.streams_cleaned, summary.errors) == (1, ["OverflowError('int too large to convert')"])
+    (said,) = [each for each in logs if each.get("exc_info")]
+    assert (said["log_level"], said["stream_id"]) == ("error", bad)
+    assert scheduled.service.stats.runs_failed == 1
+    await expect_only_good_cleaned(made, scheduled, bad, good)
+
+
+async def test_what_nobody_expected_makes_its_own_stream_rest(made: Cluster) -> None:
+    scheduled, codec, bad, good = await unexpected(made)
+    await scheduled.pass_time(24 * HOUR_S)
+    assert 1 <= codec.attempts <= 24 * 3 + 10, "not more often than runs by the timer come"
+    assert scheduled.service.stats.runs_failed == codec.attempts
+    await expect_only_good_cleaned(made, scheduled, bad, good)
+
+
+async def test_a_plan_that_cannot_even_be_made_makes_its_stream_rest(made: Cluster) -> None:
+    (stream,) = await made.start(1)
+    asked = 0
+
+    class SceneWithBug(Scene):
+        def _history(self, info: StreamInfo) -> History:
+            nonlocal asked
+            asked += 1
+            raise OverflowError("int too large to convert")
+
+    scheduled = SceneWithBug(made, {stream: BY_RATIO})
+    await scheduled.put(stream)
+    await scheduled.pass_time(24 * HOUR_S)
+    assert 1 <= asked <= 24 * 3 + 10
+    assert scheduled.service.stats.runs_failed == asked
 
 
 async def test_what_the_catalog_cannot_tell_is_asked_again(made: Cluster) -> None:
