@@ -51,9 +51,9 @@ class CompactionStats:
     streams_cleaned: int = 0
     """Cleanings by key."""
     records_removed: int = 0
+    """Records that log compaction removed."""
     batches_too_large: int = 0
     """Kept as they are by compaction by key: looking into them would take too much memory."""
-    """Records that log compaction removed."""
     bytes_copied: int = 0
     """Joined by the store, without passing through the node."""
     objects_left_alone: int = 0
