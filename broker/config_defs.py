@@ -1,5 +1,6 @@
 """What a config is, in Kafka's terms: its type and default, which values it takes, and where a value comes from."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -136,6 +137,13 @@ def _parse_int(bits: int) -> Callable[[str], int]:
     return parse
 
 
+def _parse_double(value: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
 def parse_list(value: str) -> list[str]:
     """The items of a list, which commas part."""
     return [item.strip() for item in value.split(",") if item.strip()]
@@ -147,7 +155,7 @@ _PARSERS: Mapping[ConfigType, Callable[[str], bool | int | float | str | list[st
     ConfigType.INT: _parse_int(32),
     ConfigType.SHORT: _parse_int(16),
     ConfigType.LONG: _parse_int(64),
-    ConfigType.DOUBLE: float,
+    ConfigType.DOUBLE: _parse_double,
     ConfigType.LIST: parse_list,
 }
 _EXPECTED = {
