@@ -60,6 +60,7 @@ class CompactionSummary:
     bytes_written: int
     bytes_copied: int
     streams_cleaned: int
+    """By the run itself; the other counts include what else was compacted meanwhile."""
     records_removed: int
     calls: Mapping[str, int]
     """Calls to all object stores while the run went on, by kind, other work of the node included."""
@@ -196,14 +197,16 @@ class CompactionService:
         """Clean a stream by key, if that is due, at the rate of a timed run; whether it was. Raises StorageError."""
         cleaning = self._node.cleaning
         assert cleaning is not None, "asked for by whoever knows the policies"
-        cleaned_before = self.stats.streams_cleaned
+        is_cleaned = False
         async with self._on_stream:
-            self._cleaned_meanwhile.add(stream_id)
             for plan in await plan_cleanings(self._node, cleaning, full=False, stream_ids=(stream_id,)):
                 size_bytes = sum(each.object.size_bytes for each in plan.objects)
                 throttle = Throttle(run_rate(size_bytes, self._node.settings), self._node.sleep)
-                await self._try("compaction by key", plan, self._cleaner(cleaning, full=False), throttle, [])
-        return self.stats.streams_cleaned > cleaned_before
+                clean = self._cleaner(cleaning, full=False)
+                is_cleaned = await self._try("compaction by key", plan, clean, throttle, [])
+            if is_cleaned:
+                self._cleaned_meanwhile.add(stream_id)
+        return is_cleaned
 
     async def split(self, choice: SetChoice) -> bool:
         """Bring the streams of a choice into stream objects; whether anything was committed. Raises StorageError."""
@@ -268,7 +271,7 @@ class CompactionService:
             try:
                 await self._compact_sets(full=full, report=note, errors=errors)
                 # Before the second level, which then need not join what is cleaned anyway.
-                await self._clean_streams(full=full, report=note, errors=errors)
+                streams_cleaned = await self._clean_streams(full=full, report=note, errors=errors)
                 await self._compact_streams(full=full, report=note, errors=errors)
             finally:
                 self.progress = None
@@ -285,7 +288,7 @@ class CompactionService:
                 bytes_read=done["bytes_read"],
                 bytes_written=done["bytes_written"],
                 bytes_copied=done["bytes_copied"],
-                streams_cleaned=done["streams_cleaned"],
+                streams_cleaned=streams_cleaned,
                 records_removed=done["records_removed"],
                 calls={key: value - calls_before[key] for key, value in self._calls().items()},
                 write_amplification=round((done["bytes_written"] + done["bytes_copied"]) / moved, 3) if moved else 0.0,
@@ -331,13 +334,14 @@ class CompactionService:
 
         await self._each("stream objects", groups, join, full=full, report=report, errors=errors)
 
-    async def _clean_streams(self, *, full: bool, report: ReportProgress, errors: list[str]) -> None:
+    async def _clean_streams(self, *, full: bool, report: ReportProgress, errors: list[str]) -> int:
+        """Clean what is due; returns how many streams were."""
         cleaning = self._node.cleaning
         if cleaning is None:
-            return
+            return 0
         plans = await plan_cleanings(self._node, cleaning, full=full)
         clean = self._cleaner(cleaning, full=full)
-        await self._each("compaction by key", plans, clean, full=full, report=report, errors=errors)
+        return await self._each("compaction by key", plans, clean, full=full, report=report, errors=errors)
 
     def _cleaner(self, cleaning: Cleaning, *, full: bool) -> Callable[[CleanPlan, Throttle], Awaitable[None]]:
         async def clean(plan: CleanPlan, throttle: Throttle) -> None:
@@ -355,20 +359,21 @@ class CompactionService:
         full: bool,
         report: ReportProgress,
         errors: list[str],
-    ) -> None:
-        """Carry out one plan after the other; one that fails for reasons of its own does not stop the others.
+    ) -> int:
+        """Carry out one plan after the other, and return how many succeeded; one that fails does not stop the others.
 
         Without a catalog none of them could be committed: that ends the run.
         """
         total = sum(each.object.size_bytes for plan in plans for each in plan.objects)
         throttle = Throttle(0 if full else run_rate(total, self._node.settings), self._node.sleep)
-        done = 0
+        done = succeeded = 0
         for plan in plans:
             async with self._on_stream:
                 if plan.stream_id not in self._cleaned_meanwhile:
-                    await self._try(stage, plan, execute, throttle, errors)
+                    succeeded += await self._try(stage, plan, execute, throttle, errors)
             done += sum(each.object.size_bytes for each in plan.objects)
             report(Progress(stage, done, total))
+        return succeeded
 
     async def _try(
         self,
@@ -377,8 +382,8 @@ class CompactionService:
         execute: Callable[[P, Throttle], Awaitable[None]],
         throttle: Throttle,
         errors: list[str],
-    ) -> None:
-        """Carry out a plan. Raises StorageError for what would stop others, too."""
+    ) -> bool:
+        """Carry out a plan; whether that succeeded. Raises StorageError for what would stop others, too."""
         try:
             await execute(plan, throttle)
         except (NodeFenced, CatalogUnavailable, CatalogDamaged):
@@ -399,6 +404,9 @@ class CompactionService:
             self._node.stats.runs_failed += 1
             errors.append(repr(error))
             log.exception("compaction of a stream failed", stage=stage, stream_id=plan.stream_id)
+        else:
+            return True
+        return False
 
     def _refused(self, stage: str, error: StorageError, errors: list[str]) -> None:
         """Inputs that contradict the catalog or each other: nothing was changed; the rest of the run goes on."""

@@ -431,3 +431,20 @@ async def test_a_run_leaves_alone_what_was_cleaned_since_it_was_planned(made: Cl
     assert last is not None
     assert not last.errors
     assert scheduled.cleaned == 2
+    assert last.streams_cleaned == 1, "the other was not the run's work"
+
+
+async def test_a_run_cleans_what_could_not_be_cleaned_beside_it(made: Cluster, gate: asyncio.Event) -> None:
+    first, second = await made.start(2)
+    scheduled = Scene(made, {first: BY_RATIO, second: BY_RATIO})
+    await scheduled.put(first)
+    await scheduled.put(second)
+    run = await paused_run(scheduled, gate)
+    scheduled.histories[second] = History(0)  # nothing can be cleaned now
+    between = asyncio.ensure_future(scheduled.service.clean_stream(second))
+    await asyncio.sleep(0)
+    gate.set()
+    assert not await between, "what the run does meanwhile is not its own"
+    await run
+    assert scheduled.cleaned == 2
+    assert [each[1:] for each in await table(made, second)] == [(b"k", b"1")]
