@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from broker.cli.storage import storage
 from tests.support.node import NodeProcess
+from tests.support.waiting import until
 
 PARTITIONS = 4
 RECORDS = 400
@@ -71,11 +72,11 @@ async def test_clients_notice_nothing(tmp_path: Path) -> None:
             if round_number % 2:
                 await asyncio.to_thread(node.kill9)
                 await asyncio.to_thread(node.start)
+        # Few runs while uploads, which go first, are under pressure: on a slow machine the first comes after them.
+        await until(lambda: any(event["commits"] for event in node.events("compaction done")), timeout_s=60)
         await check(node, 4)
         assert await asyncio.to_thread(node.terminate) == 0
         done = node.events("compaction done")
-        # Few runs when uploads are under pressure most of the time: they go first.
-        assert sum(event["commits"] for event in done) >= 1
         assert not any(event["errors"] for event in done)
         assert not node.events("compaction failed")
     arguments = ["verify", "--deep", "--data-dir", str(tmp_path / "data")]
