@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support import CONSOLE, Report, p99, parser
 from broker.cli.admin_port import AdminPort
-from compaction.plan import Source, Survey, iterations
 from compaction.service import CompactionService
+from compaction.sets.plan import Source, Survey, iterations
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind, object_key
 from s3stream.object.format import Footer, IndexEntry, encode_trailer

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support import CONSOLE, Report, middle, p99, parser
 from broker.cli.serve import CYCLE_THRESHOLD
+from s3stream.append.stream import Stream
 from s3stream.engine import S3Stream
 from s3stream.errors import StorageFull
 from s3stream.model import StreamBatch
@@ -34,7 +35,6 @@ from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
 from s3stream.store.s3 import S3Settings, S3Store
-from s3stream.stream import Stream
 from spark.java import cache_folder
 from tests.support.s3 import s3_server
 from tests.support.storage import Cluster, fill, memory_cluster

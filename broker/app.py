@@ -20,55 +20,55 @@ from typing import Any
 
 import structlog
 
-from broker.admin_http import AdminServer
-from broker.broker_config_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
-from broker.broker_configs import BrokerConfigs
-from broker.cleaning import KafkaBatches, clean_policies, history_of, tail_of
-from broker.clock import CautiousClock
-from broker.cluster_configs import ClusterConfigs
-from broker.datadir import DataDirError, DataDirLock
-from broker.dispatch import Dispatcher
-from broker.features import Features
+from broker.admin.http import AdminServer
+from broker.configs.broker import BrokerConfigs
+from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
+from broker.configs.cluster import ClusterConfigs
+from broker.configs.features import Features
+from broker.configs.group import GroupConfigs
+from broker.coordination.offsets_topic import OffsetsTopic
 from broker.fetch_sessions import FetchSessions
-from broker.group_configs import GroupConfigs
-from broker.groups.consumer_topics import TopicImages
+from broker.groups.consumer.topics import TopicImages
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets_topic import OffsetsTopic
 from broker.handlers import HANDLERS
-from broker.log_identity import wal_id_of, why_blank_catalog_refused
-from broker.log_levels import LogLevels
-from broker.memory import memory_for, with_sizes
+from broker.handlers.dispatch import Dispatcher
+from broker.logging.levels import LogLevels
+from broker.membership.lease import Claimant, LeaseKeeper, wait_until_free
+from broker.membership.log_identity import wal_id_of, why_blank_catalog_refused
+from broker.membership.node_log import NodeLog
+from broker.membership.other_nodes import other_nodes, warn_of_other_nodes
 from broker.net.ports import reserve_ports
 from broker.net.server import Server
 from broker.node import Address, Node
-from broker.node_lease import Claimant, LeaseKeeper, wait_until_free
-from broker.node_log import NodeLog
-from broker.other_nodes import other_nodes, warn_of_other_nodes
-from broker.producer_ids import ProducerIds
-from broker.record_work import RecordWork
-from broker.retention import keep_enforcing
-from broker.settings import Settings
-from broker.stores import check_stores_hold_objects, check_stores_known, find_object, make_stores
+from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of, tail_of
+from broker.partitions.record_work import RecordWork
+from broker.partitions.retention import keep_enforcing
+from broker.settings.clock import CautiousClock
+from broker.settings.data_dir import DataDirError, DataDirLock
+from broker.settings.memory import memory_for, with_sizes
+from broker.settings.model import Settings
+from broker.settings.producer_ids import ProducerIds
+from broker.settings.stores import check_stores_hold_objects, check_stores_known, find_object, make_stores
 from broker.telemetry.clients import ClientMetrics
-from broker.topic_moves import TopicMoves
-from broker.topics import TopicManager
+from broker.topics.manager import TopicManager
+from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.topic import TransactionTopic
-from compaction.cleaner import Cleaning
+from compaction.cleaning.cleaner import Cleaning
+from compaction.cleaning.transactions import AbortedRange
 from compaction.node import CompactionNode
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
-from compaction.transactions import AbortedRange
 from protocol.messages import get_telemetry_subscriptions, push_telemetry
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, NodeHolder, NodeInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogDamaged, CatalogError, NodeFenced, StorageError
-from s3stream.gc import GarbageCollector, GcSettings
-from s3stream.manifest_keeper import ManifestKeeper, check_catalog_is_newest, newest_manifest_key
+from s3stream.maintain.gc import GarbageCollector, GcSettings
+from s3stream.maintain.manifest_keeper import ManifestKeeper, check_catalog_is_newest, newest_manifest_key
 from s3stream.outages import CATALOG
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore

@@ -4,24 +4,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.other_nodes import ElsewhereNotice
-from broker.settings import Settings
+from broker.membership.other_nodes import ElsewhereNotice
+from broker.settings.model import Settings
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.interface import Catalog
 from s3stream.engine import S3Stream
 
 if TYPE_CHECKING:
-    from broker.broker_configs import BrokerConfigs
-    from broker.cluster_configs import ClusterConfigs
-    from broker.features import Features
+    from broker.configs.broker import BrokerConfigs
+    from broker.configs.cluster import ClusterConfigs
+    from broker.configs.features import Features
+    from broker.configs.group import GroupConfigs
     from broker.fetch_sessions import FetchSessions
-    from broker.group_configs import GroupConfigs
     from broker.groups.coordinator import GroupCoordinator
-    from broker.log_levels import LogLevels
+    from broker.logging.levels import LogLevels
     from broker.net.server import Server
-    from broker.producer_ids import ProducerIds
+    from broker.settings.producer_ids import ProducerIds
     from broker.telemetry.clients import ClientMetrics
-    from broker.topics import TopicManager
+    from broker.topics.manager import TopicManager
     from broker.transactions.coordinator import TransactionCoordinator
     from broker.transactions.markers import MarkerWriter
 

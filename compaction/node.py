@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import structlog
 
-from compaction.cleaner import Cleaning
-from compaction.execute import BadInput, OutputId, Workshop
+from compaction.cleaning.cleaner import Cleaning
+from compaction.sets.execute import BadInput, OutputId, Workshop
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.catalog.interface import Catalog, CompactionCommit

@@ -1,14 +1,14 @@
-"""Cleans streams by key when their policies want it: carries out what `compaction.clean_schedule` decides."""
+"""Cleans streams by key when their policies want it: carries out what `compaction.cleaning.schedule` decides."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
-from compaction.clean_schedule import Agenda, Clocks, StreamState, Tail, find_dirt, next_due
-from compaction.cleaner import OBJECTS_MAX, Cleaning, CleanPolicy
+from compaction.cleaning.cleaner import OBJECTS_MAX, Cleaning, CleanPolicy
+from compaction.cleaning.schedule import Agenda, Clocks, StreamState, Tail, find_dirt, next_due
 from compaction.node import born_ms
-from compaction.run import SetChoice
 from compaction.service import CompactionService
+from compaction.sets.run import SetChoice
 from s3stream.errors import NodeFenced, StorageError
 
 log = structlog.get_logger(__name__)

@@ -15,17 +15,16 @@ from typing import Any, TypeVar
 
 import structlog
 
-from compaction.clean_run import execute_cleaning, plan_cleanings
-from compaction.cleaner import Cleaning, CleanPlan
-from compaction.execute import BadInput, memory_for_blocks
-from compaction.join import StreamGroup
+from compaction.cleaning.cleaner import Cleaning, CleanPlan
+from compaction.cleaning.run import execute_cleaning, plan_cleanings
+from compaction.joins.execute import StreamGroup
+from compaction.joins.run import execute_group, plan_streams
 from compaction.node import CompactionNode, CompactionStats, Progress, ReportProgress
-from compaction.plan import PlanRefused
 from compaction.proof import CoverageError
-from compaction.run import SetChoice, SetPlan, execute_sets, plan_sets
-from compaction.stream_run import execute_group, plan_streams
+from compaction.sets.execute import BadInput, memory_for_blocks
+from compaction.sets.plan import PlanRefused
+from compaction.sets.run import SetChoice, SetPlan, execute_sets, plan_sets
 from compaction.throttle import Throttle, run_rate
-from s3stream.damage import ADVICE
 from s3stream.errors import (
     CatalogDamaged,
     CatalogError,
@@ -35,6 +34,7 @@ from s3stream.errors import (
     StorageError,
 )
 from s3stream.model import ObjectKind
+from s3stream.read.damage import ADVICE
 from s3stream.store.interface import CallCounts
 
 log = structlog.get_logger(__name__)

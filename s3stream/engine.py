@@ -16,9 +16,12 @@ from typing import Self
 
 import structlog
 
+from s3stream.append.journal import Journal
+from s3stream.append.log_cache import LogCache, ReadResult
+from s3stream.append.recovery import RecoveryPlan, StoppedStream, plan_recovery
+from s3stream.append.stream import Stream
+from s3stream.append.wal_record import decode_record, encode_reset
 from s3stream.catalog.interface import Catalog, OpenStream
-from s3stream.cold_read import ColdReader
-from s3stream.damage import DamagedObjects
 from s3stream.errors import (
     Discontinuity,
     OffsetOutOfRange,
@@ -26,21 +29,18 @@ from s3stream.errors import (
     StorageStopped,
     StreamFenced,
 )
-from s3stream.journal import Journal
-from s3stream.log_cache import LogCache, ReadResult
 from s3stream.model import StreamBatch, StreamInfo
 from s3stream.outages import Outages
-from s3stream.pipeline import UploadPipeline
-from s3stream.recovery import RecoveryPlan, StoppedStream, plan_recovery
+from s3stream.read.cold_read import ColdReader
+from s3stream.read.damage import DamagedObjects
+from s3stream.read.size_lookup import find_size_cut
+from s3stream.read.time_lookup import IsUntimed, find_untimed
 from s3stream.settings import StorageSettings
-from s3stream.size_lookup import find_size_cut
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
-from s3stream.stream import Stream
 from s3stream.tasks import end_tasks
-from s3stream.time_lookup import IsUntimed, find_untimed
-from s3stream.upload import StreamOwner, Uploader, WriterIdentity
-from s3stream.wal_record import decode_record, encode_reset
+from s3stream.upload.pipeline import UploadPipeline
+from s3stream.upload.uploader import StreamOwner, Uploader, WriterIdentity
 from wal.interface import WalError, WriteAheadLog
 
 log = structlog.get_logger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import fill
 
-from broker.broker_config_table import BROKER_CONFIGS, DYNAMIC
+from broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC
+from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.handlers import HANDLERS
-from broker.topic_config_table import TOPIC_CONFIGS
 from protocol.registry import APIS, Api
 from tests.differential.known_differences import KNOWN
 

@@ -21,12 +21,12 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from compaction.execute import BadInput, Ids, Made, OutputId, Share, Workshop, execute_share
-from compaction.join import Joined, StreamGroup, execute_join, survey_join
+from compaction.joins.execute import Joined, StreamGroup, execute_join, survey_join
+from compaction.joins.run import commit_join, plan_streams
 from compaction.node import CompactionNode, Drafts
-from compaction.run import SetPlan, commit_sets, plan_sets, prepare_shares
+from compaction.sets.execute import BadInput, Ids, Made, OutputId, Share, Workshop, execute_share
+from compaction.sets.run import SetPlan, commit_sets, plan_sets, prepare_shares
 from compaction.settings import CompactionSettings
-from compaction.stream_run import commit_join, plan_streams
 from s3stream.catalog.interface import Catalog, NodeInfo
 from s3stream.errors import CatalogError, StorageError
 from s3stream.model import NewObject

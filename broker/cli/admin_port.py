@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import click
 
 from broker.cli.options import config_option, read_settings
-from broker.settings import Settings
+from broker.settings.model import Settings
 
 GREETING_TIMEOUT_S: Final = 5.0
 """How long a node may take to tell its status; what it is asked for then may take as long as it takes."""

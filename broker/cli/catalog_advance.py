@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.datadir import DataDirError, DataDirLock
-from broker.node_log import NodeLog
-from broker.settings import Settings
-from broker.stores import make_stores
+from broker.membership.node_log import NodeLog
+from broker.settings.data_dir import DataDirError, DataDirLock
+from broker.settings.model import Settings
+from broker.settings.stores import make_stores
 from s3stream.catalog import open_catalog
 from s3stream.catalog.fill import Advance
 from s3stream.errors import CatalogError, StorageError
-from s3stream.manifest import parse_manifest_key
-from s3stream.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED
-from s3stream.verify import parse_object_key
+from s3stream.maintain.manifest import parse_manifest_key
+from s3stream.maintain.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED
+from s3stream.maintain.verify import parse_object_key
 from wal.interface import WalError
 
 

@@ -16,13 +16,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.datadir import DataDirError
-from broker.log_identity import utc
-from broker.rebuild import Entropy, Rebuild
-from broker.settings import Settings
+from broker.membership.log_identity import utc
+from broker.membership.rebuild import Entropy, Rebuild
+from broker.settings.data_dir import DataDirError
+from broker.settings.model import Settings
 from s3stream.catalog.interface import WalState
 from s3stream.errors import StorageError
-from s3stream.rebuild import StreamReader
+from s3stream.maintain.rebuild import StreamReader
 from wal.interface import WalError
 
 HOUR_MS: Final = 3_600_000

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from broker.cli.admin_port import AdminPort, admin_option, configured, parse_admin
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.settings import Settings
+from broker.settings.model import Settings
 
 if TYPE_CHECKING:
     from s3stream.catalog.interface import Catalog
@@ -132,7 +132,7 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
             f"its node does not answer at {settings.admin.host}:{settings.admin.port}, and there is no catalog in the "
             f"data directory {settings.node.data_dir}: name the node's with --admin, --data-dir or --config"
         )
-    from broker.datadir import DataDirError
+    from broker.settings.data_dir import DataDirError
     from s3stream.errors import StorageError
 
     try:
@@ -160,19 +160,19 @@ def warnings_only() -> Iterator[None]:
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
     from broker.app import now_ms
-    from broker.broker_configs import BrokerConfigs
-    from broker.cleaning import KafkaBatches, clean_policies, history_of
-    from broker.cluster_configs import ClusterConfigs
-    from broker.datadir import DataDirLock
-    from broker.stores import check_stores_hold_objects, make_stores
-    from broker.topic_configs import parse_topic_config
-    from compaction.cleaner import Cleaning
+    from broker.configs.broker import BrokerConfigs
+    from broker.configs.cluster import ClusterConfigs
+    from broker.configs.topic import parse_topic_config
+    from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
+    from broker.settings.data_dir import DataDirLock
+    from broker.settings.stores import check_stores_hold_objects, make_stores
+    from compaction.cleaning.cleaner import Cleaning
     from compaction.node import CompactionNode
     from compaction.node import Progress as Step
     from compaction.service import CompactionService
     from compaction.settings import CompactionSettings
     from s3stream.catalog import open_catalog
-    from s3stream.manifest_keeper import check_catalog_is_newest
+    from s3stream.maintain.manifest_keeper import check_catalog_is_newest
 
     async with AsyncExitStack() as stack:
         lock = DataDirLock(settings.node.data_dir)
@@ -234,7 +234,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
 
 async def _register(settings: Settings, catalog: "Catalog", lock_id: str, now_ms: Callable[[], int]) -> int:
     """Take the stopped node's id; return its new epoch. Raises NodeInUse when it runs, here or elsewhere."""
-    from broker.node_lease import Claimant, wait_until_free
+    from broker.membership.lease import Claimant, wait_until_free
     from s3stream.catalog.interface import NodeHolder
 
     host_name, node_id = socket.gethostname(), settings.node.node_id

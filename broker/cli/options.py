@@ -5,8 +5,8 @@ from typing import Final
 
 import click
 
-from broker.settings import Settings
-from broker.settings_sources import SettingsError, load
+from broker.settings.model import Settings
+from broker.settings.sources import SettingsError, load
 
 config_option: Final = click.option(
     "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="The node's settings file (TOML)."

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import structlog
 
-from broker import logs, stacks
-from broker.log_levels import LogLevels
-from broker.log_writer import LineWriter
-from broker.settings import Settings
-from broker.settings_sources import (
+from broker.logging import logs, stacks
+from broker.logging.levels import LogLevels
+from broker.logging.writer import LineWriter
+from broker.settings.model import Settings
+from broker.settings.sources import (
     STORE_FLAG,
     Setting,
     SettingsError,

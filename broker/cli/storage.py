@@ -23,16 +23,16 @@ from rich.text import Text
 
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.stopped import discard, stopped
-from broker.settings import Settings
-from broker.stores import make_stores
+from broker.settings.model import Settings
+from broker.settings.stores import make_stores
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog
 from s3stream.errors import StorageError
+from s3stream.maintain.verify import VerifyReport, parse_object_key
+from s3stream.maintain.verify import verify as verify_storage
 from s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key
 from s3stream.object.reader import read_index
 from s3stream.store.interface import ObjectStore
-from s3stream.verify import VerifyReport, parse_object_key
-from s3stream.verify import verify as verify_storage
 
 PAGE: Final = 500
 FINDINGS_SHOWN: Final = 50

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.datadir import DataDirError, DataDirLock
-from broker.log_identity import utc, wal_id_of
-from broker.node_lease import Claimant, wait_until_free
-from broker.node_log import NodeLog
-from broker.settings import Settings
+from broker.membership.lease import Claimant, wait_until_free
+from broker.membership.log_identity import utc, wal_id_of
+from broker.membership.node_log import NodeLog
+from broker.settings.data_dir import DataDirError, DataDirLock
+from broker.settings.model import Settings
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, NodeInfo, WalInfo, WalState
 from s3stream.errors import StorageError

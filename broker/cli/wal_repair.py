@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import click
 
-from s3stream.wal_record import RecordKind, WalRecord, WalRecordError, decode_record
+from s3stream.append.wal_record import RecordKind, WalRecord, WalRecordError, decode_record
 from wal.interface import RecoveredRecord
 from wal.repair import Damage, RepairPlan, read_damaged, read_kept
 from wal.requests import Device

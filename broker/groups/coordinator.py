@@ -7,14 +7,14 @@ the partition is replayed its groups answer COORDINATOR_LOAD_IN_PROGRESS; client
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from broker.groups.classic import ClassicGroup
-from broker.groups.consumer import ConsumerGroup
-from broker.groups.consumer_data import SessionTimeout
-from broker.groups.consumer_values import Topics
-from broker.groups.log import OFFSETS_TOPIC, InternalTopic, LogWriter
+from broker.coordination.log import OFFSETS_TOPIC, InternalTopic, LogWriter
+from broker.coordination.shards import Shards, check_loaded
+from broker.groups.classic.group import ClassicGroup
+from broker.groups.consumer.data import SessionTimeout
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.values import Topics
 from broker.groups.shard import NO_TOPICS, GroupShard
-from broker.groups.shards import Shards, check_loaded
-from broker.settings import GroupSettings
+from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 EXPIRE_GROUPS_PER_TURN = 100

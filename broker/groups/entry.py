@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.groups.classic import ClassicGroup
-from broker.groups.consumer import ConsumerGroup
-from broker.groups.consumer_shell import ConsumerShell
+from broker.groups.classic.group import ClassicGroup
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.shell import ConsumerShell
 from broker.groups.member import NEVER_MS
 from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
 from broker.groups.records import subscribed_topics

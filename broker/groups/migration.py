@@ -5,15 +5,15 @@ goes back when the last one has left. Members keep their ids, their epoch (the g
 and their partitions; the rebalance that follows goes on from there. Pure functions: groups in, groups out.
 """
 
-from broker.groups.classic import ClassicGroup
-from broker.groups.consumer import ConsumerGroup
-from broker.groups.consumer_data import SessionTimeout
-from broker.groups.consumer_member import ClassicSide, ConsumerMember
-from broker.groups.consumer_values import Partitions, TopicIdPartition, TopicImage
-from broker.groups.embedded import Subscription, assignment_bytes, parse_assignment, parse_subscription
+from broker.groups.classic.group import ClassicGroup
+from broker.groups.consumer.data import SessionTimeout
+from broker.groups.consumer.embedded import Subscription, assignment_bytes, parse_assignment, parse_subscription
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.member import ClassicSide, ConsumerMember
+from broker.groups.consumer.values import Partitions, TopicIdPartition, TopicImage
 from broker.groups.member import Member
 from broker.groups.values import Now
-from broker.settings import GroupSettings
+from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 NOTHING: Partitions = frozenset()

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from broker.groups.log import LogWriter, WriteDone
+from broker.coordination.log import LogWriter, WriteDone
 from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
 from broker.groups.records import offset_record
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from protocol.errors import ErrorCode
 
 Commits = Sequence[tuple[TopicPartition, CommittedOffset]]

@@ -2,13 +2,13 @@
 
 An offset is `OffsetCommitKey` v1 -> `OffsetCommitValue` v3 (v1 with an expiry time, which later versions lack), a
 classic group `GroupMetadataKey` v2 -> `GroupMetadataValue` v3; a null value deletes. Those of consumer groups are in
-`broker.groups.consumer_records`. Other kinds of key are kept as they are: a newer node may have written them.
+`broker.groups.consumer.records`. Other kinds of key are kept as they are: a newer node may have written them.
 """
 
 from typing import NamedTuple, TypeAlias
 
-from broker.groups.consumer_records import parse_key
-from broker.groups.log import KeyValue
+from broker.coordination.log import KeyValue
+from broker.groups.consumer.records import parse_key
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.values import GroupSnapshot, MemberSnapshot
 from protocol.codec import decode, decode_exact, encode_versioned, read_version

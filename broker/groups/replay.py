@@ -1,10 +1,10 @@
 """What the log of a shard says: its groups, their offsets, and the transactions that are still open."""
 
-from broker.groups.log import KeyValue, LogBatch
+from broker.coordination.log import KeyValue, LogBatch
 from broker.groups.offsets import CommittedOffset, GroupOffsets
 from broker.groups.records import ConsumerRecord, ForeignRecord, GroupRecord, OffsetRecord, parse
 from broker.groups.values import GroupSnapshot
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 
 OpenTransactions = dict[int, tuple[int, set[str]]]
 """Epoch and groups of the producers that have committed offsets in an open transaction, by producer id."""

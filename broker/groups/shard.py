@@ -3,7 +3,7 @@
 A shard runs the effects of the state machines: answers go to futures, snapshots to the log, deadlines to the loop's
 timers. It keeps true that memory shows what is durable: offsets and what is `stored` of a group change only when the
 log has them, and nobody is answered before that. An id names a classic group or a consumer group (which
-`broker.groups.consumer_shell` takes care of), never both; it becomes the other kind when a member of that kind joins
+`broker.groups.consumer.shell` takes care of), never both; it becomes the other kind when a member of that kind joins
 and it is empty, or can take its members along (`broker.groups.migration`).
 """
 
@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from broker.groups.classic import ClassicGroup
-from broker.groups.consumer import ConsumerGroup
-from broker.groups.consumer_data import SessionTimeout
-from broker.groups.consumer_shell import BeatDone, ConsumerShell
-from broker.groups.consumer_values import Beat, TopicIdPartition, TopicImage, Topics
+from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter, WriteDone
+from broker.groups.classic.group import ClassicGroup
+from broker.groups.consumer.data import SessionTimeout
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.shell import BeatDone, ConsumerShell
+from broker.groups.consumer.values import Beat, TopicIdPartition, TopicImage, Topics
 from broker.groups.entry import GroupEntry, is_unused, speaks_new_protocol, unused_since
-from broker.groups.log import BATCH_BYTES_MAX, KeyValue, LogWriter, WriteDone
 from broker.groups.member import NEVER_MS
 from broker.groups.migration import downgraded, upgraded
 from broker.groups.offset_writer import OffsetWriter
@@ -28,8 +28,8 @@ from broker.groups.records import (
 )
 from broker.groups.replay import OpenTransactions, Replay, note_open
 from broker.groups.values import Effect, Join, JoinAnswer, Leaver, Now, Reply, Sync, SyncAnswer, Write
-from broker.producers import Producer
-from broker.settings import GroupSettings
+from broker.partitions.producers import Producer
+from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 Answer = JoinAnswer | SyncAnswer

@@ -27,7 +27,8 @@ One that comes back without a member id takes over its predecessor's place and a
 it still be alive, is fenced (FENCED_INSTANCE_ID). Silence is noticed by the session deadline of each member, which
 heartbeats, commits and answers given move forward.
 
-`TABLE` says what each event does in each state; `broker.groups.classic` says how. Behaviour follows Apache Kafka's.
+`TABLE` says what each event does in each state; `broker.groups.classic.group` says how. Behaviour follows Apache
+Kafka's.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
 """AddOffsetsToTxn: make a group's offsets part of a transaction, that is, its partition of `__consumer_offsets`."""
 
-from broker.groups.log import OFFSETS_TOPIC
+from broker.coordination.log import OFFSETS_TOPIC
+from broker.coordination.shards import partition_of
 from broker.groups.offsets import TopicPartition
-from broker.groups.shards import partition_of
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
 from broker.transactions.machine import VERSION_1
 from protocol.errors import ErrorCode, KafkaError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from broker.groups.offsets import TopicPartition
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
 from broker.transactions.machine import VERSION_1, VERSION_2
 from protocol.errors import ErrorCode, KafkaError

@@ -2,7 +2,7 @@
 
 import re
 
-from broker.features import LOWEST, NEWEST
+from broker.configs.features import LOWEST, NEWEST
 from broker.net.connection import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode

@@ -2,10 +2,10 @@
 
 from collections.abc import Set as AbstractSet
 
-from broker.groups.consumer import ConsumerGroup
-from broker.groups.consumer_member import ConsumerMember
-from broker.groups.consumer_records import by_topic
-from broker.groups.consumer_values import TopicIdPartition
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.member import ConsumerMember
+from broker.groups.consumer.records import by_topic
+from broker.groups.consumer.values import TopicIdPartition
 from broker.handlers.consumer_group_heartbeat import check_consumer_protocol
 from broker.handlers.describe_groups import ALL_GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from broker.net.connection import Exchange

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from broker.features import GROUP_VERSION
-from broker.groups.consumer_assignors import ASSIGNORS
-from broker.groups.consumer_records import by_topic
-from broker.groups.consumer_values import (
+from broker.configs.features import GROUP_VERSION
+from broker.groups.consumer.assignors import ASSIGNORS
+from broker.groups.consumer.records import by_topic
+from broker.groups.consumer.values import (
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
     Beat,

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from broker.config_defs import ConfigSource
+from broker.configs.definitions import ConfigSource
+from broker.configs.topic import check_topic_configs
+from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.topic_config_table import TOPIC_CONFIGS
-from broker.topic_configs import check_topic_configs
-from broker.topics import Batch, WantedTopic
+from broker.topics.manager import Batch, WantedTopic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_topics import (
     KEY,

@@ -2,7 +2,7 @@
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.partition import Partition
+from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.delete_records import (
     KEY,

@@ -1,6 +1,6 @@
 """DescribeGroups: state, protocol and members of classic groups."""
 
-from broker.groups.classic import ClassicGroup
+from broker.groups.classic.group import ClassicGroup
 from broker.groups.table import GroupState
 from broker.net.connection import Exchange
 from broker.node import Node

@@ -4,7 +4,7 @@ import shutil
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.partition import Partition
+from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.messages.describe_log_dirs import (
     KEY,

@@ -2,7 +2,7 @@
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.partition import Partition
+from broker.partitions.partition import Partition
 from protocol.errors import KafkaError
 from protocol.messages import describe_producers
 from protocol.messages.describe_producers import (

@@ -3,7 +3,7 @@
 from broker.handlers.metadata import TOPIC_OPERATIONS
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.topics import Topic, check_topic_name
+from broker.topics.manager import Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.describe_topic_partitions import (
     KEY,

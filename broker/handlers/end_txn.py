@@ -2,7 +2,7 @@
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
 from broker.transactions.machine import VERSION_1, VERSION_2
 from protocol.errors import ErrorCode, KafkaError

@@ -22,8 +22,8 @@ from typing import Any
 from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.partition import Partition
-from broker.transactions.in_partition import Aborted
+from broker.partitions.partition import Partition
+from broker.partitions.transactions import Aborted
 from protocol.batch import parse_batch
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import (

@@ -6,9 +6,9 @@ their coordinator is refused with a code that clients do not retry.
 
 from collections.abc import Coroutine
 
+from broker.coordination.log import OFFSETS_TOPIC
+from broker.coordination.shards import partition_of
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.log import OFFSETS_TOPIC
-from broker.groups.shards import partition_of
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.transactions.coordinator import TransactionCoordinator

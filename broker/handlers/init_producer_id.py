@@ -2,7 +2,7 @@
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
 from protocol.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from protocol.errors import ErrorCode, KafkaError

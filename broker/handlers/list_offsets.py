@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.partition import Partition
+from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.list_offsets import (
     KEY,

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from broker.groups.consumer_regex import TextPattern
+from broker.groups.consumer.regex import TextPattern
 from broker.net.connection import Exchange
 from broker.node import Node
 from broker.transactions.table import BY_LABEL

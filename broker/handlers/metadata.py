@@ -3,10 +3,10 @@
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from broker.broker_config_table import AUTO_CREATE
+from broker.configs.broker_table import AUTO_CREATE
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.topics import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, Topic, check_topic_name
+from broker.topics.manager import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.metadata import (
     KEY,

@@ -6,7 +6,7 @@ Consumers commit often: the request takes no task, and what arrives in one turn 
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.topics import Topic
+from broker.topics.manager import Topic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import offset_commit
 from protocol.messages.offset_commit import (

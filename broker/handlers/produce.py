@@ -16,10 +16,10 @@ from typing import Any
 from broker.groups.offsets import TopicPartition
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.partition import Partition
-from broker.producers import Producer
-from broker.record_checks import PreparationBeside, Prepared, RecordsRefused
-from broker.topics import INTERNAL_TOPICS
+from broker.partitions.partition import Partition
+from broker.partitions.producers import Producer
+from broker.partitions.record_checks import PreparationBeside, Prepared, RecordsRefused
+from broker.topics.manager import INTERNAL_TOPICS
 from broker.transactions.errors import code_for_writer
 from broker.transactions.machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError

@@ -5,12 +5,12 @@ A client of transaction.version 2 does not name the group by AddOffsetsToTxn fir
 
 import asyncio
 
-from broker.groups.log import OFFSETS_TOPIC
+from broker.coordination.log import OFFSETS_TOPIC
+from broker.coordination.shards import partition_of
 from broker.groups.offsets import CommittedOffset, TopicPartition
-from broker.groups.shards import partition_of
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_writer
 from broker.transactions.machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError

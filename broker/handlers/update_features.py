@@ -1,6 +1,6 @@
 """UpdateFeatures: raise or lower the levels of features (KIP-584), all that are asked for or none."""
 
-from broker.features import FeatureUpdate, UpgradeType
+from broker.configs.features import FeatureUpdate, UpgradeType
 from broker.net.connection import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError

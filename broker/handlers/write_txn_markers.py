@@ -9,7 +9,7 @@ from functools import partial
 from broker.groups.offsets import TopicPartition
 from broker.net.connection import Exchange
 from broker.node import Node
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from broker.transactions.machine import VERSION_2
 from broker.transactions.markers import Marker
 from protocol.errors import ErrorCode, KafkaError

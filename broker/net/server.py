@@ -15,13 +15,13 @@ from time import perf_counter
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from broker.memory import MemorySizes
 from broker.net.budget import FrameBudget
 from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection, Exchange
 from broker.net.gone import find_gone
 from broker.net.slabs import SlabPool
 from broker.net.stalls import LOOKS, Progress, look
-from broker.settings import NetworkSettings
+from broker.settings.memory import MemorySizes
+from broker.settings.model import NetworkSettings
 from wal.interface import Buffer
 
 BACKLOG = 1024

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.broker_config_table import BROKER_CONFIGS, DYNAMIC
-from broker.broker_configs import ALL_NODES, fixed_configs
-from broker.cluster_configs import BROKER
-from broker.config_defs import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
+from broker.configs.broker import ALL_NODES, fixed_configs
+from broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC
+from broker.configs.cluster import BROKER
+from broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
 from broker.node import Node
 from broker.resources.values import (
     Change,

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from broker.cluster_configs import CLIENT_METRICS
-from broker.config_defs import ConfigDef, ConfigSource
+from broker.configs.cluster import CLIENT_METRICS
+from broker.configs.definitions import ConfigDef, ConfigSource
 from broker.node import Node
 from broker.resources.stored import StoredResource
 from broker.resources.values import ConfigValue

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from broker.cluster_configs import GROUP
-from broker.config_defs import ConfigDef, ConfigSource, default_value
-from broker.group_configs import GROUP_CONFIGS, check_group_configs
+from broker.configs.cluster import GROUP
+from broker.configs.definitions import ConfigDef, ConfigSource, default_value
+from broker.configs.group import GROUP_CONFIGS, check_group_configs
 from broker.node import Node
 from broker.resources.stored import StoredResource
 from broker.resources.values import ConfigValue

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from broker.config_defs import ConfigSource
-from broker.log_levels import LEVELS, ROOT
+from broker.configs.definitions import ConfigSource
+from broker.logging.levels import LEVELS, ROOT
 from broker.node import Node
 from broker.resources.brokers import check_node_id
 from broker.resources.values import Change, ConfigValue, Operation, check_not_null, check_not_twice

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.config_defs import ConfigDef
+from broker.configs.definitions import ConfigDef
 from broker.node import Node
 from broker.resources.values import (
     Change,

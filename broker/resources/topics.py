@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.config_defs import ConfigDef, ConfigSource, default_value
+from broker.configs.definitions import ConfigDef, ConfigSource, default_value
+from broker.configs.topic import check_topic_configs
+from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.node import Node
 from broker.resources.values import (
     Change,
@@ -13,9 +15,7 @@ from broker.resources.values import (
     given_values,
     with_values,
 )
-from broker.topic_config_table import TOPIC_CONFIGS
-from broker.topic_configs import check_topic_configs
-from broker.topics import Topic, check_topic_name
+from broker.topics.manager import Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError
 
 

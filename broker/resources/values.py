@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from broker.config_defs import ConfigSource, ConfigType, Synonym
+from broker.configs.definitions import ConfigSource, ConfigType, Synonym
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 

@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from broker.cluster_configs import CLIENT_METRICS, ClusterConfigs
-from broker.settings import TelemetrySettings
+from broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
+from broker.settings.model import TelemetrySettings
 from broker.telemetry.otlp import OtlpError, parse_metrics
 from broker.telemetry.series import SeriesTable
 from broker.telemetry.subscriptions import Subscription, Wanted, parse_subscription, wanted_of

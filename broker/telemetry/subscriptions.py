@@ -10,8 +10,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from broker.config_defs import ConfigDef, ConfigType
-from broker.groups.consumer_regex import TextPattern
+from broker.configs.definitions import ConfigDef, ConfigType
+from broker.groups.consumer.regex import TextPattern
 from protocol.errors import ErrorCode, KafkaError
 
 INTERVAL, MATCH, METRICS = "interval.ms", "match", "metrics"

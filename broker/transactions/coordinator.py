@@ -15,11 +15,11 @@ from typing import Protocol
 
 import structlog
 
-from broker.groups.log import InternalTopic, LogWriter
+from broker.coordination.log import InternalTopic, LogWriter
+from broker.coordination.shards import Shards, check_loaded
 from broker.groups.offsets import TopicPartition
-from broker.groups.shards import Shards, check_loaded
-from broker.producers import Producer
-from broker.settings import TransactionSettings
+from broker.partitions.producers import Producer
+from broker.settings.model import TransactionSettings
 from broker.transactions import machine
 from broker.transactions.machine import VERSION_2, ProducerIdNeeded, Transaction
 from broker.transactions.markers import Marker, MarkerDone

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from broker.groups.offsets import TopicPartition
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from broker.transactions.table import TABLE, Action, Event, TransactionStatus
 from protocol.errors import ErrorCode, KafkaError
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from broker.coordination.log import OFFSETS_TOPIC
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.log import OFFSETS_TOPIC
 from broker.groups.offsets import TopicPartition
-from broker.producers import Producer
-from broker.topics import TopicManager
+from broker.partitions.producers import Producer
+from broker.topics.manager import TopicManager
 from protocol.records import ControlType
 from wal.interface import WalError
 

@@ -5,7 +5,7 @@
 
 from typing import NamedTuple
 
-from broker.groups.log import KeyValue
+from broker.coordination.log import KeyValue
 from broker.groups.offsets import TopicPartition
 from broker.transactions.machine import Transaction
 from broker.transactions.table import TransactionStatus

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from broker.groups.log import KeyValue, LogWriter
+from broker.coordination.log import KeyValue, LogWriter
 from broker.groups.offsets import TopicPartition
 from broker.transactions.machine import NO_EPOCH, Transaction
 from broker.transactions.records import parse, transaction_record

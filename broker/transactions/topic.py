@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from broker.groups.offsets_topic import PartitionLog
-from broker.settings import TransactionSettings
-from broker.topics import TopicManager
+from broker.coordination.offsets_topic import PartitionLog
+from broker.settings.model import TransactionSettings
+from broker.topics.manager import TopicManager
 
 TRANSACTION_TOPIC = "__transaction_state"
 TRANSACTION_TOPIC_CONFIGS = {

@@ -1,4 +1,4 @@
-"""All that a new catalog is made of and the objects do not say, as values. `s3stream/MANIFEST.md` describes them."""
+"""State of a catalog that the objects do not hold, as values. `s3stream/maintain/MANIFEST.md` describes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

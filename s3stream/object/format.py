@@ -1,4 +1,4 @@
-"""The bytes of an object: data blocks, index block, footer. `s3stream/FORMAT.md` is its description, with an example.
+"""The bytes of an object: data blocks, index block, footer. `s3stream/object/FORMAT.md` describes it, with an example.
 
 Pure: no IO. Writer and reader share the constants here. What it keeps true: every byte of an object lies under a
 CRC32C, and whatever does not match raises `CorruptObject` with the object, the position, what was expected and found.

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import pyarrow as pa
 
 from s3stream.errors import CatalogError, ObjectNotFound, StorageError
-from s3stream.io_plan import Span, plan_pieces
 from s3stream.model import object_key
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
+from s3stream.read.io_plan import Span, plan_pieces
 from s3stream.store.interface import ObjectStore
 from spark.direct.batches import BatchReader, Block
 from spark.direct.offsets import cut_pieces, find_locations

@@ -1,6 +1,6 @@
 """What a partition's snapshot in the catalog says of its transactions: which are open, and which were aborted.
 
-The node's partition writes the snapshot (`broker.partition`, version 2: version, newest timestamp, leader epochs,
+The node writes the snapshot (`broker.partitions.snapshot`, version 2: version, newest timestamp, leader epochs,
 transactions, producers) with each commit of its data, as of the very end offset that the commit sets. So the catalog
 alone tells a reader of committed data how far it may read and what to leave out; no marker has to be searched for.
 """

@@ -11,7 +11,7 @@ from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, TopicInfo, UploadCommit
-from s3stream.gc import GarbageCollector
+from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
 from s3stream.object.reader import decode_block, read_index
 from s3stream.object.writer import ObjectWriter

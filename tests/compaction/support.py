@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from compaction.plan import Source
+from compaction.sets.plan import Source
 from s3stream.object.format import IndexEntry
 
 Block = tuple[int, int, int]

@@ -13,7 +13,7 @@ from s3stream.object import writer
 from s3stream.store.memory import MemoryStore, let_through
 from s3stream.store.rules import PART_BYTES_MIN
 from tests.compaction.cluster import Cluster, cluster
-from tests.compaction.test_run import SMALL
+from tests.compaction.sets.test_run import SMALL
 
 SETTINGS = replace(SMALL, memory_bytes=256 << 20, part_bytes=PART_BYTES_MIN)
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from broker.cleaning import KafkaBatches
-from compaction.cleaner import Cleaning, CleanPolicy
+from broker.partitions.cleaning import KafkaBatches
+from compaction.cleaning.cleaner import Cleaning, CleanPolicy
+from compaction.joins.run import execute_group, plan_streams
 from compaction.service import CompactionService
-from compaction.stream_run import execute_group, plan_streams
 from compaction.throttle import Throttle
 from s3stream.errors import CatalogUnavailable, NodeFenced, ObjectNotFound, StoreError
 from s3stream.model import ObjectKind, ObjectState, object_key
 from s3stream.object.reader import decode_block, read_index
 from s3stream.store.memory import MemoryStore, let_through
+from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster
-from tests.compaction.test_cleaner import kafka_batch, table
-from tests.compaction.test_run import SMALL, every_object_is_accounted_for, fill
+from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.support.topics import delete_topic
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.cleaning import KafkaBatches
-from compaction.cleaner import Cleaning, CleanPolicy
-from compaction.execute import renumber_block
-from compaction.run import commit_sets, execute_sets, plan_sets
+from broker.partitions.cleaning import KafkaBatches
+from compaction.cleaning.cleaner import Cleaning, CleanPolicy
+from compaction.joins.run import execute_group, plan_streams
 from compaction.service import CompactionService
-from compaction.stream_run import execute_group, plan_streams
+from compaction.sets.execute import renumber_block
+from compaction.sets.run import commit_sets, execute_sets, plan_sets
 from compaction.throttle import Throttle
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectKind, StreamBatch
 from s3stream.object.format import decode_block, encode_block
+from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.cluster import NODE, Cluster, cluster
-from tests.compaction.test_cleaner import kafka_batch, table
-from tests.compaction.test_run import SMALL, every_object_is_accounted_for, fill
+from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.support.topics import delete_topic
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
@@ -118,7 +118,7 @@ async def test_a_refused_run_is_reported_and_the_rest_goes_on(some: Cluster, mon
         await some.clone()
         return await real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("compaction.run.commit_sets", late)
+    monkeypatch.setattr("compaction.sets.run.commit_sets", late)
     service = some.service(SMALL)
     summary = await service.run_once()
     assert summary.sso_after == 6

@@ -9,17 +9,17 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import make_url
 
-from broker.cleaning import KafkaBatches
-from compaction.cleaner import Cleaning, CleanPolicy
+from broker.partitions.cleaning import KafkaBatches
+from compaction.cleaning.cleaner import Cleaning, CleanPolicy
 from compaction.service import CompactionService
 from s3stream.catalog import database as database_module
 from s3stream.catalog.interface import Catalog, CompactionCommit
 from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown, StorageError
 from s3stream.model import ObjectKind, ObjectState
+from tests.compaction.cleaning.test_cleaner import kafka_batch
 from tests.compaction.cluster import HOUR_MS, NODE, Cluster, cluster
-from tests.compaction.test_cleaner import kafka_batch
+from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.compaction.test_concurrency import MIB, joinable, memory
-from tests.compaction.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.postgres_proxy import lossy_server
 

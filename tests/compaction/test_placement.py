@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.cleaning import KafkaBatches
-from compaction.cleaner import CLEANED, Cleaning
+from broker.partitions.cleaning import KafkaBatches
+from compaction.cleaning.cleaner import CLEANED, Cleaning
 from compaction.node import CompactionNode
 from compaction.service import CompactionService
 from s3stream.model import ObjectKind, ObjectState, RangeLocation
 from s3stream.store.memory import MemoryStore
+from tests.compaction.cleaning.test_cleaner import POLICY, kafka_batch, table
 from tests.compaction.cluster import Cluster, cluster
-from tests.compaction.test_cleaner import POLICY, kafka_batch, table
-from tests.compaction.test_run import SMALL
+from tests.compaction.sets.test_run import SMALL
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 

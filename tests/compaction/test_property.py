@@ -13,7 +13,7 @@ from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind
 from tests.compaction.cluster import HOUR_MS, Cluster, cluster
-from tests.compaction.test_run import every_object_is_accounted_for
+from tests.compaction.sets.test_run import every_object_is_accounted_for
 
 EXAMPLES = int(os.environ.get("ANABRANCH_PROPERTY_EXAMPLES", "100"))
 FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None

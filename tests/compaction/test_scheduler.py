@@ -12,20 +12,20 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from broker.cleaning import KafkaBatches
-from compaction.clean_schedule import Tail
-from compaction.cleaner import NEVER_MS, BatchCodec, BatchInfo, Cleaning, CleanPolicy
+from broker.partitions.cleaning import KafkaBatches
+from compaction.cleaning.cleaner import NEVER_MS, BatchCodec, BatchInfo, Cleaning, CleanPolicy
+from compaction.cleaning.schedule import Tail
+from compaction.cleaning.transactions import History
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
-from compaction.transactions import History
 from s3stream.catalog.interface import Catalog
 from s3stream.errors import CatalogUnavailable, CorruptObject, NodeFenced
 from s3stream.model import ObjectKind, StreamInfo, object_key
 from s3stream.store.memory import MemoryStore
+from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.cluster import CLUSTER, Cluster, cluster
-from tests.compaction.test_cleaner import kafka_batch, table
-from tests.compaction.test_run import every_object_is_accounted_for
+from tests.compaction.sets.test_run import every_object_is_accounted_for
 from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from broker.stores import make_stores
+from broker.settings.stores import make_stores
 from s3stream.catalog import open_catalog
-from s3stream.manifest import PREFIX
+from s3stream.maintain.manifest import PREFIX
+from s3stream.maintain.verify import VerifyReport, verify
 from s3stream.model import ObjectState
-from s3stream.verify import VerifyReport, verify
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy_thread
 from tests.support.node import NodeProcess, settings_for
 from tests.support.s3 import s3_server

@@ -18,7 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from s3stream.manifest import PREFIX
+from s3stream.maintain.manifest import PREFIX
 from tests.faults.rig import until
 from tests.interop.test_java import CONSUMER, OFFSETS, TIMEOUT_S, command
 from tests.support.events import create_topic

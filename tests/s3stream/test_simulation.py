@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from s3stream.append.stream import Stream
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogUnavailable, OffsetOutOfRange, StorageError, StorageFull, StoreError
-from s3stream.gc import GarbageCollector
+from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import StreamBatch
-from s3stream.stream import Stream
 from tests.s3stream.test_restart import (
     DEADLINES_MS,
     check_invariants,

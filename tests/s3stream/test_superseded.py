@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from s3stream.append.stream import Stream
 from s3stream.catalog.interface import CompactionCommit
 from s3stream.engine import S3Stream
 from s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
 from s3stream.object.writer import ObjectWriter
-from s3stream.stream import Stream
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import CLUSTER, NODE_ID, Cluster, fill, memory_cluster, read_all, same
 

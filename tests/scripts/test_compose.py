@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings_sources import load, unknown_environment
+from broker.settings.sources import load, unknown_environment
 from spark.flights import FLIGHT_SCHEMA
 from spark.pipeline.toml_file import read_pipeline
 

@@ -168,7 +168,7 @@ def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
 
 
 async def reap(filled: KafkaCluster) -> None:
-    from s3stream.gc import GarbageCollector
+    from s3stream.maintain.gc import GarbageCollector
 
     filled.made.clock.now = time.time_ns() // 1_000_000 + 25 * 3_600_000  # the killed job went by the real time
     collector = GarbageCollector(

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from s3stream.maintain.verify import Trouble
 from s3stream.model import object_key
-from s3stream.verify import Trouble
 from spark import storage_commands
 from spark.cli import main
 from spark.verify import verify

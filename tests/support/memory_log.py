@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from broker.groups.log import KeyValue, LogBatch
-from broker.producers import Producer
+from broker.coordination.log import KeyValue, LogBatch
+from broker.partitions.producers import Producer
 from s3stream.errors import StorageError
 from wal.interface import Durable, WalError
 
 
 class MemoryLog:
-    """Satisfies `broker.groups.log.InternalLog`. With `hold` set, appends wait for `release`."""
+    """Satisfies `broker.coordination.log.InternalLog`. With `hold` set, appends wait for `release`."""
 
     def __init__(self, batches: Sequence[Sequence[KeyValue] | LogBatch] = ()) -> None:
         self.batches: list[tuple[int, LogBatch]] = []
@@ -71,7 +71,7 @@ class MemoryLog:
 
 
 class MemoryTopic:
-    """Satisfies `broker.groups.log.InternalTopic`."""
+    """Satisfies `broker.coordination.log.InternalTopic`."""
 
     def __init__(self, logs: Sequence[MemoryLog | None], *, exists: bool = True) -> None:
         self.logs = logs

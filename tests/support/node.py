@@ -26,9 +26,9 @@ from typing import Any, Final, Self
 import pytest
 
 from broker.app import RunningNode, run_node
-from broker.settings import Settings
-from broker.settings_sources import all_settings, load
-from broker.stacks import END as END_OF_STACKS
+from broker.logging.stacks import END as END_OF_STACKS
+from broker.settings.model import Settings
+from broker.settings.sources import all_settings, load
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 60

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from s3stream.append.stream import Stream
 from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog
 from s3stream.engine import S3Stream
@@ -12,7 +13,6 @@ from s3stream.model import StreamBatch
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.memory import MemoryStore
-from s3stream.stream import Stream
 from wal.memory import MemoryWal
 
 CLUSTER = "test"

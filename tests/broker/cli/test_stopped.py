@@ -6,10 +6,10 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
 
+from broker.admin.metrics import prometheus_text
 from broker.cli.storage import storage
-from broker.metrics import prometheus_text
+from s3stream.append.recovery import StoppedStream
 from s3stream.errors import Discontinuity
-from s3stream.recovery import StoppedStream
 from tests.support.node import running_node
 
 

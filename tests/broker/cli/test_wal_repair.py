@@ -12,7 +12,7 @@ from broker.cli.wal import wal
 from broker.cli.wal_repair import LossFinder
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from s3stream.wal_record import RECORD_HEADER, RecordKind, encode_reset
+from s3stream.append.wal_record import RECORD_HEADER, RecordKind, encode_reset
 from tests.support.node import NodeProcess
 from tests.support.raw_client import batch_of, raw_client
 from wal.device import open_device

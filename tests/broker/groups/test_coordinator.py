@@ -4,13 +4,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.groups import shards
+from broker.coordination import shards
+from broker.coordination.log import KeyValue, LogBatch
+from broker.coordination.shards import java_hash, partition_of
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.log import KeyValue, LogBatch
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.records import offset_record
-from broker.groups.shards import java_hash, partition_of
-from broker.settings import GroupSettings
+from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StoreError
 from tests.support.memory_log import MemoryLog, MemoryTopic

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from broker.app import RunningNode
-from broker.groups import shards
+from broker.coordination import shards
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription

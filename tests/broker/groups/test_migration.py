@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from broker.groups.classic import ClassicGroup
-from broker.groups.consumer import ConsumerGroup
-from broker.groups.consumer_values import Beat, BeatAnswer, TopicIdPartition, TopicImage, TopicView
-from broker.groups.embedded import parse_assignment, parse_subscription
-from broker.groups.log import KeyValue, LogBatch, LogWriter
+from broker.coordination.log import KeyValue, LogBatch, LogWriter
+from broker.groups.classic.group import ClassicGroup
+from broker.groups.consumer.embedded import parse_assignment, parse_subscription
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.values import Beat, BeatAnswer, TopicIdPartition, TopicImage, TopicView
 from broker.groups.shard import GroupShard
 from broker.groups.values import Join, JoinAnswer, Leaver, MemberProtocol, Sync, SyncAnswer
-from broker.settings import GroupSettings
+from broker.settings.model import GroupSettings
 from protocol.codec import encode_versioned, read_version
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.consumer_protocol import (

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.log import KeyValue
+from broker.coordination.log import KeyValue
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.records import (
     ForeignRecord,

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.groups.consumer_values import ConsumerState
-from broker.groups.log import KeyValue, LogWriter
+from broker.coordination.log import KeyValue, LogWriter
+from broker.groups.consumer.values import ConsumerState
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.records import offset_record
 from broker.groups.shard import GroupShard
 from broker.groups.table import GroupState
 from broker.groups.values import Join, JoinAnswer, Leaver, MemberProtocol, Sync, SyncAnswer
-from broker.settings import GroupSettings
+from broker.settings.model import GroupSettings
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.consumer_regex import OTHER, TextPattern
+from broker.groups.consumer.regex import OTHER, TextPattern
 
 PATTERNS = (
     ".*",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.app import RunningNode
-from broker.config_defs import ConfigSource
+from broker.configs.definitions import ConfigSource
 from broker.resources.values import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages import alter_configs

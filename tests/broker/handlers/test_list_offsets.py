@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.app import RunningNode
-from broker.partition import Partition
+from broker.partitions.partition import Partition
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -17,8 +17,8 @@ from protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from s3stream.append.stream import Stream
 from s3stream.model import StreamBatch
-from s3stream.stream import Stream
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.app import RunningNode
-from broker.config_defs import ConfigSource
-from broker.topic_config_table import TOPIC_CONFIGS
+from broker.configs.definitions import ConfigSource
+from broker.configs.topic_table import TOPIC_CONFIGS
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages import alter_configs

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.cluster_configs import CLIENT_METRICS, ClusterConfigs
-from broker.settings import TelemetrySettings
+from broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
+from broker.settings.model import TelemetrySettings
 from broker.telemetry.clients import ClientMetrics, Push
 from broker.telemetry.subscriptions import Wanted
 from protocol.compression import Compression, compress

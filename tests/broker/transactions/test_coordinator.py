@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.groups import shards
+from broker.coordination import shards
+from broker.coordination.shards import partition_of
 from broker.groups.offsets import TopicPartition
-from broker.groups.shards import partition_of
-from broker.producers import Producer
-from broker.settings import TransactionSettings
+from broker.partitions.producers import Producer
+from broker.settings.model import TransactionSettings
 from broker.transactions import coordinator
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.machine import VERSION_1, VERSION_2

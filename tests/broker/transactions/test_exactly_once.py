@@ -14,11 +14,11 @@ from functools import partial
 
 import pytest
 
-from broker.groups.log import KeyValue, LogBatch, LogWriter
+from broker.coordination.log import KeyValue, LogBatch, LogWriter
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.shard import GroupShard
-from broker.producers import Producer
-from broker.settings import GroupSettings, TransactionSettings
+from broker.partitions.producers import Producer
+from broker.settings.model import GroupSettings, TransactionSettings
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.machine import VERSION_1, VERSION_2
 from broker.transactions.markers import Marker, MarkerDone

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from broker.groups.log import LogWriter
+from broker.coordination.log import LogWriter
 from broker.groups.offsets import CommittedOffset, TopicPartition
 from broker.groups.shard import GroupShard
-from broker.producers import Producer
-from broker.settings import GroupSettings
+from broker.partitions.producers import Producer
+from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode
 from s3stream.errors import StorageFull
 from tests.support.memory_log import MemoryLog

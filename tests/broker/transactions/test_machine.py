@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.log import KeyValue
+from broker.coordination.log import KeyValue
 from broker.groups.offsets import TopicPartition
-from broker.producers import Producer
+from broker.partitions.producers import Producer
 from broker.transactions import machine
 from broker.transactions.machine import EPOCH_LAST, EPOCH_MAX, VERSION_1, VERSION_2, ProducerIdNeeded, Transaction
 from broker.transactions.records import parse, transaction_record

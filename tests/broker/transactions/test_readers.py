@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.app import RunningNode
-from broker.partition import Partition
-from broker.retention import enforce
+from broker.partitions.partition import Partition
+from broker.partitions.retention import enforce
 from protocol.batch import TRANSACTIONAL_MASK
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest

@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from broker.app import RunningNode
-from broker.transactions.in_partition import Aborted, PartitionTransactions
+from broker.partitions.transactions import Aborted, PartitionTransactions
 from tests.support.node import running_node
 
 CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}

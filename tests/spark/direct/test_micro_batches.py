@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from s3stream.gc import GarbageCollector
+from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import RangeLocation
 from spark.direct import offsets
 from spark.direct.offsets import Storage, TopicPartition, check_bounds, find_partitions, find_pieces

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from s3stream.errors import CorruptObject
-from s3stream.gc import GarbageCollector
+from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import object_key
 from spark.direct.offsets import Storage, find_partitions, find_pieces
 from spark.direct.options import parse_options

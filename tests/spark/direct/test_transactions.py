@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
-from broker.leader_epochs import LeaderEpochs
-from broker.partition_snapshot import SNAPSHOT_VERSION
-from broker.producers import ProducerStates
-from broker.transactions.in_partition import PartitionTransactions
+from broker.partitions.leader_epochs import LeaderEpochs
+from broker.partitions.producers import ProducerStates
+from broker.partitions.snapshot import SNAPSHOT_VERSION
+from broker.partitions.transactions import PartitionTransactions
 from s3stream.errors import CorruptObject
 from s3stream.model import StreamInfo
 from spark.direct.transactions import Aborted, Transactions, read_transactions

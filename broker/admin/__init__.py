@@ -1,0 +1,1 @@
+"""The admin port: HTTP for metrics, status and maintenance."""

@@ -1,0 +1,86 @@
+"""The broker configs that have a meaning here, under Kafka's names: types, defaults, allowed values, documentation.
+
+`BROKER_CONFIGS` are those that settings of the node's start give a value; `DYNAMIC` are the names of those that can be
+changed while it runs, for one node or for all. Every default of a topic's config is one of them, as in Apache Kafka.
+"""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from broker.configs.definitions import INT_MAX, ConfigDef, ConfigType
+from broker.configs.topic_table import TOPIC_CONFIGS
+from broker.settings.sources import area_models
+
+AUTO_CREATE: Final = "auto.create.topics.enable"
+CLEANER_BACKOFF: Final = "log.cleaner.backoff.ms"
+CONNECTIONS_MAX: Final = "max.connections"
+CONNECTIONS_PER_ADDRESS_MAX: Final = "max.connections.per.ip"
+PRODUCER_ID_EXPIRATION: Final = "producer.id.expiration.ms"
+STORAGE_POLICY: Final = "log.storage.policy"
+_B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
+_OF_THE_START = (
+    ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
+    ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
+    ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
+    ("group.consumer.max.heartbeat.interval.ms", _I, "15000", ("group", "consumer_heartbeat_interval_max_ms")),
+    ("group.consumer.max.session.timeout.ms", _I, "60000", ("group", "consumer_session_timeout_max_ms")),
+    ("group.consumer.migration.policy", _S, "bidirectional", ("group", "consumer_migration_policy")),
+    ("group.consumer.min.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_min_ms")),
+    ("group.consumer.min.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_min_ms")),
+    ("group.consumer.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_ms")),
+    ("group.initial.rebalance.delay.ms", _I, "3000", ("group", "initial_rebalance_delay_ms")),
+    ("group.max.session.timeout.ms", _I, "1800000", ("group", "session_timeout_max_ms")),
+    ("group.max.size", _I, str(INT_MAX), ("group", "members_max")),
+    ("group.min.session.timeout.ms", _I, "6000", ("group", "session_timeout_min_ms")),
+    ("log.retention.check.interval.ms", _L, "300000", ("topic", "retention_check_interval_ms")),
+    ("max.incremental.fetch.session.cache.slots", _I, "1000", ("fetch", "sessions_max")),
+    ("num.partitions", _I, "1", ("topic", "num_partitions")),
+    ("offset.metadata.max.bytes", _I, "4096", ("group", "offset_metadata_bytes_max")),
+    ("offsets.topic.num.partitions", _I, "50", ("group", "offsets_partitions")),
+    ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
+    ("telemetry.max.bytes", _I, "1048576", ("telemetry", "push_bytes_max")),
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", _I, "10000", ("transaction", "abort_interval_ms")),
+    ("transaction.max.timeout.ms", _I, "900000", ("transaction", "timeout_max_ms")),
+    (
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _I,
+        "3600000",
+        ("transaction", "expire_interval_ms"),
+    ),
+    ("transaction.state.log.num.partitions", _I, "50", ("transaction", "state_partitions")),
+    ("transactional.id.expiration.ms", _I, "604800000", ("transaction", "id_expiration_ms")),
+    ("socket.request.max.bytes", _I, "104857600", ("network", "request_bytes_max")),
+)
+_OF_THE_NODE = (
+    (AUTO_CREATE, _B, "true", ("topic", "auto_create"), None),
+    (CONNECTIONS_MAX, _I, str(INT_MAX), ("network", "connections_max"), 1),
+    (CONNECTIONS_PER_ADDRESS_MAX, _I, str(INT_MAX), ("network", "connections_per_address_max"), 1),
+    (PRODUCER_ID_EXPIRATION, _I, "86400000", ("topic", "producer_id_expiration_ms"), 1),
+)
+
+
+def _documentation(setting: tuple[str, str]) -> str:
+    area, field = setting
+    return dict(area_models())[area].model_fields[field].description or ""
+
+
+def _of_the_start() -> Iterator[ConfigDef]:
+    for name, kind, default, setting in _OF_THE_START:
+        yield ConfigDef(name, kind, default, _documentation(setting), setting=setting)
+
+
+def _dynamic() -> Iterator[ConfigDef]:
+    for name, kind, default, setting, least in _OF_THE_NODE:
+        yield ConfigDef(name, kind, default, _documentation(setting), setting=setting, minimum=least)
+    for row in TOPIC_CONFIGS.values():
+        if row.broker_name and row.broker_name != STORAGE_POLICY:
+            yield replace(row, name=row.broker_name, broker_name="")
+
+
+DYNAMIC: Final[AbstractSet[str]] = frozenset(row.name for row in _dynamic())
+BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
+    {row.name: row for row in (*_of_the_start(), *_dynamic())}
+)

@@ -1,0 +1,169 @@
+"""What a config is, in Kafka's terms: its type and default, which values it takes, and where a value comes from."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker.settings.model import Settings
+from protocol.errors import ErrorCode, KafkaError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigType(IntEnum):
+    """Kafka's type codes in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class ConfigSource(IntEnum):
+    """Kafka's source codes in DescribeConfigs."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+Synonym = tuple[str, str, ConfigSource]
+"""Name under which a value is set, the value, and where it comes from. Lists of them have the one that holds first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDef:
+    """One config: `broker_name` is the broker-wide synonym, `setting` the node's setting that gives its default."""
+
+    name: str
+    type: ConfigType
+    default: str
+    documentation: str
+    broker_name: str = ""
+    setting: tuple[str, str] | None = None
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    has_effect: bool = True
+    also: int | None = None
+    """A value outside the range that is allowed, too."""
+    items: str = ""
+    """What each item of a list looks like, if it is not a lone `*`."""
+
+    def check(self, value: str) -> None:
+        """Raise INVALID_CONFIG with Kafka's wording when `value` is not allowed."""
+        parse = _PARSERS[self.type]
+        try:
+            parsed = parse(value)
+        except ValueError:
+            raise invalid_config(
+                f"Invalid value {value} for configuration {self.name}: {_EXPECTED[self.type]}"
+            ) from None
+        if self.choices:
+            items = parsed if isinstance(parsed, list) else [parsed]
+            for item in items:
+                if item not in self.choices:
+                    raise invalid_config(
+                        f"Invalid value {item} for configuration {self.name}: "
+                        f"String must be one of: {', '.join(self.choices)}"
+                    )
+        if isinstance(parsed, int | float):
+            self._check_range(parsed)
+        elif isinstance(parsed, list) and self.items:
+            self._check_items(parsed)
+
+    def _check_items(self, items: list[str]) -> None:
+        if items != ["*"] and not all(re.fullmatch(self.items, item) for item in items):
+            raise invalid_config(
+                f"Invalid value [{', '.join(items)}] for configuration {self.name}: {self.name} must be the literal "
+                "'*' or a list of replicas in the following format: "
+                "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+            )
+
+    def _check_range(self, value: float) -> None:
+        low, high = self.minimum, self.maximum
+        rule = ""
+        if self.also is not None:
+            assert low is not None
+            assert high is not None
+            if value != self.also and not low <= value <= high:
+                rule = f"between {low} and {high} or equal to {self.also}"
+        elif low is not None and value < low:
+            rule = f"at least {low:.10g}"
+        elif high is not None and value > high:
+            rule = f"no more than {high:.10g}"
+        if rule:
+            raise invalid_config(f"Invalid value {value} for configuration {self.name}: Value must be {rule}")
+
+
+def default_value(row: ConfigDef, settings: Settings) -> str:
+    """The value where the thing itself sets none: the node's setting, or Kafka's default."""
+    if row.setting is None:
+        return row.default
+    value = getattr(getattr(settings, row.setting[0]), row.setting[1])
+    return str(value).lower() if row.type == ConfigType.BOOLEAN else str(value)
+
+
+def invalid_config(message: str) -> KafkaError:
+    """The error of a config that cannot be."""
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def _parse_bool(value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered not in {"true", "false"}:
+        raise ValueError(value)
+    return lowered == "true"
+
+
+def _parse_int(bits: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        number = int(value.strip())
+        if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+            raise ValueError(value)
+        return number
+
+    return parse
+
+
+def _parse_double(value: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
+def parse_list(value: str) -> list[str]:
+    """The items of a list, which commas part."""
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+_PARSERS: Mapping[ConfigType, Callable[[str], bool | int | float | str | list[str]]] = {
+    ConfigType.BOOLEAN: _parse_bool,
+    ConfigType.STRING: str.strip,
+    ConfigType.INT: _parse_int(32),
+    ConfigType.SHORT: _parse_int(16),
+    ConfigType.LONG: _parse_int(64),
+    ConfigType.DOUBLE: _parse_double,
+    ConfigType.LIST: parse_list,
+}
+_EXPECTED = {
+    ConfigType.BOOLEAN: "Expected value to be either true or false",
+    ConfigType.STRING: "Expected value to be a string",
+    ConfigType.INT: "Not a number of type INT",
+    ConfigType.SHORT: "Not a number of type SHORT",
+    ConfigType.LONG: "Not a number of type LONG",
+    ConfigType.DOUBLE: "Not a number of type DOUBLE",
+    ConfigType.LIST: "Expected a comma separated list",
+}

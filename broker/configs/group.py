@@ -1,0 +1,89 @@
+"""Configs of a consumer group (KIP-848): what it may set for itself, over the node's defaults.
+
+Only what has an effect here is listed. A group is bound by the node's limits, so that no group keeps dead members for
+days, or has its members ask every millisecond.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from broker.configs.cluster import GROUP, ClusterConfigs
+from broker.configs.definitions import ConfigDef, ConfigType
+from broker.settings.model import GroupSettings
+from protocol.errors import ErrorCode, KafkaError
+
+SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
+    {
+        SESSION_TIMEOUT: ConfigDef(
+            SESSION_TIMEOUT,
+            ConfigType.INT,
+            "45000",
+            "A member of the group that is silent for this long is removed (consumer protocol).",
+            broker_name="group.consumer.session.timeout.ms",
+            setting=("group", "consumer_session_timeout_ms"),
+            minimum=1,
+        ),
+        HEARTBEAT_INTERVAL: ConfigDef(
+            HEARTBEAT_INTERVAL,
+            ConfigType.INT,
+            "5000",
+            "How often members of the group are asked to say that they are there (consumer protocol).",
+            broker_name="group.consumer.heartbeat.interval.ms",
+            setting=("group", "consumer_heartbeat_interval_ms"),
+            minimum=1,
+        ),
+    }
+)
+
+
+def check_group_configs(values: Mapping[str, str], settings: GroupSettings) -> None:
+    """Raise INVALID_CONFIG, in Kafka's words, for what the node's limits do not allow."""
+    limits = (
+        (
+            HEARTBEAT_INTERVAL,
+            settings.consumer_heartbeat_interval_min_ms,
+            settings.consumer_heartbeat_interval_max_ms,
+            "heartbeat.interval.ms",
+        ),
+        (
+            SESSION_TIMEOUT,
+            settings.consumer_session_timeout_min_ms,
+            settings.consumer_session_timeout_max_ms,
+            "session.timeout.ms",
+        ),
+    )
+    for name, least, most, what in limits:
+        if name not in values:
+            continue
+        number = int(values[name])
+        if number < least:
+            raise _invalid(f"{name} must be greater than or equal to group.consumer.min.{what}")
+        if number > most:
+            raise _invalid(f"{name} must be less than or equal to group.consumer.max.{what}")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+class GroupConfigs:
+    """The configs in force for each group."""
+
+    def __init__(self, configs: ClusterConfigs, settings: GroupSettings) -> None:
+        self._configs = configs
+        self._settings = settings
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """After how long a silent member is removed."""
+        return self._number(group_id, SESSION_TIMEOUT, self._settings.consumer_session_timeout_ms)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often a member shall say that it is there."""
+        return self._number(group_id, HEARTBEAT_INTERVAL, self._settings.consumer_heartbeat_interval_ms)
+
+    def _number(self, group_id: str, name: str, default: int) -> int:
+        own = self._configs.get(GROUP, group_id).get(name)
+        return default if own is None else int(own)

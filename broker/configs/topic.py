@@ -1,0 +1,144 @@
+"""Configs of a topic: checked when a client gives them, and parsed to what the broker acts on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.configs.definitions import ConfigDef, invalid_config, parse_list
+from broker.configs.topic_table import TOPIC_CONFIGS
+from broker.settings.model import Settings
+from broker.settings.stores import store_names
+from compaction.cleaning.cleaner import CleanPolicy
+from compaction.settings import CompactionSettings
+from protocol.compression import Compression
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The configs of a topic that the broker acts on, parsed."""
+
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    compression: Compression | None
+    """Codec batches are kept in; None: as they come."""
+    compression_level: int | None
+    cleaning: CleanPolicy | None
+    """How the topic is compacted by key; None: it is not."""
+    retention_ms: int
+    """How long records are kept; -1: for ever."""
+    retention_bytes: int
+    """How much of a partition is kept; -1: all."""
+    deletable: bool
+    """Whether `cleanup.policy` has `delete`: only then may records be deleted on request."""
+    store: str
+    """Name of the object store that new data goes to."""
+
+    @property
+    def compacted(self) -> bool:
+        """Whether `cleanup.policy` has `compact`."""
+        return self.cleaning is not None
+
+    @property
+    def uploads_alone(self) -> bool:
+        """Whether data should go to stream objects at once, where it can be compacted by key."""
+        return self.cleaning is not None and self.cleaning.ripe_ms < CompactionSettings().force_split_ms
+
+
+def check_topic_configs(
+    configs: Mapping[str, str | None], settings: Settings, *, beside: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Validate the configs a client gives for a topic that keeps those `beside` them. Raises INVALID_CONFIG."""
+    checked: dict[str, str] = {}
+    for name, value in configs.items():
+        row = TOPIC_CONFIGS.get(name)
+        if row is None:
+            raise invalid_config(f"Unknown topic config name: {name}")
+        if value is None:
+            raise invalid_config(f"Null value not supported for topic configs: {name}")
+        row.check(value)
+        checked[name] = value
+    policy = checked.get("storage.policy", settings.objects.store)
+    if policy not in store_names(settings):
+        raise invalid_config(
+            f"Invalid value {policy} for configuration storage.policy: "
+            f"String must be one of: {', '.join(store_names(settings))}"
+        )
+    _check_together({**(beside or {}), **checked})
+    return checked
+
+
+def _check_together(configs: Mapping[str, str]) -> None:
+    """What no config can tell by itself."""
+
+    def number(name: str) -> int:
+        return int(configs.get(name) or TOPIC_CONFIGS[name].default)
+
+    least, most = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
+    if least > most:
+        raise invalid_config(
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
+    if configs.get("remote.storage.enable", "").strip().lower() == "true":
+        raise invalid_config(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+
+
+_CODECS: Mapping[str, Compression | None] = {
+    "producer": None,
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+def _level(value: Callable[[str], str]) -> int | None:
+    """The level that goes with the codec, or None for the codec's own."""
+    name = f"compression.{value('compression.type')}.level"
+    if name not in TOPIC_CONFIGS or value(name) == "-1":
+        return None
+    return int(value(name))
+
+
+def _clean_policy(value: Callable[[str], str]) -> CleanPolicy:
+    return CleanPolicy(
+        dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
+        lag_ms_min=int(value("min.compaction.lag.ms")),
+        lag_ms_max=int(value("max.compaction.lag.ms")),
+        delete_retention_ms=int(value("delete.retention.ms")),
+        segment_ms=int(value("segment.ms")),
+    )
+
+
+class TopicDefaults(Protocol):
+    """Who knows the values that hold where a topic has none of its own."""
+
+    def topic_default(self, row: ConfigDef) -> str:
+        """The value of one config."""
+        ...
+
+
+def parse_topic_config(configs: Mapping[str, str], defaults: TopicDefaults) -> TopicConfig:
+    """The parsed form of a topic's configs over the defaults."""
+
+    def value(name: str) -> str:
+        return (configs.get(name) or defaults.topic_default(TOPIC_CONFIGS[name])).strip()
+
+    return TopicConfig(
+        max_message_bytes=int(value("max.message.bytes")),
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+        compression=_CODECS[value("compression.type")],
+        compression_level=_level(value),
+        cleaning=_clean_policy(value) if "compact" in parse_list(value("cleanup.policy")) else None,
+        retention_ms=int(value("retention.ms")),
+        retention_bytes=int(value("retention.bytes")),
+        deletable="delete" in parse_list(value("cleanup.policy")),
+        store=value("storage.policy"),
+    )

@@ -1,0 +1,464 @@
+"""The classic group protocol's state machine: requests, results of writes and the time in; answers and writes out.
+
+Its theory and its table of states and events are in `broker.groups.table`. The machine does no IO and reads no clock:
+`wake_ms` is a lower bound of its next deadline, and `tick` does what is due by then. It keeps true that
+
+- a request is answered exactly once: at once, when its phase ends, or when it is superseded by a newer one,
+- no assignment is handed out before it is durable,
+- a request of another generation, member or instance changes nothing.
+"""
+
+from collections.abc import Sequence
+
+from broker.groups.classic.data import ClassicGroupData
+from broker.groups.member import NEVER_MS, Member, common_protocols, vote
+from broker.groups.table import TABLE, Do, Event, GroupState
+from broker.groups.values import (
+    AssignmentWritten,
+    Effect,
+    Join,
+    JoinAnswer,
+    Leaver,
+    Now,
+    ReplacementWritten,
+    Reply,
+    Sync,
+    SyncAnswer,
+    Write,
+)
+from protocol.errors import ErrorCode
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""How long a new member's JoinGroup may stay unanswered: it has no id yet and can send no heartbeat (as in Kafka)."""
+
+
+class ClassicGroup(ClassicGroupData):
+    """One group. Every public method that takes `now` may set deadlines: look at `wake_ms` afterwards."""
+
+    # -- Requests ------------------------------------------------------------------------------------------------
+
+    def join(self, request: Join, now: Now) -> list[Effect]:
+        """Handle JoinGroup. The answer comes at once, when the join phase ends, or when a write is done."""
+        if not self._has_room_for(request.member_id):
+            self._forget(request.member_id)
+            self._refuse_join(request, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        elif self.state is GroupState.DEAD:
+            self._refuse_join(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif not self._supports(request):
+            self._refuse_join(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif not request.member_id:
+            self._join_without_id(request, now)
+        elif request.member_id in self.pending and request.group_instance_id is None:
+            del self.pending[request.member_id]
+            self._join_new(request, request.member_id, now)
+        elif error := self._check_member(request.member_id, request.group_instance_id):
+            self._refuse_join(request, error)
+        else:
+            self._rejoin(request, self.members[request.member_id], now)
+        return self._drain()
+
+    def sync(self, request: Sync, now: Now) -> list[Effect]:
+        """Handle SyncGroup."""
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE if self.state is GroupState.DEAD else self._check_sync(request)
+        action = error or TABLE[Event.SYNC][self.state]
+        if isinstance(action, ErrorCode):
+            self._effects.append(Reply(request.ticket, SyncAnswer(action)))
+            return self._drain()
+        member = self.members[request.member_id]
+        member.sync_expected = False
+        if not any(other.sync_expected for other in self.members.values()):
+            self._sync_deadline_ms = NEVER_MS
+        if action is Do.ASSIGNMENT:
+            self._effects.append(Reply(request.ticket, self._assignment_of(member)))
+            self._extend_session(member, now)
+        else:
+            self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS), now)
+            member.sync_ticket = request.ticket
+            if request.member_id == self.leader:
+                assignments = {member_id: request.assignments.get(member_id, b"") for member_id in self.members}
+                self._effects.append(Write(self.snapshot(assignments), AssignmentWritten(self.generation, assignments)))
+        return self._drain()
+
+    def heartbeat(self, member_id: str, group_instance_id: str | None, generation: int, now: Now) -> ErrorCode:
+        """Handle Heartbeat."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error := self._check_generation(member_id, group_instance_id, generation):
+            return error
+        self._extend_session(self.members[member_id], now)
+        action = TABLE[Event.HEARTBEAT][self.state]
+        return action if isinstance(action, ErrorCode) else ErrorCode.NONE
+
+    def leave(self, leavers: Sequence[Leaver], now: Now) -> tuple[list[ErrorCode], list[Effect]]:
+        """Handle LeaveGroup: one error code per leaver, and at most one rebalance for all of them."""
+        if self.state is GroupState.DEAD:
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(leavers), []
+        errors = [self._leave_one(leaver, now) for leaver in leavers]
+        if ErrorCode.NONE in errors:
+            self._after_loss(Event.MEMBER_GONE, now)
+        return errors, self._drain()
+
+    def check_commit(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+        now: Now,
+        *,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Return why this commit is refused, or NONE. A commit also shows that its member is alive.
+
+        A transactional one may come without a member (before KIP-447), and during a rebalance: the transaction itself
+        fences.
+        """
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE  # a tool, or a consumer that assigns itself
+        if generation < 0 and not member_id and group_instance_id is None:
+            return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
+        if error := self._check_generation(member_id, group_instance_id, generation):
+            return error
+        self._extend_session(self.members[member_id], now)
+        if transactional:
+            return ErrorCode.NONE
+        action = TABLE[Event.COMMIT][self.state]
+        return action if isinstance(action, ErrorCode) else ErrorCode.NONE
+
+    def check_delete(self) -> ErrorCode:
+        """Return why the group may not be deleted, or NONE."""
+        action = TABLE[Event.DELETE][self.state]
+        return action if isinstance(action, ErrorCode) else ErrorCode.NONE
+
+    def check_delete_offsets(self) -> ErrorCode:
+        """Return why offsets may not be deleted, or NONE. If consumers are in it: only of topics none of them reads."""
+        action = TABLE[Event.DELETE_OFFSETS][self.state]
+        if action is ErrorCode.NON_EMPTY_GROUP and self.protocol_type == "consumer":
+            return ErrorCode.NONE
+        return action if isinstance(action, ErrorCode) else ErrorCode.NONE
+
+    def kill(self) -> None:
+        """Mark the group as deleted. It must be Empty."""
+        assert self.check_delete() is ErrorCode.NONE, "only an empty group is deleted"
+        self.state = GroupState.DEAD
+        self.pending.clear()
+        self.wake_ms = NEVER_MS
+
+    def resign(self, now: Now, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """Stop coordinating the group: whoever waits is told so, by default to look for the coordinator again."""
+        for member in self.members.values():
+            self._answer_join(member, JoinAnswer(error, member.member_id), now)
+            self._answer_sync(member, SyncAnswer(error), now)
+        self.state = GroupState.DEAD
+        self.wake_ms = NEVER_MS
+        return self._drain()
+
+    def rebalance(self, now: Now) -> list[Effect]:
+        """Ask all members to join again, as what they have was computed for others too."""
+        self._prepare_rebalance(now)
+        return self._drain()
+
+    # -- Results of writes, and time -----------------------------------------------------------------------------
+
+    def written(self, write: AssignmentWritten | ReplacementWritten, error: ErrorCode, now: Now) -> list[Effect]:
+        """Continue after a Write. The group may have moved on meanwhile: then there is nothing left to do."""
+        if isinstance(write, ReplacementWritten):
+            self._replacement_written(write, error, now)
+        elif self.state is GroupState.COMPLETING and self.generation == write.generation:
+            if error:
+                self._reset_assignments(error, now)
+                self._prepare_rebalance(now)
+            else:
+                self._enter(GroupState.STABLE, now)
+                for member in self.members.values():
+                    member.assignment = write.assignments.get(member.member_id, b"")
+                    self._answer_sync(member, self._assignment_of(member), now)
+        return self._drain()
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Do everything whose deadline has come, in the order of deadlines, and set `wake_ms` for the next."""
+        due = [(deadline, member_id) for member_id, deadline in self.pending.items() if deadline <= now.loop_ms]
+        due += [(member.deadline_ms, key) for key, member in self.members.items() if member.deadline_ms <= now.loop_ms]
+        for _, member_id in sorted(due):
+            self._session_over(member_id, now)
+        if self._join_deadline_ms <= now.loop_ms:
+            self._join_phase_over(now)
+        if self._sync_deadline_ms <= now.loop_ms:
+            self._sync_phase_over(now)
+        self.wake_ms = min(
+            self._join_deadline_ms,
+            self._sync_deadline_ms,
+            min(self.pending.values(), default=NEVER_MS),
+            min((member.deadline_ms for member in self.members.values()), default=NEVER_MS),
+        )
+        return self._drain()
+
+    # -- Join ------------------------------------------------------------------------------------------------------
+
+    def _has_room_for(self, member_id: str) -> bool:
+        limit = self._settings.members_max
+        member = self.members.get(member_id)
+        if self.state is GroupState.PREPARING:
+            # Those who have rejoined hold their places; of the others, whoever comes first gets in.
+            waiting = sum(other.join_ticket is not None for other in self.members.values())
+            return (member is not None and member.join_ticket is not None) or waiting < limit
+        if self.state in {GroupState.COMPLETING, GroupState.STABLE}:
+            return member is not None or len(self.members) < limit
+        return True
+
+    def _supports(self, request: Join) -> bool:
+        if not request.protocol_type or not request.protocols:
+            return False
+        if not self.members:
+            return True
+        offered = {protocol.name for protocol in request.protocols}
+        return self.protocol_type == request.protocol_type and bool(offered & common_protocols(self.members.values()))
+
+    def _join_without_id(self, request: Join, now: Now) -> None:
+        if request.group_instance_id is not None and request.group_instance_id in self.static:
+            self._static_return(request, now)
+        elif request.group_instance_id is None and request.member_id_required:
+            if len(self.pending) >= self._settings.members_max:
+                self._refuse_join(request, ErrorCode.GROUP_MAX_SIZE_REACHED)
+                return
+            deadline_ms = now.loop_ms + request.session_timeout_ms
+            self.pending[request.fresh_member_id] = deadline_ms
+            self._wake_by(deadline_ms)
+            self._effects.append(
+                Reply(request.ticket, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_member_id))
+            )
+        else:
+            self._join_new(request, request.fresh_member_id, now)
+
+    def _join_new(self, request: Join, member_id: str, now: Now) -> None:
+        member = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            is_new=True,
+            join_ticket=request.ticket,
+        )
+        if not self.members:
+            self.protocol_type = request.protocol_type
+            self.leader = member_id
+        self.members[member_id] = member
+        if request.group_instance_id is not None:
+            self.static[request.group_instance_id] = member_id
+        self._member_added = True
+        self._set_session(member, now.loop_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._take_part(Event.NEW_MEMBER, now)
+
+    def _rejoin(self, request: Join, member: Member, now: Now) -> None:
+        if list(member.protocols) != list(request.protocols):
+            event = Event.REJOIN_CHANGED
+        elif member.member_id == self.leader:
+            event = Event.REJOIN_LEADER
+        else:
+            event = Event.REJOIN
+        action = TABLE[event][self.state]
+        if isinstance(action, ErrorCode):
+            self._refuse_join(request, action)
+        elif action is Do.REPEAT:
+            self._effects.append(Reply(request.ticket, self._join_answer(member, with_members=self._assigning(member))))
+        else:
+            self._update(member, request, now)
+            self._take_part(event, now)
+
+    def _assigning(self, member: Member) -> bool:
+        return self.state is GroupState.COMPLETING and member.member_id == self.leader
+
+    def _static_return(self, request: Join, now: Now) -> None:
+        instance_id = request.group_instance_id
+        assert instance_id is not None, "only static members have a predecessor"
+        leader_before = self.leader or ""
+        old = self.members.pop(self.static[instance_id])
+        self._answer_join(old, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old.member_id), now)
+        self._answer_sync(old, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID), now)
+        member = old.replaced_by(request.fresh_member_id)
+        self.members[member.member_id] = member
+        self.static[instance_id] = member.member_id
+        if self.leader == old.member_id:
+            self.leader = member.member_id
+        self._update(member, request, now)
+        self._extend_session(member, now)
+        if (
+            TABLE[Event.STATIC_RETURN][self.state] is Do.TAKE_OVER
+            and vote(list(self.members.values())) == self.protocol_name
+        ):
+            then = ReplacementWritten(request.ticket, member.member_id, leader_before, request.can_skip_assignment)
+            self._effects.append(Write(self.snapshot(), then))
+        else:
+            self._take_part(Event.STATIC_RETURN, now)
+
+    def _replacement_written(self, write: ReplacementWritten, error: ErrorCode, now: Now) -> None:
+        member = self.members.get(write.member_id)
+        if member is None or member.join_ticket is not write.ticket:
+            return  # answered by a rebalance that began meanwhile
+        if error:
+            # The new id stays in place: nobody knows it, and the member comes back without one and is replaced again.
+            self._answer_join(member, JoinAnswer(error), now)
+            return
+        skip = write.can_skip_assignment and member.member_id == self.leader
+        answer = self._join_answer(
+            member,
+            with_members=skip,
+            # A leader that cannot be told to skip must not take itself for one: it would assign to old members.
+            leader=None if write.can_skip_assignment else write.leader_before,
+            skip_assignment=skip,
+        )
+        self._answer_join(member, answer, now)
+
+    def _update(self, member: Member, request: Join, now: Now) -> None:
+        # A ticket left from an earlier try is answered, or its connection would wait for ever.
+        self._answer_join(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id), now)
+        member.protocols = request.protocols
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        member.join_ticket = request.ticket
+
+    def _take_part(self, event: Event, now: Now) -> None:
+        """Begin a rebalance or end the join phase, whichever the table says; from Stable at the latest a rebalance."""
+        if TABLE[event][self.state] is Do.JOIN:
+            self._complete_join_if_all_here(now)
+        else:
+            self._prepare_rebalance(now)
+
+    def _prepare_rebalance(self, now: Now) -> None:
+        if self.state is GroupState.COMPLETING:
+            self._reset_assignments(ErrorCode.REBALANCE_IN_PROGRESS, now)
+        self._sync_deadline_ms = NEVER_MS
+        initial = self.state is GroupState.EMPTY
+        self._enter(GroupState.PREPARING, now)
+        if initial:
+            delay_ms = self._settings.initial_rebalance_delay_ms
+            self._initial_remaining_ms = max(self._rebalance_timeout_ms() - delay_ms, 0)
+            self._member_added = False
+            self._set_join_deadline(now.loop_ms + delay_ms)
+        else:
+            self._initial_remaining_ms = None
+            self._set_join_deadline(now.loop_ms + self._rebalance_timeout_ms())
+            self._complete_join_if_all_here(now)
+
+    def _complete_join_if_all_here(self, now: Now) -> None:
+        all_here = not self.pending and all(member.join_ticket is not None for member in self.members.values())
+        if all_here and self._initial_remaining_ms is None:
+            self._complete_join(now)
+
+    def _join_phase_over(self, now: Now) -> None:
+        remaining_ms = self._initial_remaining_ms
+        if remaining_ms and self._member_added:
+            delay_ms = min(self._settings.initial_rebalance_delay_ms, remaining_ms)
+            self._initial_remaining_ms = remaining_ms - delay_ms
+            self._member_added = False
+            self._set_join_deadline(now.loop_ms + delay_ms)
+        else:
+            self._complete_join(now)
+
+    def _complete_join(self, now: Now) -> None:
+        for member in list(self.members.values()):
+            if member.join_ticket is None and member.group_instance_id is None:
+                self._forget(member.member_id)
+        if self.members and not self._elect_leader():
+            # Only static members are left and none has come back: their sessions decide.
+            self._set_join_deadline(now.loop_ms + self._rebalance_timeout_ms())
+            return
+        self._join_deadline_ms = NEVER_MS
+        self._initial_remaining_ms = None
+        self.generation += 1
+        if not self.members:
+            self.protocol_name = None
+            self._enter(GroupState.EMPTY, now)
+            self._effects.append(Write(self.snapshot(), None))
+            return
+        self.protocol_name = vote(list(self.members.values()))
+        self._enter(GroupState.COMPLETING, now)
+        for member in self.members.values():
+            self._answer_join(member, self._join_answer(member, with_members=member.member_id == self.leader), now)
+            self._extend_session(member, now)
+            member.is_new = False
+            member.sync_expected = True
+        self._sync_deadline_ms = now.loop_ms + self._rebalance_timeout_ms()
+        self._wake_by(self._sync_deadline_ms)
+
+    def _elect_leader(self) -> bool:
+        """Keep the leader if it has rejoined, else take the first member that has."""
+        if self.leader is not None and self.members[self.leader].join_ticket is not None:
+            return True
+        chosen = next((member.member_id for member in self.members.values() if member.join_ticket is not None), None)
+        self.leader = chosen or self.leader
+        return chosen is not None
+
+    # -- Sync ------------------------------------------------------------------------------------------------------
+
+    def _check_sync(self, request: Sync) -> ErrorCode:
+        if error := self._check_generation(request.member_id, request.group_instance_id, request.generation):
+            return error
+        for theirs, ours in ((request.protocol_type, self.protocol_type), (request.protocol_name, self.protocol_name)):
+            if theirs is not None and theirs != ours:
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    def _assignment_of(self, member: Member) -> SyncAnswer:
+        return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
+
+    def _reset_assignments(self, error: ErrorCode, now: Now) -> None:
+        for member in self.members.values():
+            member.assignment = b""
+            self._answer_sync(member, SyncAnswer(error), now)
+
+    def _sync_phase_over(self, now: Now) -> None:
+        """Drop those who have joined but not synced within the rebalance timeout."""
+        self._sync_deadline_ms = NEVER_MS
+        silent = [member.member_id for member in self.members.values() if member.sync_expected]
+        for member_id in silent:
+            self._forget(member_id)
+        if silent:
+            self._prepare_rebalance(now)
+
+    # -- Sessions and departures -----------------------------------------------------------------------------------
+
+    def _session_over(self, member_id: str, now: Now) -> None:
+        if self.pending.pop(member_id, None) is not None:
+            self._after_loss(Event.PENDING_GONE, now)
+            return
+        member = self.members.get(member_id)
+        if member is None or member.deadline_ms > now.loop_ms:
+            return  # an earlier deadline of this tick has removed it, or an answer has extended its session
+        if not member.is_new and (member.join_ticket is not None or member.sync_ticket is not None):
+            member.deadline_ms = NEVER_MS  # it waits for us, not we for it; our answer sets the next deadline
+            return
+        self._remove(member, now)
+        self._after_loss(Event.MEMBER_GONE, now)
+
+    def _leave_one(self, leaver: Leaver, now: Now) -> ErrorCode:
+        if not leaver.member_id:
+            member_id = self.static.get(leaver.group_instance_id or "", "")
+            if not member_id:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        elif leaver.member_id in self.pending:
+            del self.pending[leaver.member_id]
+            return ErrorCode.NONE
+        elif error := self._check_member(leaver.member_id, leaver.group_instance_id):
+            return error
+        else:
+            member_id = leaver.member_id
+        self._remove(self.members[member_id], now)
+        return ErrorCode.NONE
+
+    def _remove(self, member: Member, now: Now) -> None:
+        """Drop a member. If it still waits it is told that it is unknown, so that it joins again if it is alive."""
+        self._answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID), now)
+        self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID), now)
+        self._forget(member.member_id)
+
+    def _after_loss(self, event: Event, now: Now) -> None:
+        action = TABLE[event][self.state]
+        if action is Do.REBALANCE:
+            self._prepare_rebalance(now)
+        elif action is Do.JOIN:
+            self._complete_join_if_all_here(now)

@@ -1,0 +1,371 @@
+"""The data of a consumer group: members, targets, who holds what, deadlines, and the records that say so (KIP-848).
+
+It keeps true that a partition is held by one member at most, and that `pending_records` is all that tells the log's
+state from this one: whatever is in memory is derived from records, so that a crash at any moment leaves a group that
+goes on. What requests do to it is in `broker.groups.consumer.group` and `broker.groups.consumer.classic_members`.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self, TypeAlias
+
+from broker.coordination.log import KeyValue
+from broker.groups.consumer import records
+from broker.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
+from broker.groups.consumer.member import ConsumerMember, reconcile
+from broker.groups.consumer.records import ConsumerKey
+from broker.groups.consumer.regex import TopicPattern, compile_pattern
+from broker.groups.consumer.values import MemberState, Partitions, TopicIdPartition, TopicImage, TopicView
+from broker.groups.member import NEVER_MS
+from broker.groups.values import Now
+from broker.settings.model import GroupSettings
+from protocol.errors import ErrorCode, KafkaError
+
+NOTHING: Partitions = frozenset()
+SessionTimeout: TypeAlias = Callable[[str], int]
+"""Of a group, as it is now: after how many ms a silent member is removed."""
+
+
+class ConsumerGroupData:
+    """What is known of one group, and the steps that change it."""
+
+    group_type = "consumer"
+    protocol_type = "consumer"
+
+    def __init__(
+        self, group_id: str, settings: GroupSettings, session_timeout_ms: SessionTimeout | None = None
+    ) -> None:
+        self.group_id = group_id
+        self._session_timeout_ms = session_timeout_ms or (lambda _: settings.consumer_session_timeout_ms)
+        self.epoch = 1
+        """Before anything has happened, as in Kafka: the first to join finds itself in epoch 2."""
+        self.assignment_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.targets: dict[str, Partitions] = {}
+        self.static: dict[str, str] = {}
+        """Group instance id to member id."""
+        self.wake_ms = NEVER_MS
+        self._settings = settings
+        self._dead = False
+        self._metadata_hash = 0
+        self._assignment_timestamp_ms = 0
+        self._holders: dict[TopicIdPartition, str] = {}
+        self._sessions: dict[str, int] = {}
+        """By member id: until when it must be heard of."""
+        self._awaited: dict[str, int] = {}
+        """By member id: until when it must have given up what it was told to; a classic one, have joined or synced."""
+        self._patterns: dict[str, TopicPattern] = {}
+        self._matches: dict[str, frozenset[str]] = {}
+        """Topics by pattern, as of `_seen_version`."""
+        self._pattern_values: dict[str, bytes] = {}
+        self._seen_version = -1
+        self._written: dict[bytes, bytes] = {}
+        self._touched: dict[ConsumerKey, None] = {}
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        stored: Mapping[bytes, bytes],
+        now: Now,
+        session_timeout_ms: SessionTimeout | None = None,
+    ) -> Self:
+        """Rebuild a group from its records: members go on in their epochs, each with a fresh session.
+
+        Raises MalformedMessage, or ValueError for a member state that is not known.
+        """
+        group = cls(group_id, settings, session_timeout_ms)
+        group._written = dict(stored)
+        found = {key: value for raw, value in stored.items() if (key := records.parse_key(raw)) is not None}
+        for key, value in found.items():
+            match key.kind:
+                case records.EPOCH:
+                    group.epoch, group._metadata_hash = records.parse_epoch(value)
+                case records.TARGET_EPOCH:
+                    group.assignment_epoch, group._assignment_timestamp_ms = records.parse_target_epoch(value)
+                case records.TARGET:
+                    group.targets[key.name] = records.parse_target(value)
+                case records.PATTERN:
+                    group._pattern_values[key.name] = value
+                    group._matches[key.name] = records.parse_pattern(value)
+                case records.MEMBER:
+                    current = found.get(ConsumerKey(records.CURRENT, group_id, key.name))
+                    group._put(records.parse_member(key.name, value, current))
+        for member in group.members.values():
+            group._extend_session(member.member_id, now)
+            group._time_revocation(member, now)
+        group._touched.clear()
+        return group
+
+    @classmethod
+    def continuing(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        generation: int,
+        members: Sequence[ConsumerMember],
+        topics: TopicImage,
+        now: Now,
+        session_timeout_ms: SessionTimeout | None = None,
+    ) -> Self:
+        """Go on with the members of a classic group, each with what it has; what is left is for a new epoch."""
+        group = cls(group_id, settings, session_timeout_ms)
+        group.epoch = group.assignment_epoch = generation
+        group._assignment_timestamp_ms = now.wall_ms
+        for member in members:
+            group._put(member)
+            group.targets[member.member_id] = frozenset(member.assigned)
+            group._touch(records.TARGET, member.member_id)
+            group._extend_session(member.member_id, now)
+        group._seen_version, group._metadata_hash = topics.version, group._hash_of_subscribed(topics)
+        group._touch(records.EPOCH)
+        group._touch(records.TARGET_EPOCH)
+        return group
+
+    # -- Records -----------------------------------------------------------------------------------------------------
+
+    @property
+    def written(self) -> Mapping[bytes, bytes]:
+        """The records that are in the log or on their way there."""
+        return self._written
+
+    def pending_records(self) -> list[KeyValue]:
+        """Return the records that are to be written now. Call `mark_written` with them, or restore the group."""
+        found = []
+        for key in self._touched:
+            value = self._value(key)
+            raw = records.key_bytes(key)
+            if self._written.get(raw) != value:
+                found.append(KeyValue(raw, value))
+        self._touched.clear()
+        return found
+
+    def mark_written(self, written: list[KeyValue]) -> None:
+        """Note that these records are on their way to the log."""
+        for key, value in written:
+            if value is None:
+                self._written.pop(key, None)
+            else:
+                self._written[key] = value
+
+    def tombstones(self) -> list[KeyValue]:
+        """Return what deletes all records of the group."""
+        return [KeyValue(key, None) for key in self._written]
+
+    # -- Members ---------------------------------------------------------------------------------------------------
+
+    def _check_room(self, member_id: str) -> None:
+        limit = self._settings.members_max
+        if len(self.members) >= limit and member_id not in self.members:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {limit} members.",
+            )
+
+    def _static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
+        """Return a static member by both its names. Raises KafkaError."""
+        found = self.static.get(instance_id)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if found != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {found}.",
+            )
+        return self.members[found]
+
+    def _unknown(self, member_id: str) -> KafkaError:
+        return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+
+    def _put(self, member: ConsumerMember) -> None:
+        """Store a member in place of what it was before, and note who holds what."""
+        before = self.members.get(member.member_id)
+        if before is member:
+            return
+        if before is not None:
+            self._release(before)
+            if before.instance_id is not None:
+                self.static.pop(before.instance_id, None)
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+        for partition in member.held:
+            holder = self._holders.setdefault(partition, member.member_id)
+            assert holder == member.member_id, "a partition is held by one member"
+        self._touch(records.MEMBER, member.member_id)
+        self._touch(records.CURRENT, member.member_id)
+
+    def _remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id)
+        self._release(member)
+        if member.instance_id is not None:
+            del self.static[member.instance_id]
+        self.targets.pop(member_id, None)
+        self._sessions.pop(member_id, None)
+        self._awaited.pop(member_id, None)
+        for kind in (records.CURRENT, records.TARGET, records.MEMBER):
+            self._touch(kind, member_id)
+
+    def _release(self, member: ConsumerMember) -> None:
+        for partition in member.held:
+            del self._holders[partition]
+
+    def _rename(self, former: ConsumerMember, member_id: str) -> None:
+        """Put a static member that has come back into its predecessor's place, with its target."""
+        target = self.targets.get(former.member_id)
+        self._remove(former.member_id)
+        if target is not None:
+            self.targets[member_id] = target
+            self._touch(records.TARGET, member_id)
+
+    # -- Subscriptions and targets ---------------------------------------------------------------------------------
+
+    @property
+    def assignor(self) -> str:
+        """Name of the assignor that most members ask for; the default if none does."""
+        votes = Counter(member.assignor for member in self.members.values() if member.assignor)
+        return max(votes, key=lambda name: (votes[name], name == UNIFORM)) if votes else UNIFORM
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """Return the names of all topics that members are subscribed to, by name or by pattern."""
+        found: set[str] = set()
+        for member in self.members.values():
+            found |= self._subscribed(member)
+        return frozenset(found)
+
+    def _refresh(self, topics: TopicImage, now: Now, *, changed: bool) -> None:
+        """Look at the topics again if they, or what members want of them, have changed."""
+        if not changed and topics.version == self._seen_version:
+            return
+        self._seen_version = topics.version
+        self._match_patterns(topics, now)
+        found = self._hash_of_subscribed(topics)
+        if changed or found != self._metadata_hash:
+            self._metadata_hash = found
+            self._bump()
+
+    def _hash_of_subscribed(self, topics: TopicImage) -> int:
+        return _hash_of([topics.by_name[name] for name in self.subscribed_topics() if name in topics.by_name])
+
+    def _bump(self) -> None:
+        self.epoch += 1
+        self._touch(records.EPOCH)
+
+    def _pattern(self, text: str) -> TopicPattern:
+        found = self._patterns.get(text)
+        if found is None:
+            found = self._patterns[text] = compile_pattern(text)
+        return found
+
+    def _match_patterns(self, topics: TopicImage, now: Now) -> None:
+        wanted = {member.topic_regex for member in self.members.values() if member.topic_regex}
+        for gone in (self._patterns.keys() | self._pattern_values.keys()) - wanted:
+            self._patterns.pop(gone, None)
+            self._matches.pop(gone, None)
+            self._pattern_values.pop(gone, None)
+            self._touch(records.PATTERN, gone)
+        for text in wanted:
+            try:
+                pattern = self._pattern(text)
+            except KafkaError:
+                continue  # from a log that Apache Kafka wrote: it goes on matching what it did then
+            matches = pattern.matching(topics.by_name)
+            if self._matches.get(text) != matches or text not in self._pattern_values:
+                self._matches[text] = matches
+                self._pattern_values[text] = records.pattern_value(matches, topics.version, now.wall_ms)
+                self._touch(records.PATTERN, text)
+
+    def _subscribed(self, member: ConsumerMember) -> frozenset[str]:
+        return self._matches.get(member.topic_regex, frozenset()).union(member.topic_names)
+
+    def _assign(self, topics: TopicImage, now: Now) -> None:
+        specs = []
+        topic_ids: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
+        for member in self.members.values():
+            wanted = (member.topic_names, member.topic_regex)
+            if wanted not in topic_ids:
+                names = self._subscribed(member)
+                topic_ids[wanted] = frozenset(topics.by_name[name].topic_id for name in names if name in topics.by_name)
+            target = self.targets.get(member.member_id, NOTHING)
+            specs.append(MemberSpec(member.member_id, member.instance_id, topic_ids[wanted], target))
+        counts = {topic.topic_id: topic.partitions for topic in topics.by_name.values()}
+        for member_id, target in ASSIGNORS[self.assignor](specs, counts).items():
+            if self.targets.get(member_id) != target:
+                self.targets[member_id] = target
+                self._touch(records.TARGET, member_id)
+        self.assignment_epoch = self.epoch
+        self._assignment_timestamp_ms = now.wall_ms
+        self._touch(records.TARGET_EPOCH)
+
+    def _reconcile(self, member: ConsumerMember, owned: Partitions | None, now: Now) -> ConsumerMember:
+        member_id = member.member_id
+        reconciled = reconcile(
+            member,
+            target=self.targets.get(member_id, NOTHING),
+            target_epoch=self.assignment_epoch,
+            owned=owned,
+            is_free=lambda partition: self._holders.get(partition, member_id) == member_id,
+        )
+        if reconciled is not member:
+            self._put(reconciled)
+            self._time_revocation(reconciled, now)
+        return reconciled
+
+    # -- Time and records ------------------------------------------------------------------------------------------
+
+    def _extend_session(self, member_id: str, now: Now) -> None:
+        classic = self.members[member_id].classic
+        timeout_ms = self._session_timeout_ms(self.group_id) if classic is None else classic.session_timeout_ms
+        deadline_ms = now.loop_ms + timeout_ms
+        self._sessions[member_id] = deadline_ms
+        self.wake_ms = min(self.wake_ms, deadline_ms)
+
+    def _time_revocation(self, member: ConsumerMember, now: Now) -> None:
+        """Time what a member has to give up; a classic one is timed as it joins and syncs."""
+        if member.classic is not None:
+            return
+        if member.state is MemberState.UNREVOKED and not member.has_left_for_now:
+            self._await(member, now)
+        else:
+            self._awaited.pop(member.member_id, None)
+
+    def _await(self, member: ConsumerMember, now: Now) -> None:
+        deadline_ms = now.loop_ms + member.rebalance_timeout_ms
+        self._awaited[member.member_id] = deadline_ms
+        self.wake_ms = min(self.wake_ms, deadline_ms)
+
+    def _touch(self, kind: int, name: str = "") -> None:
+        self._touched[ConsumerKey(kind, self.group_id, name)] = None
+
+    def _value(self, key: ConsumerKey) -> bytes | None:
+        """Return what the log must say under a key now."""
+        member = self.members.get(key.name)
+        match key.kind:
+            case records.EPOCH:
+                return records.epoch_value(self.epoch, self._metadata_hash)
+            case records.TARGET_EPOCH:
+                return records.target_epoch_value(self.assignment_epoch, self._assignment_timestamp_ms)
+            case records.TARGET:
+                target = self.targets.get(key.name)
+                return None if target is None else records.target_value(target)
+            case records.PATTERN:
+                return self._pattern_values.get(key.name)
+            case records.MEMBER:
+                return None if member is None else records.member_value(member)
+            case _:
+                return None if member is None else records.current_value(member)
+
+
+def _hash_of(topics: list[TopicView]) -> int:
+    """Return 64 bits that change when one of these topics is created, deleted or grows.
+
+    Kafka's records hold a hash of its own making; it is only ever compared with one made by the same node.
+    """
+    if not topics:
+        return 0
+    digest = hashlib.blake2b(digest_size=8)
+    for topic in sorted(topics):
+        digest.update(topic.topic_id + topic.partitions.to_bytes(4, "big"))
+    return int.from_bytes(digest.digest(), "big", signed=True)

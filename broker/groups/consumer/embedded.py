@@ -1,0 +1,74 @@
+"""What consumers of the classic protocol tell each other through the coordinator, as the coordinator reads it.
+
+In a group on its way between the two protocols the broker reads what a classic consumer subscribes to and owns, and
+writes its assignment, in place of the leader. Topics come by name; those that do not exist are left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from broker.groups.consumer.records import by_topic
+from broker.groups.consumer.values import Partitions, TopicIdPartition, TopicImage
+from protocol.codec import decode, encode_versioned, read_version
+from protocol.errors import MalformedMessage
+from protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+    TopicPartitionResponse,
+)
+
+VERSION_MAX = 3
+"""A later version is read as this one, which is how the format has grown."""
+
+
+class Subscription(NamedTuple):
+    """What a classic consumer joins with."""
+
+    version: int
+    topic_names: tuple[str, ...]
+    """Sorted."""
+    owned: Partitions
+    """Nothing where the member does not tell: then it has given up everything before it joined."""
+    rack_id: str | None
+
+
+def parse_subscription(metadata: bytes, topics: TopicImage) -> Subscription:
+    """Read the metadata of a JoinGroup request. Raises MalformedMessage."""
+    version = _known_version(metadata)
+    found, _ = decode(ConsumerProtocolSubscription, metadata, version, 2)
+    return Subscription(version, tuple(sorted(set(found.topics))), _ids(found.owned_partitions, topics), found.rack_id)
+
+
+def parse_assignment(assignment: bytes, topics: TopicImage) -> tuple[Partitions, bytes]:
+    """Read what a leader has assigned to a member, and what it has added for it alone. Raises MalformedMessage."""
+    if not assignment:
+        return frozenset(), b""  # it has joined and not synced yet
+    found, _ = decode(ConsumerProtocolAssignment, assignment, _known_version(assignment), 2)
+    return _ids(found.assigned_partitions, topics), found.user_data or b""
+
+
+def assignment_bytes(partitions: Iterable[TopicIdPartition], topics: TopicImage, metadata: bytes) -> bytes:
+    """Return an assignment in the version of a member's own metadata."""
+    assigned = [
+        TopicPartitionResponse(topic=topics.names[topic_id], partitions=[partition for _, partition in found])
+        for topic_id, found in by_topic(partitions)
+        if topic_id in topics.names
+    ]
+    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned), _known_version(metadata))
+
+
+def _known_version(data: bytes) -> int:
+    version = read_version(data)
+    if version < 0:
+        raise MalformedMessage(f"version {version} of the consumer protocol")
+    return min(version, VERSION_MAX)
+
+
+def _ids(found: Sequence[TopicPartition | TopicPartitionResponse], topics: TopicImage) -> Partitions:
+    return frozenset(
+        TopicIdPartition(topics.by_name[topic.topic].topic_id, partition)
+        for topic in found
+        if topic.topic in topics.by_name
+        for partition in topic.partitions
+    )

@@ -1,0 +1,119 @@
+"""The thin shell of one consumer group: writes what its state machine has changed, and answers when that is durable.
+
+The machine moves on at once, ahead of the log; the shell keeps what is durable beside it. An answer leaves only when
+all that the machine knew when it was made is in the log, and a write that fails puts the machine back to what is; a
+group of which nothing is durable yet is `unborn`, and its owner puts back what was there before it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter
+from broker.groups.consumer.data import SessionTimeout
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.values import Beat, BeatAnswer, TopicImage
+from broker.groups.values import Join, JoinAnswer, Now, Sync, SyncAnswer
+from broker.settings.model import GroupSettings
+from protocol.errors import ErrorCode, KafkaError
+
+BeatDone: TypeAlias = Callable[[BeatAnswer | KafkaError], None]
+"""Called with the answer to a heartbeat. Must not raise."""
+Told: TypeAlias = Callable[[ErrorCode], None]
+"""Called when what an answer says is durable, or with why it never will be. Must not raise."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """Records on their way to the log, and the answers that wait for them."""
+
+    records: Sequence[KeyValue]
+    waiting: list[Told] = field(default_factory=list)
+
+
+class ConsumerShell:
+    """A consumer group and what is durable of it (`stored`, record by record)."""
+
+    def __init__(
+        self,
+        group_id: str,
+        settings: GroupSettings,
+        writer: LogWriter,
+        stored: Mapping[bytes, bytes] | None = None,
+        session_timeout_ms: SessionTimeout | None = None,
+    ) -> None:
+        self.group = ConsumerGroup(group_id, settings, session_timeout_ms)
+        self._session_timeout_ms = session_timeout_ms
+        self.stored = dict(stored or {})
+        self.unborn: Callable[[], None] = lambda: None
+        """Called when a write has failed and nothing of the group is durable."""
+        self._group_id = group_id
+        self._settings = settings
+        self._writer = writer
+        self._newest: _Flight | None = None
+        self._now = Now(0, 0)
+
+    def restore(self, now: Now) -> ConsumerGroup:
+        """Rebuild the group from what is durable. Raises MalformedMessage."""
+        self.group = self._restored(self.stored, now)
+        return self.group
+
+    def _restored(self, stored: Mapping[bytes, bytes], now: Now) -> ConsumerGroup:
+        return ConsumerGroup.restore(self._group_id, self._settings, stored, now, self._session_timeout_ms)
+
+    def heartbeat(
+        self, beat: Beat, topics: TopicImage, now: Now, done: BeatDone, *, before: Sequence[KeyValue] = ()
+    ) -> None:
+        """Handle a heartbeat; `before` is written ahead of what it changes. Raises KafkaError, with nothing changed."""
+        self._now = now
+        answer = self.group.heartbeat(beat, topics, now)
+        self.write(before)
+        self.when_durable(lambda error: done(KafkaError(error) if error else answer))
+
+    def join(self, request: Join, topics: TopicImage, now: Now, done: Callable[[JoinAnswer], None]) -> None:
+        """Handle the JoinGroup of a classic member. Raises KafkaError, with nothing changed."""
+        self._now = now
+        answer = self.group.join_classic(request, topics, now)
+        self.write()
+        self.when_durable(lambda error: done(JoinAnswer(error, request.member_id) if error else answer))
+
+    def sync(self, request: Sync, topics: TopicImage, now: Now, done: Callable[[SyncAnswer], None]) -> None:
+        """Handle the SyncGroup of a classic member. Raises KafkaError."""
+        answer = self.group.sync_classic(request, topics, now)
+        self.when_durable(lambda error: done(SyncAnswer(error) if error else answer))
+
+    def when_durable(self, told: Told) -> None:
+        """Call back when all that the group knows now is in the log, or has failed to get there."""
+        if self._newest is None:
+            told(ErrorCode.NONE)
+        else:
+            self._newest.waiting.append(told)
+
+    def write(self, before: Sequence[KeyValue] = ()) -> None:
+        """Write what has changed. Raises UNKNOWN_SERVER_ERROR, as Kafka, if the group is too big to store."""
+        changed = self.group.pending_records()
+        if any(record.size_bytes > BATCH_BYTES_MAX for record in changed):
+            self.group = self._restored(self.group.written, self._now)
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of group {self._group_id} is too large")
+        if not changed:
+            return
+        self.group.mark_written(changed)
+        flight = self._newest = _Flight(changed)
+        self._writer.write([*before, *changed], partial(self._written, flight))
+
+    def _written(self, flight: _Flight, error: ErrorCode) -> None:
+        if self._newest is flight:
+            self._newest = None
+        if error and not self.stored:
+            self.unborn()
+        if error:
+            self.restore(self._now)
+        else:
+            for key, value in flight.records:
+                if value is None:
+                    self.stored.pop(key, None)
+                else:
+                    self.stored[key] = value
+        for told in flight.waiting:
+            told(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else ErrorCode.NONE)

@@ -1,0 +1,1 @@
+"""The log of a node: structured lines on standard error, levels that change at run time, stack dumps."""

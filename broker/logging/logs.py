@@ -1,0 +1,62 @@
+"""How the node speaks: structured lines on standard error, pretty on a terminal, JSON elsewhere."""
+
+import logging
+import sys
+from functools import partial
+from typing import Any
+
+import structlog
+
+from broker.logging.levels import ROOT, LogLevels
+from broker.logging.writer import LineWriter
+from broker.settings.model import LogSettings
+
+ROOT_LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
+
+
+class NamedLogger:
+    """Has lines written, and knows its name, which its level goes by."""
+
+    def __init__(self, writer: LineWriter, name: str = ROOT) -> None:
+        self.name = name
+        self.debug = self.info = self.warning = self.error = self.critical = writer.line
+
+
+class _Handler(logging.Handler):
+    """What libraries say through Python's own logging."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._writer.line(self.format(record))
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+
+
+def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter) -> None:
+    """Set structlog up for the process. What is said shows, through `writer`, if `levels` let it."""
+    levels.set(ROOT, ROOT_LEVELS[settings.level])
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
+    pretty = settings.format == "pretty" or (settings.format == "auto" and on_terminal)
+    processors: list[Any] = [
+        levels.drop_quiet,
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
+    ]
+    if pretty:
+        processors.append(structlog.dev.ConsoleRenderer())
+    else:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        logger_factory=partial(NamedLogger, writer),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(
+        handlers=[_Handler(writer)], level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )

@@ -1,0 +1,191 @@
+"""The node's log at a start: looked at first, claimed only when it is sure that it may be.
+
+Nothing is made, formatted or written before the catalog has been asked what this node's log is: see `log_identity`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from broker.membership.log_identity import Situation, may_hold_records, utc, why_not_formatted, why_refused
+from broker.settings.model import Settings
+from s3stream.append.recovery import check_streams_known
+from s3stream.append.wal_record import RECORD_HEADER_BYTES, WalRecord, decode_record
+from s3stream.catalog.interface import Catalog, NodeInfo
+from s3stream.errors import UnknownStreams
+from wal.device import FileDevice, open_device
+from wal.format import CATALOG_UNKNOWN, Header
+from wal.interface import WalCorrupt, WalRefused
+from wal.log import DeltaWal
+from wal.owner import Owner, check_owner, read_header
+from wal.reader import read_ring
+from wal.recovery import Scan
+from wal.settings import HEADER_IOPS, WalSettings
+
+
+def device_settings(settings: Settings) -> WalSettings:
+    """The log's settings as the log takes them."""
+    given = settings.wal
+    return WalSettings(
+        capacity_bytes=given.capacity_bytes,
+        durability=given.durability,
+        iops_max=given.iops_max,
+        header_iops=min(HEADER_IOPS, given.iops_max // 2),
+        bandwidth_bytes_max=given.bandwidth_bytes_max,
+        fencing=given.fencing,
+        format=given.format,
+        allow_volatile=given.allow_volatile,
+    )
+
+
+class NodeLog:
+    """What lies where the settings want the log. Locked, if it is there, until `close` or the end of the log."""
+
+    def __init__(self, settings: Settings, *, any_content: bool = False) -> None:
+        self.path: Path = settings.wal_path.resolve()
+        self.header: Header | None = None
+        """Of the log that was found."""
+        self.instead = "is missing"
+        """What is there if it is no log."""
+        self._damaged = False
+        """What is there was a log."""
+        self._settings = settings
+        self._wanted = device_settings(settings)
+        self._any_content = any_content or self._wanted.format
+        self._device: FileDevice | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, settings: Settings, *, any_content: bool = False) -> AsyncIterator[Self]:
+        """Open what is there and read its header. Raises WalError.
+
+        What is no log is an error unless `any_content` will do, or the settings say that it is to be formatted.
+        """
+        log = cls(settings, any_content=any_content)
+        try:
+            await log._look()
+            yield log
+        finally:
+            await log._close()
+
+    async def _look(self) -> None:
+        if not await asyncio.to_thread(self.path.exists):
+            return
+        self._device = await asyncio.to_thread(open_device, self.path, self._wanted, create=False)
+        try:
+            self.header = await read_header(self._device)
+            self.instead = "is blank"
+        except (WalRefused, WalCorrupt) as error:
+            if not self._any_content:
+                raise
+            self.instead = f"has no log that can be read ({error})"
+            self._damaged = isinstance(error, WalCorrupt)
+
+    async def _close(self) -> None:
+        device, self._device = self._device, None
+        if device is not None:
+            await device.close()
+
+    def why_not_new(self) -> str:
+        """What speaks against a catalog that knows nothing yet: a log is there. Empty: nothing does.
+
+        One that is not this node's, or holds no records, may be formatted where the settings say so.
+        """
+        found, node = self.header, self._settings.node
+        if found is None:
+            return f"{self.path} {self.instead}" if self._damaged else ""
+        own = (found.cluster, found.node_id) == (node.cluster, node.node_id)
+        if self._wanted.format and not (own and may_hold_records(found)):
+            return ""
+        return (
+            f"{self.path} holds a log of node {found.node_id} of cluster {found.cluster!r} (written last on "
+            f"{utc(found.last_write_ms)})"
+        )
+
+    async def check(self, owner: Owner, catalog: Catalog) -> None:
+        """Raise WalError or UnknownStreams unless `owner`, with the next epoch of its node, may claim the log."""
+        found = self.header
+        if found is None:
+            return
+        try:
+            check_owner(found, str(self.path), owner)
+        except WalRefused as error:
+            if not self._wanted.format:
+                raise
+            reason = why_not_formatted(str(self.path), found, owner)
+            if reason is not None:
+                raise WalRefused(reason) from None
+            self.header, self.instead = None, f"holds another log ({error})"
+            return
+        if found.catalog_id == CATALOG_UNKNOWN and may_hold_records(found):
+            await self._check_streams(found, catalog)
+
+    async def _check_streams(self, found: Header, catalog: Catalog) -> None:
+        """A log from before headers named the catalog would take on the name of a wrong one: look at its records."""
+        records = await self._heads(found)
+        with self.named():
+            check_streams_known(records, await catalog.next_stream_id())
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Have the error of a recovery say which log it is about."""
+        try:
+            yield
+        except UnknownStreams as error:
+            raise UnknownStreams(f"{self.path}: {error}") from None
+
+    async def stream_ids(self) -> frozenset[int]:
+        """Streams that the log has records of, trimmed or not. Raises WalError."""
+        if self.header is None:
+            return frozenset()
+        return frozenset(record.batch.stream_id for record in await self._heads(self.header))
+
+    async def _heads(self, found: Header) -> list[WalRecord]:
+        """All records, without what follows their headers."""
+        assert self._device is not None, "there is a header"
+        records: list[WalRecord] = []
+        async for some in read_ring(self._device, found, Scan(found, str(self.path))):
+            heads = [(record.offset, memoryview(bytes(record.body[:RECORD_HEADER_BYTES]))) for record in some]
+            records += [decode_record(offset, head) for offset, head in heads]
+        return records
+
+    async def decide(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
+        """Raise WalRefused when the node, `seen` without a process, must not go on with this log."""
+        reason = why_refused(
+            Situation(
+                path=str(self.path),
+                found=self.header,
+                instead=self.instead,
+                wals=await catalog.list_wals(node_id),
+                open_streams=await catalog.count_open_streams(node_id),
+                host_name="" if seen is None else seen.holder.host_name,
+            )
+        )
+        if reason is not None:
+            raise WalRefused(reason)
+
+    async def make(self, owner: Owner, now_ms: Callable[[], int]) -> DeltaWal:
+        """The log, not recovered yet, in a file made for it if there is none. It owns the device. Raises WalError."""
+        if self._device is None:
+            if await asyncio.to_thread(self.path.exists):
+                raise WalRefused(
+                    f"{self.path}: was not there when this start looked for the log, and is now: start again"
+                )
+            structlog.get_logger("node").info(
+                "making the log file", path=str(self.path), capacity_bytes=self._wanted.capacity_bytes
+            )
+            self._device = await asyncio.to_thread(open_device, self.path, self._wanted)
+        device, self._device = self._device, None
+        return DeltaWal(
+            device,
+            self._wanted,
+            node_id=owner.node_id,
+            node_epoch=owner.node_epoch,
+            now_ms=now_ms,
+            cluster=owner.cluster,
+            catalog_id=owner.catalog_id,
+        )

@@ -1,0 +1,1 @@
+"""Partitions led by this node: checks of batches, producers, transactions, leader epochs, retention, cleaning."""

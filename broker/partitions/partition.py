@@ -1,0 +1,375 @@
+"""A partition this node leads: Kafka's rules for appending a record batch, over a stream that knows nothing of Kafka.
+
+The append path does a fixed amount of work per batch, none per record, but for compacted topics, whose records must
+have keys, and for those that have a codec of their own (`record_checks`). The batch stays the memoryview of the frame
+it came in; base offset and leader epoch, which lie outside the CRC, are patched in place. What a batch must be is in
+`batch_checks`; its producer's sequence and transaction are looked at here.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from broker.configs.topic import TopicConfig
+from broker.partitions.batch_checks import check_batch
+from broker.partitions.record_checks import Needs, Prepared, prepare
+from broker.partitions.record_work import RecordWork, TooMuchForTheLoop
+from broker.partitions.replay import PartitionReplay, follow
+from broker.partitions.snapshot import MaxTimestamp, SnapshotState, encode_snapshot
+from protocol.batch import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    parse_batch,
+    patch,
+    stamp_append_time,
+)
+from protocol.errors import ErrorCode, KafkaError
+from protocol.record_scan import scan_records
+from protocol.records import ControlType, build_marker
+from s3stream.append.stream import Stream
+from s3stream.errors import StorageError, StorageFull
+from s3stream.model import StreamBatch
+from wal.interface import Buffer, Durable, WalError
+
+log = structlog.get_logger("storage")
+
+VACATED_KEPT_MS = 60 * 60_000
+"""A read that began before a compaction is over after this."""
+Verify = Callable[["Partition", int, int], None]
+"""Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
+Waiter = Callable[["Partition", int], None]
+"""Called with how many bytes became readable."""
+
+
+class Appended(NamedTuple):
+    """Outcome of an append. `durable` is None when a duplicate's original is durable already."""
+
+    base_offset: int
+    end_offset: int
+    append_time_ms: int
+    durable: Durable | None
+
+
+class Partition:
+    """State and rules of one partition; its stream carries the bytes."""
+
+    __slots__ = (
+        "_last_durable",
+        "_read_failure",
+        "_waiters",
+        "appended_bytes",
+        "config",
+        "epochs",
+        "index",
+        "leader_epoch",
+        "max_timestamp",
+        "now_ms",
+        "producers",
+        "stream",
+        "topic",
+        "topic_id",
+        "transactions",
+        "untimed_end",
+        "work",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        stream: Stream,
+        config: TopicConfig,
+        work: RecordWork,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.stream = stream
+        stream.label = f"{topic}-{index}"
+        self.leader_epoch = stream.leader_epoch
+        self.config = config
+        self.work = work
+        self.now_ms = now_ms
+        self.appended_bytes = 0
+        self._last_durable: Durable | None = None
+        self._read_failure = ""
+        self._waiters: dict[Waiter, None] = {}
+        state = PartitionReplay(stream.stream_id, stream.snapshot, stream.committed_offset)
+        for batch in stream.recovered:
+            state.add(batch, now_ms())
+        self.max_timestamp, self.epochs = state.max_timestamp, state.epochs
+        self.transactions, self.producers = state.transactions, state.producers
+        self.untimed_end = state.untimed_end
+        """No batch from here on has records without a timestamp."""
+        self.epochs.assign(stream.leader_epoch, stream.next_offset)
+        stream.snapshot_source = self._encode_snapshot
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that can be read."""
+        return self.stream.start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what is durable."""
+        return self.stream.confirmed_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what a reader of committed data may see: the high watermark, or the first open transaction's begin."""
+        stable = self.transactions.last_stable_offset(self.stream.confirmed_offset)
+        return max(stable, self.stream.start_offset)  # records of an open transaction can be deleted, too
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Compare the epoch a client believes in (-1: none) with ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            older = current_leader_epoch < self.leader_epoch
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    # looking up
+
+    async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record at or after a time, or None. Raises StorageError."""
+        batch = await self.stream.offset_for_time(timestamp_ms)
+        while batch is not None:
+            start_offset = self.log_start_offset
+            found = await self._first_at(batch, timestamp_ms)
+            if found[0] >= self.log_start_offset:
+                return found
+            if start_offset == self.log_start_offset:  # else the batch may have another one, past the new start
+                batch = await self.stream.offset_for_time(timestamp_ms, batch.end_offset)
+        return None
+
+    async def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp, or None. Raises StorageError."""
+        timestamp_ms, base_offset = self.max_timestamp
+        if base_offset < 0 or self.log_start_offset >= self.high_watermark:
+            return None
+        found = await self.offset_for_time(timestamp_ms) if base_offset >= self.log_start_offset else None
+        if found is None:
+            found = await self.offset_for_time(await self._search_max_timestamp(timestamp_ms))
+        return found
+
+    async def _search_max_timestamp(self, upper_ms: int) -> int:
+        """The largest timestamp left after the record that had it was trimmed or cleaned, by halving."""
+        low, high = -1, upper_ms
+        while low < high:
+            middle = (low + high + 1) // 2
+            batch = await self.stream.offset_for_time(middle)
+            if batch is None:
+                high = middle - 1
+            else:
+                low = max(middle, batch.max_timestamp_ms)
+        return low
+
+    async def _first_at(self, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
+        header = parse_batch(batch.payload)
+        start = self.log_start_offset
+
+        def look(data: memoryview) -> tuple[int, int] | None:
+            for record in self.work.interruptible(scan_records(data, header)):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start:
+                    return record.offset, record.timestamp_ms
+            return None
+
+        found = None
+        try:
+            try:
+                found = self.work.here(batch.payload, header, look)
+            except TooMuchForTheLoop:
+                found = await self.work.run(partial(self.work.beside, batch.payload, header, look))
+        except KafkaError:
+            pass  # the client that wrote it made records that are none, or too many; the batch is the best answer
+        return (batch.base_offset, batch.max_timestamp_ms) if found is None else found
+
+    # appending
+
+    def append(
+        self,
+        records: Buffer | None,
+        api_version: int = 9,
+        verify: Verify | None = None,
+        prepared: Prepared | None = None,
+    ) -> Appended:
+        """Append the one batch a client sent; `verify` is asked before it opens a transaction here.
+
+        Raises KafkaError, what `verify` raises, the stream's StorageFull and StorageStopped, or PreparationBeside: its
+        outcome is given as `prepared` the next time.
+        """
+        now_ms = self.now_ms()
+        config = self.config
+        view, header, out_of_range = check_batch(records, config, api_version, now_ms, self)
+        packing = config.compression is not None and config.compression != header.compression
+        if out_of_range or packing or config.compacted:
+            if prepared is None or prepared.config is not config:
+                needs = Needs(out_of_range, config.compacted, packing)
+                prepared = prepare(view, header, config, needs, now_ms, self, self.work)
+            view = prepared.view
+        count = header.record_count
+        if header.producer_id != NO_PRODUCER_ID:
+            duplicate = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, count)
+            if duplicate is not None:
+                pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable
+                return Appended(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
+            if header.is_transactional or self.transactions.open:
+                self._check_transaction(header, verify)
+        append_time_ms = -1
+        max_timestamp_ms = header.max_timestamp
+        if config.log_append_time:
+            append_time_ms = max_timestamp_ms = now_ms
+            stamp_append_time(view, now_ms)
+        base_offset = self.stream.next_offset
+        end_offset = base_offset + count
+        patch(view, base_offset, self.leader_epoch)
+        batch = StreamBatch(self.stream.stream_id, base_offset, end_offset, count, max_timestamp_ms, view)
+        try:
+            durable = self._append_to_stream(batch)
+        except StorageFull:
+            patch(view, 0, -1)  # as it came: the caller waits and appends it again
+            raise
+        if append_time_ms < 0 and header.has_untimed:
+            self.untimed_end = end_offset
+        if header.producer_id != NO_PRODUCER_ID:
+            self.producers.update(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                count,
+                base_offset=base_offset,
+                end_offset=end_offset,
+                append_time_ms=append_time_ms,
+                now_ms=now_ms,
+            )
+            if header.is_transactional:
+                self.transactions.write(header.producer_id, base_offset, now_ms)
+        return Appended(base_offset, end_offset, append_time_ms, durable)
+
+    def _check_transaction(self, header: BatchHeader, verify: Verify | None) -> None:
+        transactional = header.is_transactional
+        known = self.transactions.check_data(header.producer_id, transactional=transactional)
+        # An epoch the open transaction was not begun with has to be asked about like a new transaction: let in, it
+        # would make the transaction's marker look out of date, and committed readers would wait for ever.
+        known = known and header.producer_epoch == self.producers.epoch(header.producer_id)
+        if transactional and verify is None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transactional id"
+            )
+        if transactional and not known:
+            assert verify is not None, "checked above"
+            verify(self, header.producer_id, header.producer_epoch)
+
+    def append_marker(
+        self,
+        control: ControlType,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        bumped: bool = False,
+    ) -> Durable | None:
+        """End a producer's transaction here; None when the marker is there already and durable.
+
+        `bumped` says that the transaction's end raised the epoch (transaction.version 2): the epoch tells then whether
+        the marker was written before. Raises KafkaError, StorageFull, StorageStopped.
+        """
+        self.transactions.check_marker(producer_id, coordinator_epoch)
+        self.producers.check_epoch(producer_id, producer_epoch)
+        if bumped and producer_epoch == self.producers.epoch(producer_id):
+            if producer_id in self.transactions.open:
+                raise KafkaError(
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"marker for producer {producer_id} with epoch {producer_epoch}, the open transaction's own",
+                )
+            last = self._last_durable
+            return None if last is None or last.done else last
+        marker = build_marker(
+            control,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=self.now_ms(),
+        )
+        return self.append_internal(marker).durable
+
+    def append_internal(self, batch: bytearray) -> Appended:
+        """Append a batch the node itself has built (`build_batch`): offsets are set, nothing is checked."""
+        view = memoryview(batch)
+        header = parse_batch(view, 0)
+        base_offset = self.stream.next_offset
+        end_offset = base_offset + header.record_count
+        patch(view, base_offset, self.leader_epoch)
+        durable = self._append_to_stream(
+            StreamBatch(self.stream.stream_id, base_offset, end_offset, header.record_count, header.max_timestamp, view)
+        )
+        if header.has_untimed:
+            self.untimed_end = end_offset
+        if header.is_transactional:
+            self.transactions.settle(self.stream.confirmed_offset)
+            follow(self.transactions, self.producers, view, header, base_offset, self.now_ms())
+        return Appended(base_offset, end_offset, -1, durable)
+
+    def _append_to_stream(self, batch: StreamBatch) -> Durable:
+        durable = self.stream.append(batch)
+        if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
+            self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
+        self.appended_bytes += len(batch.payload)
+        if self._waiters and durable is not self._last_durable:
+            durable.add_done_callback(self._wake)
+        self._last_durable = durable
+        return durable
+
+    def _encode_snapshot(self) -> bytes:
+        state = SnapshotState(self.max_timestamp, self.epochs, self.transactions, self.producers, self.untimed_end)
+        return encode_snapshot(state, self.stream.start_offset)
+
+    def vacate(self, vacated: Sequence[tuple[int, int, int]]) -> None:
+        """Compaction has left only the markers of aborted transactions (producer, first offset, marker's offset).
+
+        They are no part of snapshots any more, and forgotten once no cache can hold their data.
+        """
+        now_ms = self.now_ms()
+        self.transactions.vacate(vacated, now_ms)
+        self.transactions.forget_vacated(now_ms - VACATED_KEPT_MS, self._is_cached)
+
+    def _is_cached(self, offset: int) -> bool:
+        return offset >= self.stream.start_offset and self.stream.read_cached(offset, 1) is not None
+
+    def expire_producers(self, before_ms: int) -> None:
+        """Forget producers not used since `before_ms`, save those with an open transaction."""
+        self.producers.expire(before_ms)
+        self.transactions.keep_producers(self.producers.entries)
+
+    def note_read(self, failure: StorageError | None) -> None:
+        """Tell of a failure to read, once however often clients ask again; None when a read went well."""
+        reason = "" if failure is None else str(failure)
+        if reason and reason != self._read_failure:
+            log.error("records cannot be read", partition=str(self), reason=reason)
+        self._read_failure = reason
+
+    # waiting readers
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Have `waiter` called whenever something becomes readable, until it is removed."""
+        if not self._waiters and self._last_durable is not None and not self._last_durable.done:
+            self._last_durable.add_done_callback(self._wake)
+        self._waiters[waiter] = None
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        """Stop calling `waiter`; no error when it is not there."""
+        self._waiters.pop(waiter, None)
+
+    def wake_all(self) -> None:
+        """Have all waiters look again: the partition has changed in another way than by an append."""
+        for waiter in list(self._waiters):
+            waiter(self, self.appended_bytes)
+
+    def _wake(self, _: WalError | None) -> None:
+        for waiter in list(self._waiters):
+            waiter(self, self.appended_bytes)

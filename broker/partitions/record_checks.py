@@ -1,0 +1,152 @@
+"""Checks that look at the single records of a batch, for topics whose configs ask for them or a batch that looks wrong.
+
+What is wrong is told record by record, as Kafka does (KIP-467), so that a client can drop the records at fault. Past
+the number of them that an answer names, nothing more is looked at.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple
+
+from broker.configs.topic import TopicConfig
+from broker.partitions.record_work import RecordWork, TooMuchForTheLoop
+from protocol.batch import BatchHeader
+from protocol.errors import ErrorCode, KafkaError
+from protocol.record_scan import RecordHead, fits_batch, scan_records
+from protocol.records import recompress
+from wal.interface import Buffer
+
+RECORD_ERRORS_MAX: Final = 1000
+"""How many records of a batch are named; the batch is refused for all of them."""
+_SHOWN_MAX: Final = 3
+
+RecordError = tuple[int, str]
+"""Index of a record in its batch, and what is wrong with it."""
+
+
+class RecordsRefused(KafkaError):
+    """A batch refused for some of its records."""
+
+    def __init__(self, code: ErrorCode, message: str, errors: Sequence[RecordError]) -> None:
+        super().__init__(code, message)
+        self.errors: Final = errors
+
+
+class Prepared(NamedTuple):
+    """A batch whose records were looked into under `config`, ready to be appended."""
+
+    config: TopicConfig
+    view: memoryview
+
+
+class Needs(NamedTuple):
+    """Why the records of a batch must be looked into."""
+
+    times: bool
+    """Its header tells that some lie out of range."""
+    keys: bool
+    """The topic is compacted."""
+    packing: bool
+    """The topic's codec is not that of the batch."""
+
+
+class PreparationBeside(Exception):
+    """The records of a batch are too many for the event loop: append it again with the outcome of `run`."""
+
+    def __init__(self, run: Callable[[], Awaitable[Prepared]]) -> None:
+        super().__init__()
+        self.run: Final = run
+        """Raises KafkaError. Cancelled before its turn comes, it does nothing."""
+
+
+def prepare(
+    view: memoryview,
+    header: BatchHeader,
+    config: TopicConfig,
+    needs: Needs,
+    now_ms: int,
+    where: object,
+    work: RecordWork,
+) -> Prepared:
+    """Check the records of a batch and have them in the topic's codec. Raises KafkaError or PreparationBeside."""
+
+    def records(data: memoryview) -> Iterator[RecordHead]:
+        return check_frame(work.interruptible(scan_records(data, header)), header, where)
+
+    def look(data: memoryview) -> Prepared:
+        if needs.times:
+            check_timestamps(records(data), header, config, now_ms)
+        if needs.keys:
+            check_keys(records(data), where)
+        return Prepared(config, _packed(view, header, data, config) if needs.packing else view)
+
+    try:
+        return work.here(view, header, look)
+    except TooMuchForTheLoop:
+        raise PreparationBeside(partial(work.run, partial(work.beside, view, header, look))) from None
+
+
+def check_frame(records: Iterable[RecordHead], header: BatchHeader, where: object) -> Iterator[RecordHead]:
+    """The same records. Raises INVALID_RECORD at the first that could not be rewritten, and so never be cleaned."""
+    for at, record in enumerate(records):
+        if not fits_batch(record.offset, record.timestamp_ms, header):
+            problem = (
+                f"Record {at} with offset {record.offset} and timestamp {record.timestamp_ms} does not fit its batch "
+                f"in topic partition {where}"
+            )
+            raise RecordsRefused(ErrorCode.INVALID_RECORD, problem, [(at, problem)])
+        yield record
+
+
+def check_keys(records: Iterable[RecordHead], where: object) -> None:
+    """Raise INVALID_RECORD for records without a key: a compacted topic could never drop them."""
+    problem = f"Compacted topic cannot accept message without key in topic partition {where}"
+    errors = _first_errors((at, problem) for at, record in enumerate(records) if record.key is None)
+    if errors:
+        shown = ", ".join(f"RecordError(batchIndex={at}, message='{text}')" for at, text in errors[:_SHOWN_MAX])
+        raise RecordsRefused(
+            ErrorCode.INVALID_RECORD,
+            f"One or more records have been rejected due to {len(errors)} record errors in total, and only showing the "
+            f"first three errors at most: [{shown}]",
+            errors,
+        )
+
+
+def check_timestamps(records: Iterable[RecordHead], header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    """Raise INVALID_TIMESTAMP for records that lie too far before or after the time; those without time may pass."""
+    earliest, latest = time_range(config, now_ms)
+    rule = f"is out of range. The timestamp should be within [{earliest}, {latest}]"
+    errors = _first_errors(
+        (at, f"Timestamp {record.timestamp_ms} of message with offset {record.offset} {rule}")
+        for at, record in enumerate(records)
+        if record.timestamp_ms >= 0 and not earliest <= record.timestamp_ms <= latest
+    )
+    if errors or header.max_timestamp > latest:
+        raise RecordsRefused(
+            ErrorCode.INVALID_TIMESTAMP,
+            "One or more records have been rejected due to invalid timestamp",
+            errors,
+        )
+
+
+def time_range(config: TopicConfig, now_ms: int) -> tuple[int, int]:
+    """Earliest and latest timestamp that a record may have, in ms."""
+    return now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
+
+
+def _first_errors(errors: Iterator[RecordError]) -> Sequence[RecordError]:
+    return list(islice(errors, RECORD_ERRORS_MAX))
+
+
+def _packed(view: Buffer, header: BatchHeader, data: memoryview, config: TopicConfig) -> memoryview:
+    """The batch in the topic's codec, which may make it larger than a batch may be."""
+    assert config.compression is not None, "else there is nothing to pack"
+    made = recompress(view, header, data, config.compression, level=config.compression_level)
+    if len(made) > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"record batch of {len(made)} bytes as {config.compression.name.lower()}, the maximum is "
+            f"{config.max_message_bytes}",
+        )
+    return memoryview(made)

@@ -1,0 +1,102 @@
+"""Brings a partition's state forward over batches that are in the log already.
+
+A partition does so with what recovery found past its snapshot. A rebuild of the catalog does so with everything there
+is: the state (producers, transactions, leader epochs) is in the batches. Batches may have been through log compaction:
+offsets have gaps, a batch may have lost some or all of its records.
+"""
+
+from broker.partitions.producers import PRODUCERS_MAX, ProducerStates
+from broker.partitions.snapshot import MaxTimestamp, SnapshotState, decode_snapshot, encode_snapshot
+from broker.partitions.transactions import PartitionTransactions
+from protocol.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, parse_batch
+from protocol.records import ControlType, control_record
+from s3stream.model import StreamBatch
+from wal.interface import Buffer
+
+
+class PartitionReplay:
+    """The state as of the end of the last batch added."""
+
+    def __init__(self, stream_id: int, snapshot: bytes = b"", snapshot_end: int = 0) -> None:
+        """Begin with the state of a snapshot as of `snapshot_end`; by default at the beginning of a log.
+
+        Raises CorruptObject.
+        """
+        state = decode_snapshot(stream_id, snapshot)
+        self.max_timestamp, self.epochs, self.transactions, self.producers, untimed_end = state
+        self.untimed_end = snapshot_end if untimed_end is None else untimed_end
+        """No batch from here on has records without a timestamp."""
+        self.producers.pinned = self.transactions.open
+        self._newest_ms = 0
+
+    def add(self, batch: StreamBatch, now_ms: int | None = None) -> None:
+        """Take the next batch, all of it durable. Without `now_ms` its own time counts as when it was appended.
+
+        Raises KafkaError for what cannot be a batch.
+        """
+        header = parse_batch(batch.payload)
+        if now_ms is None:
+            # Of the header: compaction leaves it when it takes all records, and their time with them.
+            now_ms = self._newest_ms = max(self._newest_ms, header.max_timestamp)
+        if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
+            self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
+        if header.has_untimed:
+            self.untimed_end = batch.end_offset
+        self.epochs.assign(header.partition_leader_epoch, batch.base_offset)
+        if header.producer_id == NO_PRODUCER_ID:
+            return
+        if header.base_sequence == NO_SEQUENCE:
+            follow(self.transactions, self.producers, batch.payload, header, batch.base_offset, now_ms)
+            self.transactions.settle(batch.end_offset)
+            return
+        if header.is_transactional and header.record_count:
+            self.transactions.write(header.producer_id, batch.base_offset, now_ms)
+        self.producers.update(
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.last_offset_delta + 1,  # compaction takes records, not sequence numbers
+            base_offset=header.base_offset,
+            end_offset=batch.end_offset,
+            append_time_ms=header.max_timestamp if header.is_log_append_time else -1,
+            now_ms=now_ms,
+        )
+
+    def encode(self, start_offset: int, *, unused_since_ms: int) -> bytes:
+        """The snapshot of a log that begins at `start_offset`, without producers not used since then."""
+        self.producers.expire(unused_since_ms)
+        self.transactions.keep_producers(self.producers.entries)
+        state = SnapshotState(self.max_timestamp, self.epochs, self.transactions, self.producers, self.untimed_end)
+        return encode_snapshot(state, start_offset)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest leader epoch that a batch bears, or -1."""
+        return self.epochs.latest
+
+    @property
+    def producer_id(self) -> int:
+        """The largest producer id that is known, or -1."""
+        return max(self.producers.entries, default=-1)
+
+
+def follow(
+    transactions: PartitionTransactions,
+    producers: ProducerStates,
+    view: Buffer,
+    header: BatchHeader,
+    base_offset: int,
+    now_ms: int,
+) -> None:
+    """Bring the state forward over a batch without sequence numbers: a marker, or offsets of a transaction."""
+    producers.touch(header.producer_id, header.producer_epoch, now_ms)
+    if not header.is_transactional or not header.record_count:
+        return
+    if not header.is_control:
+        transactions.write(header.producer_id, base_offset, now_ms)
+        return
+    kind, coordinator_epoch = control_record(view)
+    if kind in {ControlType.ABORT, ControlType.COMMIT}:
+        if transactions.remembered > PRODUCERS_MAX:
+            transactions.keep_producers(producers.entries)
+        transactions.end(header.producer_id, base_offset, coordinator_epoch, aborted=kind == ControlType.ABORT)

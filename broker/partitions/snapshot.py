@@ -1,0 +1,66 @@
+"""The bytes of a partition's state, as the catalog keeps them with the end of what is in objects."""
+
+import struct
+from typing import Final, NamedTuple
+
+from broker.partitions.leader_epochs import LeaderEpochs
+from broker.partitions.producers import ProducerStates
+from broker.partitions.transactions import PartitionTransactions
+from s3stream.errors import CorruptObject
+
+SNAPSHOT_VERSION: Final = 3
+_HEAD: Final = struct.Struct(">Bqq")
+_UNTIMED_END: Final = struct.Struct(">q")
+
+
+class MaxTimestamp(NamedTuple):
+    """The largest timestamp of the log and the base offset of the first batch that has it; -1 if there is none."""
+
+    timestamp_ms: int
+    base_offset: int
+
+
+class SnapshotState(NamedTuple):
+    """What a snapshot holds of a partition."""
+
+    max_timestamp: MaxTimestamp
+    epochs: LeaderEpochs
+    transactions: PartitionTransactions
+    producers: ProducerStates
+    untimed_end: int | None
+    """No batch from here on has records without a timestamp; None: not known."""
+
+
+def encode_snapshot(state: SnapshotState, start_offset: int) -> bytes:
+    """The state of a log that begins at `start_offset`; what lies before it is forgotten, in the state, too."""
+    assert state.untimed_end is not None, "who encodes a state knows it"
+    state.epochs.trim(start_offset)
+    state.transactions.trim(start_offset)
+    head = _HEAD.pack(SNAPSHOT_VERSION, *state.max_timestamp) + _UNTIMED_END.pack(state.untimed_end)
+    return head + state.epochs.encode() + state.transactions.encode() + state.producers.encode()
+
+
+def decode_snapshot(stream_id: int, data: bytes) -> SnapshotState:
+    """What `encode_snapshot` made.
+
+    Version, newest timestamp, end of records without one (since v3), leader epochs, transactions (since v2), producers.
+    A new stream has nothing. Raises CorruptObject.
+    """
+    if not data:
+        return SnapshotState(MaxTimestamp(-1, -1), LeaderEpochs(), PartitionTransactions(), ProducerStates(), None)
+    if not 1 <= data[0] <= SNAPSHOT_VERSION:
+        raise CorruptObject(f"stream {stream_id}: snapshot of version {data[0]}, expected 1 to {SNAPSHOT_VERSION}")
+    try:
+        version, timestamp_ms, base_offset = _HEAD.unpack_from(data)
+        position, untimed_end = _HEAD.size, None
+        if version > 2:
+            (untimed_end,) = _UNTIMED_END.unpack_from(data, position)
+            position += _UNTIMED_END.size
+        epochs, position = LeaderEpochs.decode(data, position)
+        transactions = PartitionTransactions()
+        if version > 1:
+            transactions, position = PartitionTransactions.decode(data, position)
+        producers = ProducerStates.decode(data, position)
+    except struct.error as error:
+        raise CorruptObject(f"stream {stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None
+    return SnapshotState(MaxTimestamp(timestamp_ms, base_offset), epochs, transactions, producers, untimed_end)

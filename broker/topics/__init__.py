@@ -1,0 +1,1 @@
+"""Topics of the cluster: loading, creation, growth, deletion, and moves between clusters."""

@@ -1,0 +1,206 @@
+"""Takes topics out of the cluster and back, and clones them, while the node serves. No data is copied.
+
+Only the node that leads all partitions of a topic can do it, because it alone can upload what is in its log so far:
+what the catalog detaches or clones is all there is. A topic with an open transaction is refused, since its end would
+never come in the detached topic or the clone. Crash where it may: up to the catalog's one transaction nothing has
+changed, and after it the log holds nothing of the topic that is not in objects.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from broker.partitions.snapshot import decode_snapshot
+from broker.settings.model import Settings
+from broker.settings.stores import store_names
+from broker.topics.manager import Topic, TopicLeaving, TopicManager
+from protocol.errors import ErrorCode, KafkaError
+from s3stream.catalog.interface import Catalog, DetachedTopic, TopicInfo
+from s3stream.engine import S3Stream
+from s3stream.errors import AlreadyExists, EndMoved
+from s3stream.model import StreamInfo
+
+CLONE_ATTEMPTS: Final = 10
+"""An upload may be committed between looking at the ends and cloning up to them; then both are repeated."""
+
+
+class TopicMoves:
+    """Detach, attach, clone. Refusals are KafkaErrors, the catalog's and the stores' troubles StorageErrors."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        storage: S3Stream,
+        topics: TopicManager,
+        settings: Settings,
+        node_epoch: int,
+        now_ms: Callable[[], int],
+        new_topic_id: Callable[[], bytes],
+        on_gone: Callable[[Sequence[str]], None],
+    ) -> None:
+        """`on_gone` is told the names of detached topics: nobody needs to write to them any more."""
+        self._catalog = catalog
+        self._storage = storage
+        self._topics = topics
+        self._settings = settings
+        self._node_id = settings.node.node_id
+        self._node_epoch = node_epoch
+        self._now_ms = now_ms
+        self._new_topic_id = new_topic_id
+        self._on_gone = on_gone
+
+    async def detach(self, name: str) -> Topic:
+        """Upload all of a topic and take it out of the cluster; its objects stay until it is attached and deleted."""
+        async with self._topics.changing():
+            topic = self._movable(name)
+            await self._flush()  # most of it while the topic still takes appends
+            for partition in topic.partitions:
+                assert partition is not None, "a movable topic is led by this node"
+                _refuse_open(str(partition), partition.transactions.open)
+            for stream in topic.streams:
+                stream.error = TopicLeaving(f"topic {name} is being detached")
+            try:
+                await self._flush()
+            except BaseException:
+                for stream in topic.streams:
+                    stream.error = None
+                raise
+            async with self._topics.leaving(topic):
+                await self._catalog.detach_topic(
+                    name,
+                    topic.topic_id,
+                    ends={stream.stream_id: stream.next_offset for stream in topic.streams},
+                    node_id=self._node_id,
+                    node_epoch=self._node_epoch,
+                    now_ms=self._now_ms(),
+                )
+            self._on_gone([name])
+            return topic
+
+    async def attach(self, which: str, name: str | None = None) -> Topic:
+        """Bring back a detached topic, by its name or the hex digits of its id, under `name` or the one it had."""
+        async with self._topics.changing():
+            found = _choose(await self._catalog.list_detached(), which)
+            if found is None:
+                return await self._attached(which, name or which)
+            new_name = name or found.name
+            self._check_new(new_name, len(found.stream_ids), found.configs)
+            try:
+                info = await self._catalog.attach_topic(
+                    found.topic_id, new_name, node_id=self._node_id, node_epoch=self._node_epoch
+                )
+            except AlreadyExists as error:
+                raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, str(error)) from None
+            return await self._opened(info)
+
+    async def _opened(self, info: TopicInfo) -> Topic:
+        (topic,) = await self._topics.open_new(info)
+        return topic
+
+    async def _attached(self, which: str, name: str) -> Topic:
+        """An earlier attempt may have got as far as the catalog."""
+        for info in await self._catalog.list_topics():
+            if info.name == name and which in {info.name, info.topic_id.hex()} and self._topics.get(name) is None:
+                return await self._opened(info)
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No topic {which!r} is detached.")
+
+    async def clone(self, name: str, new_name: str) -> Topic:
+        """Make a topic with the records `name` has now; from here on they go separate ways."""
+        async with self._topics.changing():
+            topic = self._movable(name)
+            self._check_new(new_name, len(topic.partitions), topic.info.configs)
+            topic_id = self._new_topic_id()
+            for _ in range(CLONE_ATTEMPTS):
+                try:
+                    info = await self._clone_once(topic, new_name, topic_id)
+                except EndMoved:
+                    continue
+                except AlreadyExists:
+                    await self._topics.adopt(new_name)
+                    raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new_name}' already exists.") from None
+                return await self._opened(info)
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Topic {name} was uploaded {CLONE_ATTEMPTS} times meanwhile; try again."
+            )
+
+    async def _clone_once(self, topic: Topic, new_name: str, topic_id: bytes) -> TopicInfo:
+        await self._flush()
+        infos = await self._catalog.get_streams([stream.stream_id for stream in topic.streams])
+        _check_snapshots(topic, infos)
+        return await self._catalog.clone_topic(
+            topic.name,
+            new_name,
+            topic_id,
+            ends={key: info.end_offset for key, info in infos.items()},
+            node_id=self._node_id,
+            node_epoch=self._node_epoch,
+        )
+
+    async def detached(self) -> Sequence[DetachedTopic]:
+        """What can be attached."""
+        return await self._catalog.list_detached()
+
+    async def _flush(self) -> None:
+        """Upload everything, unless the store takes nothing: other changes of topics wait meanwhile."""
+        limit_ms = self._settings.node.stop_upload_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await self._storage.flush()
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"What is in the log could not be uploaded within {limit_ms} ms."
+            ) from None
+
+    # checks
+
+    def _movable(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
+        if topic.info.internal:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic {name} is internal.")
+        for partition, info in zip(topic.partitions, topic.info.partitions, strict=True):
+            if partition is None:
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    f"Partition {name}-{info.index} is led by node {info.leader}; the node asked must lead all.",
+                )
+            if partition.stream.error is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"Partition {name}-{info.index} is stopped: {partition.stream.error}"
+                )
+        return topic
+
+    def _check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        self._topics.check_new_name(name)
+        self._topics.check_room(partitions)
+        policy = configs.get("storage.policy") or self._settings.objects.store
+        if policy not in store_names(self._settings):
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"The topic has storage.policy={policy}, and no such store is configured."
+            )
+
+
+def _choose(found: Sequence[DetachedTopic], which: str) -> DetachedTopic | None:
+    named = [topic for topic in found if topic.name == which] or [t for t in found if t.topic_id.hex() == which]
+    if len(named) > 1:
+        ids = ", ".join(topic.topic_id.hex() for topic in named)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Several topics {which!r} are detached; name one by its id: {ids}")
+    return named[0] if named else None
+
+
+def _check_snapshots(topic: Topic, infos: Mapping[int, StreamInfo]) -> None:
+    for partition in topic.info.partitions:
+        info = infos[partition.stream_id]
+        transactions = decode_snapshot(info.stream_id, info.snapshot).transactions
+        _refuse_open(f"{topic.name}-{partition.index}", transactions.open)
+
+
+def _refuse_open(partition: str, transactions: Mapping[int, object]) -> None:
+    if transactions:
+        producers = ", ".join(map(str, sorted(transactions)))
+        raise KafkaError(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"Partition {partition} has open transactions (producer ids {producers}): try again when they have ended.",
+        )

@@ -1,0 +1,1 @@
+"""The second level of compaction: several stream objects of one stream become one."""

@@ -1,0 +1,133 @@
+"""Decides what of a recovered WAL is live: records in, plan out, no IO.
+
+Live is what lies at or past a stream's committed end, without a gap, of a stream that exists and is this node's. A gap
+stops the stream and keeps its records in the WAL (invariant 11): it is for a person to decide what to do with them.
+Records of deleted streams are skipped. Those of streams that the catalog has never made stop the start: either the WAL
+or the catalog is the wrong one, and trimming would destroy what was acknowledged.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from s3stream.append.wal_record import RecordKind, WalRecord
+from s3stream.errors import Discontinuity, UnknownStreams
+from s3stream.model import StreamBatch, StreamInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedStream:
+    """A stream with a gap between what is committed and what was recovered, or inside the latter."""
+
+    error: Discontinuity
+    wal_offset: int
+    """First WAL record that is not committed: the WAL must not be trimmed past it."""
+    last_wal_offset: int = -1
+    start_offset: int = 0
+    """First offset the stream's uncommitted records hold; there are gaps between it and `end_offset`."""
+    end_offset: int = 0
+    record_count: int = 0
+    """Records of the owner that are lost when the stream's WAL records are given up."""
+    size_bytes: int = 0
+
+    def add(self, batch: StreamBatch, wal_offset: int) -> "StoppedStream":
+        """With one more batch."""
+        return replace(
+            self,
+            last_wal_offset=wal_offset,
+            start_offset=min(self.start_offset, batch.base_offset) if self.record_count else batch.base_offset,
+            end_offset=max(self.end_offset, batch.end_offset),
+            record_count=self.record_count + batch.record_count,
+            size_bytes=self.size_bytes + batch.size_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What to do with the records of a WAL."""
+
+    live: Mapping[int, Sequence[StreamBatch]]
+    """Batches of each stream, contiguous from its committed end."""
+    stopped: Mapping[int, StoppedStream]
+    fenced: frozenset[int]
+    """Streams another node has taken over: their records here can never be committed."""
+    skipped_records: int
+    last_wal_offset: int
+    """Offset of the last record of any kind; -1 when there is none."""
+
+
+UNKNOWN_SHOWN = 5
+"""Unknown streams that an error names one by one."""
+
+
+def check_streams_known(records: Iterable[WalRecord], next_stream_id: int) -> None:
+    """Raise UnknownStreams for records of streams that the catalog, whose next id is given, has never made."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for record in records:
+        batch = record.batch
+        if batch.stream_id >= next_stream_id:
+            start, end, count = found.get(batch.stream_id, (batch.base_offset, batch.end_offset, 0))
+            bounds = min(start, batch.base_offset), max(end, batch.end_offset)
+            found[batch.stream_id] = (*bounds, count + batch.record_count)
+    if found:
+        named = [
+            f"stream {stream_id}: {count:,} records, offsets {start} to {end - 1}"
+            for stream_id, (start, end, count) in sorted(found.items())[:UNKNOWN_SHOWN]
+        ]
+        if len(found) > len(named):
+            named.append(f"{len(found) - len(named):,} streams more")
+        raise UnknownStreams(
+            f"the WAL holds records of streams that the catalog has never made, its next id being {next_stream_id} "
+            f"({'; '.join(named)}): this is not the WAL's catalog, or an older state of it. Nothing was trimmed. Check "
+            "catalog.url and wal.path, or restore a newer backup of the catalog"
+        )
+
+
+def plan_recovery(
+    records: Sequence[WalRecord], streams: Mapping[int, StreamInfo], node_id: int, *, next_stream_id: int
+) -> RecoveryPlan:
+    """Sort records, given in WAL order, into live, committed, deleted, fenced and discontinuous ones.
+
+    `streams` has those of the records' streams that exist, and no stream from `next_stream_id` on was ever made.
+    Raises UnknownStreams.
+    """
+    check_streams_known(records, next_stream_id)
+    live: dict[int, list[StreamBatch]] = {}
+    stopped: dict[int, StoppedStream] = {}
+    first_wal_offset: dict[int, int] = {}
+    fenced: set[int] = set()
+    skipped, last = 0, -1
+    for record in records:
+        last = record.wal_offset
+        batch = record.batch
+        stream_id = batch.stream_id
+        info = streams.get(stream_id)
+        if info is None:
+            skipped += 1
+        elif info.node_id not in {node_id, -1}:
+            fenced.add(stream_id)
+            skipped += 1
+        elif record.kind is RecordKind.RESET:
+            skipped += 1 + len(live.pop(stream_id, ()))
+            stopped.pop(stream_id, None)
+        elif batch.end_offset <= info.end_offset:
+            skipped += 1
+        elif stream_id in stopped:
+            stopped[stream_id] = stopped[stream_id].add(batch, record.wal_offset)
+        else:
+            batches = live.setdefault(stream_id, [])
+            expected = batches[-1].end_offset if batches else info.end_offset
+            if not batches:
+                first_wal_offset[stream_id] = record.wal_offset
+            if batch.base_offset == expected:
+                batches.append(batch)
+            else:
+                error = Discontinuity(
+                    f"stream {stream_id}: the WAL record at offset {record.wal_offset} holds [{batch.base_offset}, "
+                    f"{batch.end_offset}), expected one from {expected} (committed up to {info.end_offset})"
+                )
+                found = StoppedStream(error, first_wal_offset[stream_id])
+                for each in (*batches, batch):
+                    found = found.add(each, record.wal_offset)
+                stopped[stream_id] = found
+                del live[stream_id]
+    return RecoveryPlan({key: value for key, value in live.items() if value}, stopped, frozenset(fenced), skipped, last)

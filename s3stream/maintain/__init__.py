@@ -1,0 +1,1 @@
+"""Upkeep of catalog and stores: garbage collection, verification, manifests, and rebuilding a catalog."""

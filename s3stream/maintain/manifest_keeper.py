@@ -1,0 +1,257 @@
+"""Keeps the manifest of a node in the object store up to date.
+
+What it keeps true:
+
+- Of two manifests of a catalog, the one with the higher number tells of a later moment: the catalog hands the numbers
+  out, and a state is written under a number only if that was still the newest when the state was read.
+- What the newest manifest lists as committed is in the store: the collector deletes only after `ensure_current`.
+- A change of a topic or a config never waits for the store, nor fails with it. What could not be written is written
+  later, and the failure stands in `stats` until then.
+- Nothing is written while nothing has changed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from s3stream.catalog.interface import Catalog
+from s3stream.catalog.state import CatalogState
+from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort, StorageError, StoreError
+from s3stream.maintain.manifest import (
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    manifest_key,
+    manifest_prefix,
+    parse_manifest_key,
+)
+from s3stream.store.interface import ObjectStore
+
+log = structlog.get_logger(__name__)
+
+RETRY_S_MIN: Final = 1.0
+RETRY_S_MAX: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSettings:
+    """Pace and number of manifests."""
+
+    delay_ms: int = 1_000
+    """From a change of topics or configs to its manifest: changes meanwhile go into the same one."""
+    period_ms: int = 60_000
+    """How often it is looked whether anything else has changed: new objects, moved starts."""
+    stop_timeout_ms: int = 5_000
+    """How long a stopping node tries to write its last one."""
+    kept: int = 3
+    """Manifests of a node that are kept, the newest ones."""
+
+
+@dataclass(slots=True)
+class ManifestStats:
+    """Since the keeper was made."""
+
+    writes: int = 0
+    failures: int = 0
+    sequence: int = 0
+    """Number of the manifest written last; 0: none."""
+    written_ms: int = 0
+    """When it was written."""
+    size_bytes: int = 0
+    """Its size, compressed."""
+    error: str | None = None
+    """Why the newest state is not in the store; None while it is."""
+
+
+class ManifestKeeper:
+    """Writes the manifests of one node: `run` while it serves, then `stop`."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        store: ObjectStore,
+        cluster: str,
+        node_id: int,
+        node_epoch: int,
+        now_ms: Callable[[], int],
+        new_writer_id: Callable[[], str],
+        settings: ManifestSettings | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._cluster = cluster
+        self._node_id = node_id
+        self._node_epoch = node_epoch
+        self._now_ms = now_ms
+        self._new_writer_id = new_writer_id
+        self._settings = settings or ManifestSettings()
+        self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._written: CatalogState | None = None
+        self._listed = False
+        self._own: list[int] = []
+        """Numbers of this node's manifests in the store, oldest first."""
+        self.stats = ManifestStats()
+        catalog.watch_shape(self._changed.set)
+
+    async def run(self) -> None:
+        """Write at once, and whenever there is something to write, until cancelled."""
+        retry_s = RETRY_S_MIN
+        while True:
+            try:
+                await self.ensure_current()
+                retry_s = RETRY_S_MIN
+            except StorageError as error:
+                self._failed(error)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, RETRY_S_MAX)
+            else:
+                await self._wait()
+
+    async def stop(self) -> None:
+        """Write the last state, if the store takes it soon: what is missing, the next start writes."""
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout_ms / 1000):
+                await self.ensure_current()
+        except (StorageError, TimeoutError) as error:
+            self._failed(error)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.period_ms / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(self._settings.delay_ms / 1000)
+
+    async def ensure_current(self) -> None:
+        """Have a manifest in the store that tells all that the catalog has now. Raises StorageError."""
+        async with self._writing:
+            changed = self._changed.is_set()
+            self._changed.clear()
+            try:
+                await self._list_own()
+                newest, state = await self._catalog.read_state()
+                # A change made here is told again even where it only brought back what was: another node may have told
+                # of the state between.
+                if state != self._written or (changed and newest != self.stats.sequence):
+                    await self._write(*await self._numbered_state())
+            except BaseException:
+                self._changed.set()
+                raise
+        self.stats.error = None
+
+    async def _list_own(self) -> None:
+        """Find out, once, which manifests earlier lives of the node have left."""
+        if self._listed:
+            return
+        prefix = f"{manifest_prefix(self._cluster)}{self._node_id}/"
+        keys = [parse_manifest_key(item.key) async for item in self._store.list(prefix)]
+        self._own = [key.sequence for key in keys if key is not None]
+        self._listed = True
+
+    async def _numbered_state(self) -> tuple[int, CatalogState]:
+        """A number, and a state that was read before any higher one was taken."""
+        while True:
+            number = await self._catalog.next_manifest(max(self._own, default=0))
+            newest, state = await self._catalog.read_state()
+            if newest == number:
+                return number, state
+
+    async def _write(self, number: int, state: CatalogState) -> None:
+        manifest = Manifest(number, self._cluster, self._node_id, self._node_epoch, self._now_ms(), state)
+        data = await asyncio.to_thread(encode_manifest, manifest)
+        key = manifest_key(self._cluster, self._node_id, number)
+        try:
+            await self._store.put(key, [data], writer_id=self._new_writer_id())
+        except StoreError:
+            await self._drop_old(1)  # on a full disk that makes room for the next attempt
+            raise
+        self._written = state
+        self._own.append(number)
+        stats = self.stats
+        stats.writes += 1
+        stats.sequence, stats.written_ms, stats.size_bytes = number, manifest.written_ms, len(data)
+        await self._drop_old(self._settings.kept)
+
+    async def _drop_old(self, kept: int) -> None:
+        old = self._own[:-kept]
+        if not old:
+            return
+        keys = {number: manifest_key(self._cluster, self._node_id, number) for number in old}
+        try:
+            failed = await self._store.delete(list(keys.values()))
+        except StorageError as error:
+            log.warning("manifest.old_ones_stay", error=str(error))
+            return
+        self._own = [number for number in self._own if number not in keys or keys[number] in failed]
+
+    def _failed(self, error: StorageError | TimeoutError) -> None:
+        reason = str(error) or "the store does not answer"
+        self.stats.failures += 1
+        if self.stats.error is None:
+            log.warning("manifest.not_written", error=reason)
+        self.stats.error = reason
+
+
+async def newest_manifest_key(store: ObjectStore, cluster: str) -> str | None:
+    """Key of the manifest that tells of the latest moment. Raises StoreError."""
+    newest: tuple[int, str] | None = None
+    async for item in store.list(manifest_prefix(cluster)):
+        key = parse_manifest_key(item.key)
+        if key is not None and key.cluster == cluster:
+            newest = max(newest or (0, ""), (key.sequence, item.key))
+    return None if newest is None else newest[1]
+
+
+async def read_manifest(store: ObjectStore, key: str) -> Manifest:
+    """Read and check one manifest. Raises StoreError, CorruptObject."""
+    where = f"{store.name}:{key}"
+    tail = await store.get_tail(key, 1 << 20)
+    data = tail.data if len(tail.data) == tail.size_bytes else await store.get(key, 0, tail.size_bytes)
+    manifest = decode_manifest(bytes(data), where=where)
+    found = parse_manifest_key(key)
+    if found is None or (manifest.cluster, manifest.node_id, manifest.sequence) != found:
+        raise CorruptObject(
+            f"manifest {where}: it says that it is number {manifest.sequence} of node {manifest.node_id}, cluster "
+            f"{manifest.cluster!r}"
+        )
+    return manifest
+
+
+async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
+    """Raise CatalogError when the store's newest manifest tells of what this catalog does not know.
+
+    It was written for another catalog, or this one is an older copy: a backup that was brought back. A node that went
+    on with it would give ids and offsets again that are in the store already.
+    """
+    key = await newest_manifest_key(store, cluster)
+    if key is None:
+        return
+    where = f"{store.name}:{key}"
+    found = parse_manifest_key(key)
+    assert found is not None, "only keys of manifests are looked at"
+    known, _ = await catalog.read_state()
+    try:
+        manifest = await read_manifest(store, key)
+        catalog_id = manifest.state.catalog_id
+    except (CorruptObject, ObjectTooShort) as error:
+        log.warning("manifest.damaged", error=str(error))
+        catalog_id = catalog.identity()
+    except ObjectNotFound:
+        catalog_id = catalog.identity()  # its node has written newer ones meanwhile
+    if catalog_id not in {catalog.identity(), bytes(16)} and any(catalog.identity()):
+        raise CatalogError(
+            f"the object store {store.name!r} belongs to catalog {catalog_id.hex()} (manifest {where}), and this is "
+            f"catalog {catalog.identity().hex()}: check catalog.url and the store"
+        )
+    if found.sequence > known:
+        raise CatalogError(
+            f"the catalog is older than the object store: it knows of {known} manifests, the store has number "
+            f"{found.sequence} ({where}). If a backup of the catalog was restored: `anabranch catalog rebuild` makes "
+            "one of all that the store holds; `anabranch catalog advance` goes on with the older one"
+        )

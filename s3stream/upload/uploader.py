@@ -1,0 +1,371 @@
+"""Uploads one sealed block: wait until it is durable, write its objects, commit them, in the order of the blocks.
+
+`plan_split` decides which objects a block becomes. The shell repeats what may succeed later for ever, with growing
+pauses: while the store or the catalog is away the data stays in the WAL and in the log cache, both bounded. What can't
+heal (a fence, a range that does not begin at its stream's end) is raised, never retried. A commit that was not answered
+is repeated until the catalog tells what became of it; it is never undone here.
+
+Nothing is left behind: objects are written within half the time after which the collector reaps them, and what still
+arrives in the store after they were (a machine that slept in the middle of a PUT) is deleted here.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import structlog
+
+from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
+from s3stream.catalog.interface import Catalog, UploadCommit
+from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
+from s3stream.model import NewObject, ObjectKind, ObjectState, UploadWriter, object_key, upload_writer_id
+from s3stream.object.hedge import PartHedge
+from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
+from s3stream.outages import CATALOG, Outages, object_store
+from s3stream.settings import StorageSettings
+from s3stream.stats import StorageStats
+from s3stream.store.interface import ObjectStore
+from s3stream.tasks import side_by_side
+
+log = structlog.get_logger(__name__)
+
+BYTES_PER_TURN = 256 * 1024
+"""Bytes (and overhead) of batches handed to an object writer before other tasks get a turn."""
+OBJECT_OVERHEAD_BYTES = 128
+"""Above what framing a batch costs in an object, its share of block header and index entry included."""
+
+
+class RunSize(NamedTuple):
+    """What the split must know of a stream's run."""
+
+    stream_id: int
+    size_bytes: int
+    store: str
+    """Object store that the stream's data goes to."""
+    is_alone: bool = False
+    """Whether it becomes a stream object at any size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlan:
+    """One object of an upload, with its streams in the order they are written."""
+
+    kind: ObjectKind
+    store: str
+    stream_ids: Sequence[int]
+
+
+def plan_split(runs: Iterable[RunSize], split_bytes: int) -> list[ObjectPlan]:
+    """Runs of at least `split_bytes` (or of any size, if they say so) become stream objects.
+
+    The others of each store become one SSO, sorted by stream.
+    """
+    alone: list[ObjectPlan] = []
+    together: dict[str, list[int]] = {}
+    for run in sorted(runs):
+        if run.is_alone or run.size_bytes >= split_bytes:
+            alone.append(ObjectPlan(ObjectKind.SO, run.store, (run.stream_id,)))
+        else:
+            together.setdefault(run.store, []).append(run.stream_id)
+    return [*alone, *(ObjectPlan(ObjectKind.SSO, store, ids) for store, ids in sorted(together.items()))]
+
+
+class Backoff:
+    """Pauses that double from a least to a longest."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._next_ms = settings.retry_ms_min
+        self._max_ms = settings.retry_ms_max
+
+    async def pause(self) -> None:
+        """Sleep, longer each time."""
+        wait_ms, self._next_ms = self._next_ms, min(self._next_ms * 2, self._max_ms)
+        await asyncio.sleep(wait_ms / 1000)
+
+
+class _PreparedTooLong(StorageError):
+    """Objects prepared so long ago that they may be reaped before the commit: prepare others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One attempt at writing the objects of a block."""
+
+    writer_id: str
+    give_up_ms: int
+    """When to begin again with other objects, long before these may be reaped."""
+    prepared: dict[int, str]
+    """Store by object id."""
+
+
+class StreamOwner(NamedTuple):
+    """Under which epoch a stream's data is committed, and where it goes."""
+
+    epoch: int
+    store: str
+    is_alone: bool
+    """Whether its runs become stream objects at any size."""
+
+
+class WriterIdentity(NamedTuple):
+    """Who writes."""
+
+    cluster: str
+    node_id: int
+    node_epoch: int
+    new_writer_id: Callable[[], str]
+    """A fresh id for each upload: roll-backs delete only what bears it."""
+
+    def writer_id(self) -> str:
+        """The writer id of one upload."""
+        return upload_writer_id(self.new_writer_id(), UploadWriter(self.node_id, self.node_epoch))
+
+
+class Uploader:
+    """Turns blocks into committed objects."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        stores: Mapping[str, ObjectStore],
+        settings: StorageSettings,
+        stats: StorageStats,
+        outages: Outages,
+        identity: WriterIdentity,
+        now_ms: Callable[[], int],
+        owner_of: Callable[[int], StreamOwner],
+        on_fenced: Callable[[int, StreamFenced], None],
+    ) -> None:
+        """`on_fenced(stream_id, why)` must drop the stream's runs from the log cache."""
+        self._catalog = catalog
+        self._stores = stores
+        self._settings = settings
+        self._stats = stats
+        self._outages = outages
+        self._identity = identity
+        self._now_ms = now_ms
+        self._owner_of = owner_of
+        self._on_fenced = on_fenced
+        self._writes = asyncio.Semaphore(settings.object_writes_in_flight)
+        self._hedges = {
+            name: PartHedge(
+                ratio=settings.part_hedge_ratio,
+                delay_ms_min=settings.part_hedge_ms_min,
+                counts=stats,
+                clock=lambda: asyncio.get_running_loop().time(),
+            )
+            for name in stores
+        }
+
+    async def upload(self, block: Block, previous: asyncio.Future[None] | None) -> None:
+        """Return when the block is committed, which is after `previous` is. Raises what cannot heal; WalError, too."""
+        if block.durable is not None:
+            await block.durable
+        backoff = Backoff(self._settings)
+        while True:
+            give_up_ms = self._now_ms() + self._settings.prepare_ttl_ms // 2
+            attempt = _Attempt(self._identity.writer_id(), give_up_ms, {})
+            try:
+                objects = await self._write_objects(block, attempt)
+                if previous is not None:
+                    await asyncio.shield(previous)
+                await self._commit(block, objects)
+            except (NotFound, ObjectExists, _PreparedTooLong) as error:
+                # The objects were reaped, or their time is up: begin again with new ones.
+                self._stats.upload_retries += 1
+                log.warning("upload begins again", reason=str(error))
+                await self._remove_reaped(attempt)
+                await backoff.pause()
+            else:
+                return
+
+    async def _write_objects(self, block: Block, attempt: _Attempt) -> list[NewObject]:
+        owners = {key: self._owner_of(key) for key in block.runs}
+        runs = [
+            RunSize(key, run.size_bytes, owners[key].store, owners[key].is_alone) for key, run in block.runs.items()
+        ]
+        plans = plan_split(runs, self._settings.split_bytes)
+        object_ids: dict[str, list[int]] = {}
+        for store in {plan.store for plan in plans}:
+            count = sum(plan.store == store for plan in plans)
+            object_ids[store] = list(await self._prepare(count, store, attempt.writer_id))
+            attempt.prepared.update(dict.fromkeys(object_ids[store], store))
+        left_s = (attempt.give_up_ms - self._now_ms()) / 1000
+        try:
+            async with asyncio.timeout(left_s):
+                written = await side_by_side(
+                    self._write_object(block, plan, object_ids[plan.store].pop(0), attempt) for plan in plans
+                )
+        except TimeoutError:
+            raise _PreparedTooLong(f"objects {sorted(attempt.prepared)} could not be written in time") from None
+        return [item for item in written if item is not None]
+
+    async def _prepare(self, count: int, store: str, writer_id: str) -> Sequence[int]:
+        backoff = Backoff(self._settings)
+        while True:
+            now_ms = self._now_ms()
+            try:
+                object_ids = await self._catalog.prepare_objects(
+                    count,
+                    node_id=self._identity.node_id,
+                    node_epoch=self._identity.node_epoch,
+                    writer_id=writer_id,
+                    store=store,
+                    now_ms=now_ms,
+                    deadline_ms=now_ms + self._settings.prepare_ttl_ms,
+                )
+            except CatalogUnavailable as error:
+                await self._pause(backoff, "prepare", CATALOG, error)
+            else:
+                self._outages.over(CATALOG)
+                return object_ids
+
+    async def _write_object(
+        self, block: Block, plan: ObjectPlan, object_id: int, attempt: _Attempt
+    ) -> NewObject | None:
+        """Write one object, again and again until it is there; None when all its streams are gone meanwhile."""
+        # Each attempt writes the same bytes, whatever happens to the streams: the store takes a repeated PUT of one
+        # writer for the earlier one.
+        runs = [block.runs[stream_id] for stream_id in plan.stream_ids if stream_id in block.runs]
+        if not runs:
+            return None
+        backoff = Backoff(self._settings)
+        while True:
+            try:
+                async with self._writes, self._writer(plan, runs, object_id, attempt.writer_id) as writer:
+                    written = 0
+                    for run in runs:
+                        for batch in run.batches:
+                            await writer.write(batch)
+                            written += len(batch.payload) + BATCH_OVERHEAD_BYTES
+                            if written >= BYTES_PER_TURN:
+                                written = 0
+                                await asyncio.sleep(0)
+                    made = await writer.close()
+            except (ObjectExists, NotFound):
+                raise
+            except (StoreError, CatalogUnavailable) as error:
+                if self._now_ms() >= attempt.give_up_ms:
+                    raise _PreparedTooLong(f"object {object_id} could not be written in time: {error}") from error
+                where = CATALOG if isinstance(error, CatalogUnavailable) else object_store(plan.store)
+                await self._pause(backoff, f"object {object_id}", where, error)
+            else:
+                self._outages.over(object_store(plan.store))
+                return made
+
+    def _writer(self, plan: ObjectPlan, runs: Sequence[Run], object_id: int, writer_id: str) -> ObjectWriter:
+        settings = self._settings
+        part_bytes, parts_in_flight = settings.object_part_bytes, PARTS_IN_FLIGHT
+        if plan.kind is ObjectKind.SO:
+            # Many stream objects are written at a time; a part more or less is what their calls cost.
+            size_bytes = sum(run.size_bytes + OBJECT_OVERHEAD_BYTES * len(run.batches) for run in runs)
+            alone = size_bytes + OBJECT_OVERHEAD_BYTES <= settings.so_put_bytes_max
+            part_bytes = settings.so_put_bytes_max if alone else settings.so_put_bytes_max // 2
+            parts_in_flight = 2
+
+        async def note(upload_id: str) -> None:
+            await self._catalog.note_multipart(object_id, upload_id)
+
+        return ObjectWriter(
+            self._stores[plan.store],
+            object_key(self._identity.cluster, object_id),
+            object_id=object_id,
+            kind=plan.kind,
+            writer_id=writer_id,
+            block_bytes=settings.object_block_bytes,
+            part_bytes=part_bytes,
+            parts_in_flight=parts_in_flight,
+            on_multipart=note,
+            hedge=self._hedges[plan.store],
+        )
+
+    async def _commit(self, block: Block, written: Sequence[NewObject]) -> None:
+        """Commit what is left of the objects after deletions and fences; nothing when nothing is."""
+        backoff = Backoff(self._settings)
+        unanswered = False
+        while commit := self._plan_commit(block, written):
+            try:
+                if not unanswered or not await self._took_effect(block, commit):
+                    await self._catalog.commit_upload(commit)
+            except CatalogUnavailable as error:
+                unanswered = True
+                await self._pause(backoff, "commit", CATALOG, error)
+            except StreamFenced as error:
+                await self._drop_fenced(block, commit.stream_epochs, error)
+            else:
+                self._outages.over(CATALOG)
+                self._count(commit.objects)
+                return
+
+    def _plan_commit(self, block: Block, written: Sequence[NewObject]) -> UploadCommit | None:
+        objects = []
+        for item in written:
+            ranges = [span for span in item.ranges if span.stream_id in block.runs]
+            if ranges:
+                objects.append(replace(item, ranges=ranges))
+        if not objects:
+            return None
+        return UploadCommit(
+            node_id=self._identity.node_id,
+            node_epoch=self._identity.node_epoch,
+            objects=objects,
+            stream_epochs={key: self._owner_of(key).epoch for key in block.runs},
+            snapshots={key: block.snapshots[key] for key in block.runs if key in block.snapshots},
+            now_ms=self._now_ms(),
+        )
+
+    async def _took_effect(self, block: Block, commit: UploadCommit) -> bool:
+        """Whether a commit that was not answered was applied. Raises CatalogUnavailable.
+
+        The streams tell, also when compaction has replaced the objects since, and they are forgotten: under its epoch
+        nobody but this node moves a stream's end, and a commit moves all or none.
+        """
+        ends = {key: run.end_offset for key, run in block.runs.items()}
+        infos = await self._catalog.get_streams(list(ends))
+        own = [info for key, info in infos.items() if info.epoch == commit.stream_epochs[key]]
+        return any(info.end_offset >= ends[info.stream_id] for info in own)
+
+    async def _remove_reaped(self, attempt: _Attempt) -> None:
+        """Delete what arrived in the store after the collector had looked there: nobody else will come for it.
+
+        Objects still prepared are left to the collector, committed ones (the answer was lost) to whoever reads them.
+        """
+        try:
+            known = await self._catalog.get_objects(list(attempt.prepared))
+            for object_id, store_name in attempt.prepared.items():
+                info = known.get(object_id)
+                if info is None or (info.state is ObjectState.DESTROYED and not info.committed_ms):
+                    store, key = self._stores[store_name], object_key(self._identity.cluster, object_id)
+                    if await store.writer_id(key) == attempt.writer_id:
+                        failures = await store.delete([key])
+                        if failures:
+                            raise failures[key]
+        except (StoreError, CatalogUnavailable) as error:
+            log.warning("objects of a late upload may be left", objects=sorted(attempt.prepared), reason=str(error))
+
+    async def _drop_fenced(self, block: Block, epochs: Mapping[int, int], error: StreamFenced) -> None:
+        """Let go of the streams that others have taken over; the rest of the block is committed without them."""
+        try:
+            infos = await self._catalog.get_streams(list(block.runs))
+        except CatalogUnavailable:
+            return  # the caller repeats the commit, and comes here again
+        fenced = [key for key, info in infos.items() if info.epoch != epochs.get(key)]
+        if not fenced:
+            raise error
+        for stream_id in fenced:
+            self._on_fenced(stream_id, error)
+
+    async def _pause(self, backoff: Backoff, what: str, where: str, error: StorageError) -> None:
+        self._stats.upload_retries += 1
+        self._outages.note(where, error)
+        log.warning("upload waits", step=what, reason=str(error))
+        await backoff.pause()
+
+    def _count(self, objects: Sequence[NewObject]) -> None:
+        stats = self._stats
+        stats.uploads += 1
+        stats.upload_bytes += sum(item.size_bytes for item in objects)
+        stats.objects_so += sum(item.kind is ObjectKind.SO for item in objects)
+        stats.objects_sso += sum(item.kind is ObjectKind.SSO for item in objects)

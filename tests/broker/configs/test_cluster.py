@@ -1,0 +1,43 @@
+"""What is set for things that are no topics follows the catalog, also when an answer of it is lost."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from broker.configs.cluster import GROUP, ClusterConfigs
+from s3stream.catalog import open_catalog
+from s3stream.errors import OutcomeUnknown
+
+
+@pytest.mark.parametrize("asked_by", ["settle", "the next change"])
+@pytest.mark.parametrize("altered", [False, True])
+async def test_a_change_whose_answer_is_lost_is_found_out(tmp_path: Path, asked_by: str, *, altered: bool) -> None:
+    catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db")
+    await catalog.open(cluster="c")
+    configs = ClusterConfigs(catalog)
+    await configs.load()
+    really = catalog.alter_config
+
+    async def answer_lost(
+        kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
+    ) -> Mapping[str, str]:
+        if altered:
+            await really(kind, name, set_configs=set_configs, unset=unset)
+        raise OutcomeUnknown("a commit was not answered")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "alter_config", answer_lost)
+        with pytest.raises(OutcomeUnknown):
+            await configs.alter(GROUP, "g", set_configs={"a": "1"}, unset=())
+    assert configs.get(GROUP, "g") == {}
+    if asked_by == "settle":
+        await configs.settle()
+    else:
+        await configs.alter(GROUP, "h", set_configs={"b": "2"}, unset=())
+        assert configs.get(GROUP, "h") == {"b": "2"}
+    assert configs.get(GROUP, "g") == ({"a": "1"} if altered else {})
+    version = configs.version
+    await configs.settle()
+    assert configs.version == version, "nothing is in doubt any more"
+    await catalog.close()

@@ -1,0 +1,54 @@
+"""Levels of loggers: all loggers are known, and a level decides what shows."""
+
+import re
+from pathlib import Path
+
+import pytest
+import structlog
+
+from broker.logging import logs
+from broker.logging.levels import AREAS, ROOT, LogLevels
+from broker.logging.writer import LineWriter
+from broker.settings.model import LogSettings
+
+
+def test_a_logger_is_known_when_it_is_loaded_and_listed_when_it_has_spoken() -> None:
+    levels = LogLevels()
+    assert all(levels.knows(name) for name in (ROOT, *AREAS, "broker.logging.logs"))
+    assert not any(levels.knows(name) for name in ("", "nobody", "broker.nobody", "structlog", "storage"))
+    assert levels.loggers == (ROOT, *AREAS)
+    with pytest.raises(structlog.DropEvent):
+        levels.drop_quiet(logs.NamedLogger(LineWriter(), "storage"), "debug", {})
+    assert levels.knows("storage")
+    levels.set("broker.logging.logs", "DEBUG")
+    assert list(levels.loggers) == [ROOT, "broker.logging.logs", *AREAS[:3], "storage", "telemetry"]
+
+
+def test_a_logger_follows_the_root_until_it_has_a_level_of_its_own() -> None:
+    levels = LogLevels()
+    levels.set("network", "DEBUG")
+    levels.set(ROOT, "ERROR")
+    assert [levels.level(name) for name in (ROOT, "network", "node")] == ["ERROR", "DEBUG", "ERROR"]
+    levels.unset("network")
+    assert levels.level("network") == "ERROR"
+
+
+def test_what_is_below_the_level_is_not_said(tmp_path: Path) -> None:
+    before = structlog.get_config()
+    levels = LogLevels()
+    with (tmp_path / "log").open("w+") as file:
+        writer = LineWriter(file.fileno())
+        logs.configure(LogSettings(level="warning", format="json"), levels, writer)
+        network, node = structlog.get_logger("network"), structlog.get_logger("node")
+        node.info("a")
+        node.warning("b")
+        levels.set("network", "DEBUG")
+        network.debug("c")
+        node.info("d")
+        levels.set(ROOT, "FATAL")
+        levels.unset("network")
+        network.error("e")
+        network.critical("f")
+        structlog.configure(**before)
+        assert writer.settle(60)
+        assert re.findall(r'"event": "(\w+)"', (tmp_path / "log").read_text()) == ["b", "c", "f"]

@@ -1,0 +1,49 @@
+"""The node's log between the look at it and the claim."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.membership.node_log import NodeLog
+from tests.support.node import settings_for
+from wal.interface import WalCorrupt, WalRefused
+from wal.owner import Owner
+
+OWNER = Owner(1, 1, "anabranch", bytes(16))
+
+
+async def test_a_log_that_appears_after_the_decision_is_not_claimed(tmp_path: Path) -> None:
+    """A disk is mounted while a start waits for a lease: what is on it was never looked at."""
+    settings = settings_for(tmp_path)
+    settings.node.data_dir.mkdir()
+    async with NodeLog.opened(settings) as log:
+        assert (log.header, log.instead) == (None, "is missing")
+        log.path.write_bytes(bytes(8 << 20))
+        with pytest.raises(WalRefused, match="is now: start again"):
+            await log.make(OWNER, lambda: 1)
+    assert not any(log.path.read_bytes())
+
+
+async def test_what_was_a_log_speaks_against_an_empty_catalog(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    settings.node.data_dir.mkdir()
+    async with NodeLog.opened(settings) as log:
+        assert not log.why_not_new()
+        wal = await log.make(OWNER, lambda: 1)
+        async for _ in wal.recover():
+            pass
+        await wal.close()
+    async with NodeLog.opened(settings) as log:
+        assert "holds a log of node 1 of cluster 'anabranch'" in log.why_not_new()
+    with log.path.open("r+b") as file:
+        for at in (100, 4196):
+            file.seek(at)
+            file.write(b"damage")
+    with pytest.raises(WalCorrupt):
+        async with NodeLog.opened(settings):
+            pass
+    async with NodeLog.opened(settings_for(tmp_path, wal_format=True)) as log:
+        assert "both copies of the WAL header are damaged" in log.why_not_new()
+    log.path.write_bytes(b"something else" + bytes(8 << 20))
+    async with NodeLog.opened(settings_for(tmp_path, wal_format=True)) as log:
+        assert not log.why_not_new()

@@ -1,0 +1,58 @@
+"""Leader epochs as pure state."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.partitions.leader_epochs import UNDEFINED, LeaderEpochs
+
+
+def made(*entries: tuple[int, int]) -> LeaderEpochs:
+    epochs = LeaderEpochs()
+    for epoch, start in entries:
+        epochs.assign(epoch, start)
+    return epochs
+
+
+def test_where_epochs_end() -> None:
+    epochs = made((2, 0), (5, 10), (6, 30))
+    assert epochs.end_offset_of(6, 44) == (6, 44)
+    assert epochs.end_offset_of(5, 44) == (5, 30)
+    assert epochs.end_offset_of(4, 44) == (2, 10)
+    assert epochs.end_offset_of(1, 44) == (1, 0)
+    assert epochs.end_offset_of(7, 44) == (UNDEFINED, UNDEFINED)
+    assert epochs.end_offset_of(UNDEFINED, 44) == (UNDEFINED, UNDEFINED)
+    assert LeaderEpochs().end_offset_of(1, 44) == (UNDEFINED, UNDEFINED)
+
+
+def test_an_epoch_without_records_is_replaced() -> None:
+    epochs = made((2, 0), (3, 10), (4, 10))
+    assert epochs.end_offset_of(3, 20) == (2, 10)
+    assert epochs.epoch_of(10) == 4
+
+
+def test_trimming_forgets_epochs_before_the_start() -> None:
+    epochs = made((2, 0), (5, 10), (6, 30))
+    epochs.trim(9)
+    assert epochs.epoch_of(5) == 2
+    epochs.trim(10)
+    assert epochs.epoch_of(9) == UNDEFINED
+    assert epochs.end_offset_of(5, 44) == (5, 30)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=20), st.integers(0, 60))
+def test_every_offset_has_the_epoch_it_was_written_in(steps: list[tuple[int, int]], at: int) -> None:
+    epochs = LeaderEpochs()
+    epoch = end = 0
+    written = []
+    for increase, records in steps:
+        epoch += increase
+        epochs.assign(epoch, end)
+        written += [epoch] * records
+        end += records
+    epochs, position = LeaderEpochs.decode(b"x" + epochs.encode() + b"more", 1)
+    assert position == 1 + len(epochs.encode())
+    if at < end:
+        assert epochs.epoch_of(at) == written[at]
+        found, end_offset = epochs.end_offset_of(written[at], end)
+        assert found == written[at]
+        assert end_offset == max(offset for offset in range(end) if written[offset] == written[at]) + 1

@@ -1,0 +1,232 @@
+"""The map of topics follows the catalog, also when the catalog goes away half way."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.topics.manager import WantedTopic
+from protocol.errors import ErrorCode, KafkaError
+from s3stream.append.stream import Stream
+from s3stream.catalog.interface import TopicInfo
+from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown
+from tests.support.node import running_node
+from tests.support.raw_client import batch_of, raw_client
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> None:
+    async def away(stream_ids: Sequence[int]) -> list[Stream]:
+        raise CatalogUnavailable(f"not now: {stream_ids}")
+
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        topics = node.node.topics
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.node.storage, "open_streams", away)
+            with pytest.raises(CatalogUnavailable):
+                await topics.create("t", partitions=2, configs={})
+        assert topics.get("t") is None
+        with pytest.raises(KafkaError) as caught:
+            await topics.create("t", partitions=1, configs={})
+        assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        topic = await topics.ensure("t", partitions=1, configs={})
+        assert len(topic.partitions) == 2
+        response = await client.produce("t", [batch_of(b"a")])
+        assert response.responses[0].partition_responses[0].error_code == 0
+
+
+@pytest.mark.parametrize("altered", [False, True])
+async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: Path, altered: bool) -> None:
+    async with running_node(tmp_path) as node:
+        topics, catalog = node.node.topics, node.node.catalog
+        topic = await topics.create("t", partitions=1, configs={"retention.ms": "1000"})
+        really = catalog.alter_topic
+
+        async def answer_lost(topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+            if altered:
+                await really(topic_id, set_configs=set_configs, unset=unset)
+            raise CatalogUnavailable("the connection broke off")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "alter_topic", answer_lost)
+            with pytest.raises(CatalogUnavailable):
+                await topics.alter("t", set_configs={"retention.ms": "2000"}, unset=())
+        assert topic.config.retention_ms == 1000
+        assert not await topics.settle()
+        assert topic.config.retention_ms == (2000 if altered else 1000)
+        (partition,) = topics.led_partitions()
+        assert partition.config is topic.config
+
+
+async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        topics, catalog = node.node.topics, node.node.catalog
+        strange = await topics.create("strange", partitions=1, configs={"retention.ms": "1000"})
+        plain = await topics.create("plain", partitions=1, configs={})
+        for topic, name, value in ((strange, "compression.type", "newer"), (plain, "retention.ms", "2000")):
+            await catalog.alter_topic(topic.topic_id, set_configs={name: value}, unset=())
+        with capture_logs() as said:
+            await topics.refresh_configs()
+        assert [line["topic"] for line in said if line["log_level"] == "error"] == ["strange"]
+        assert (strange.config.retention_ms, plain.config.retention_ms) == (1_000, 2_000)
+        grown = await topics.grow("strange", 2)
+        assert [partition.config.retention_ms for partition in grown.partitions if partition is not None] == [1_000] * 2
+        assert grown.info.configs == {"retention.ms": "1000"}
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, deleted: bool) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        topics, catalog = node.node.topics, node.node.catalog
+        topic = await topics.create("t", partitions=2, configs={})
+        await topics.create("u", partitions=1, configs={})
+        await client.produce("t", [batch_of(b"a")])
+        really = catalog.delete_topics
+
+        async def answer_lost(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
+            if deleted:
+                await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
+            raise CatalogUnavailable("the connection broke off")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "delete_topics", answer_lost)
+            with pytest.raises(CatalogUnavailable):
+                await topics.delete("t", "u")
+        assert topics.get("t") is None, "nobody knows: it is not served"
+        assert topics.get("u") is None
+        assert list(await topics.settle()) == (["t", "u"] if deleted else [])
+        assert list(await topics.settle()) == []
+        if deleted:
+            assert topics.get("t") is None
+            assert list(await topics.delete("t")) == []
+            again = await topics.create("t", partitions=1, configs={})
+            assert again.topic_id != topic.topic_id
+        else:
+            assert topics.get("t") is topic
+            response = await client.produce("t", [batch_of(b"b")])
+            assert response.responses[0].partition_responses[0].base_offset == 1
+            assert list(await topics.delete("t", "v", "u")) == ["t", "u"]
+            assert list(await catalog.list_topics()) == []
+        await node.node.storage.flush()
+
+
+async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Path) -> None:
+    async def away(names: Sequence[str], **_: int) -> None:
+        raise CatalogUnavailable(f"not now: {names}")
+
+    async with running_node(tmp_path) as node:
+        topics = node.node.topics
+        await topics.create("t", partitions=1, configs={})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.node.catalog, "delete_topics", away)
+            with pytest.raises(CatalogUnavailable):
+                await topics.delete("t")
+        await topics.delete("t")
+        assert topics.get("t") is None
+        assert list(await node.node.catalog.list_topics()) == []
+
+
+async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: Path) -> None:
+    async def away(stream_ids: Sequence[int]) -> list[Stream]:
+        raise CatalogUnavailable(f"not now: {len(stream_ids)} streams")
+
+    wanted = [WantedTopic("a", 2, {}), WantedTopic("b", 1, {"retention.ms": "5"})]
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        topics, catalog = node.node.topics, node.node.catalog
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.node.storage, "open_streams", away)
+            with pytest.raises(CatalogUnavailable, match="3 streams"):
+                await topics.create_all(wanted)
+        assert len(topics) == 0
+        assert [topic.name for topic in await catalog.list_topics()] == ["a", "b"]
+        # Asked for again, with one more: those the catalog has are served from now on.
+        answers = await topics.create_all([*wanted, WantedTopic("c", 1, {})])
+        assert [answer.code if isinstance(answer, KafkaError) else answer.name for answer in answers] == [
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            "c",
+        ]
+        assert [(topic.name, len(topic.streams)) for topic in topics] == [("a", 2), ("b", 1), ("c", 1)]
+        for name in "abc":
+            response = await client.produce(name, [batch_of(b"a")])
+            assert response.responses[0].partition_responses[0].error_code == 0
+
+
+async def test_a_start_serves_what_a_crash_left_between_the_catalog_and_the_map(tmp_path: Path) -> None:
+    async def crash(_: Sequence[int]) -> list[Stream]:
+        raise CrashError
+
+    async def create() -> None:
+        async with running_node(tmp_path) as node:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(node.node.storage, "open_streams", crash)
+                await node.node.topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
+
+    with pytest.raises(CrashError):
+        await create()
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        assert [(topic.name, len(topic.streams)) for topic in node.node.topics] == [("a", 2), ("b", 1)]
+        response = await client.produce("b", [batch_of(b"a")])
+        assert response.responses[0].partition_responses[0].error_code == 0
+
+
+async def test_topics_are_served_on_when_the_catalog_refuses_to_delete_them(tmp_path: Path) -> None:
+    async def refuse(names: Sequence[str], **_: int) -> None:
+        raise CatalogError(f"no: {names}")
+
+    async with running_node(tmp_path) as node:
+        topics = node.node.topics
+        before = await topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.node.catalog, "delete_topics", refuse)
+            with pytest.raises(CatalogError):
+                await topics.delete("a", "b")
+        assert list(topics) == list(before)
+
+
+@pytest.mark.parametrize("grown", [False, True])
+async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Path, grown: bool) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        topics, catalog = node.node.topics, node.node.catalog
+        topic = await topics.create("t", partitions=1, configs={})
+        really = catalog.add_partitions
+
+        async def answer_lost(topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
+            if grown:
+                await really(topic_id, total, leader=leader)
+            raise OutcomeUnknown("a commit was not answered")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "add_partitions", answer_lost)
+            with pytest.raises(OutcomeUnknown):
+                await topics.grow("t", 4)
+        assert not await topics.settle()
+        assert [partition is not None for partition in topic.partitions] == [True] * (4 if grown else 1)
+        if grown:
+            response = await client.produce("t", [batch_of(b"a")], partition=3)
+            assert response.responses[0].partition_responses[0].error_code == 0
+            with pytest.raises(KafkaError, match="currently has 4"):
+                await topics.grow("t", 3)
+        else:
+            await topics.grow("t", 3)
+            assert len(topic.streams) == 3
+
+
+async def test_partitions_that_could_not_be_opened_are_opened_later(tmp_path: Path) -> None:
+    async def away(stream_ids: Sequence[int]) -> list[Stream]:
+        raise CatalogUnavailable(f"not now: {stream_ids}")
+
+    async with running_node(tmp_path) as node:
+        topics = node.node.topics
+        topic = await topics.create("t", partitions=1, configs={})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.node.storage, "open_streams", away)
+            with pytest.raises(CatalogUnavailable):
+                await topics.grow("t", 2)
+        assert len(topic.partitions) == 1
+        await topics.settle()
+        assert len(topic.streams) == 2

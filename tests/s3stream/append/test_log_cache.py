@@ -1,0 +1,133 @@
+"""The log cache against a plain list of batches."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES, Block, LogCache
+from s3stream.model import StreamBatch
+
+OVERHEAD = BATCH_OVERHEAD_BYTES
+
+
+class Model:
+    """Appends to a cache and to lists; streams of one cache."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.cache = LogCache(bytes_max, headroom_bytes=0)
+        self.batches: dict[int, list[StreamBatch]] = {}
+        self.sealed: list[Block] = []
+        self.superseded: dict[int, int] = {}
+
+    def append(self, stream_id: int, size_bytes: int, span: int) -> None:
+        batches = self.batches.setdefault(stream_id, [])
+        base = batches[-1].end_offset if batches else 0
+        batch = StreamBatch(stream_id, base, base + span, span, -1, bytes(size_bytes))
+        batches.append(batch)
+        self.cache.runs_of(stream_id).is_open = True
+        self.cache.start_run(stream_id, base).add(batch)
+        self.cache.current.size_bytes += size_bytes + OVERHEAD
+
+    def seal(self) -> None:
+        self.sealed.append(self.cache.seal())
+
+    def commit(self) -> None:
+        if self.sealed:
+            self.cache.commit(self.sealed.pop(0))
+
+    def supersede(self, stream_id: int, end_offset: int) -> None:
+        self.cache.supersede(stream_id, end_offset)
+        if stream_id in self.batches:
+            self.superseded[stream_id] = max(self.superseded.get(stream_id, 0), end_offset)
+
+    def uncommitted(self, stream_id: int) -> int:
+        blocks = [*self.sealed, self.cache.current]
+        starts = [block.runs[stream_id].start_offset for block in blocks if stream_id in block.runs]
+        return min(starts, default=self.batches[stream_id][-1].end_offset)
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 2), st.integers(0, 2000), st.integers(1, 5)),
+        st.tuples(st.just("seal")),
+        st.tuples(st.just("commit")),
+        st.tuples(st.just("supersede"), st.integers(0, 2), st.integers(0, 40)),
+    ),
+    max_size=60,
+)
+
+
+@given(actions, st.integers(1, 6000), st.data())
+def test_reads_are_contiguous_and_what_is_not_committed_stays(
+    todo: list[tuple[object, ...]], bytes_max: int, data: st.DataObject
+) -> None:
+    model = Model(bytes_max=10_000)
+    for name, *arguments in todo:
+        getattr(model, str(name))(*arguments)
+        blocks = [*model.sealed, model.cache.current]
+        held = sum(len(b.payload) + OVERHEAD for block in blocks for run in block.runs.values() for b in run.batches)
+        assert model.cache.uncommitted_bytes == held
+        evictable = model.cache.committed_bytes
+        assert evictable == 0 or evictable + model.cache.sealed_bytes <= 10_000
+    for stream_id, batches in model.batches.items():
+        runs = model.cache.runs_of(stream_id)
+        start = runs.start_offset if runs.runs else batches[-1].end_offset
+        assert start <= model.uncommitted(stream_id)
+        assert all(
+            run.start_offset >= model.superseded.get(stream_id, 0) for run in runs.runs if run.block.committed
+        ), "what was removed from objects is served from memory no more"
+        end = batches[-1].end_offset
+        offset = data.draw(st.integers(0, end - 1))
+        limit = data.draw(st.integers(offset + 1, end))
+        found = runs.read(offset, limit, bytes_max)
+        if offset < start:
+            assert found is None
+            continue
+        wanted = [b for b in batches if b.end_offset > offset and b.base_offset < limit]
+        assert found
+        assert found == wanted[: len(found)]
+        sizes = [len(b.payload) for b in wanted]
+        assert len(found) == 1 or sum(sizes[: len(found)]) <= bytes_max
+        if len(found) < len(wanted):
+            assert sum(sizes[: len(found) + 1]) > bytes_max
+
+
+def test_eviction_takes_the_oldest_committed_block_first() -> None:
+    model = Model(bytes_max=3100)
+    for _ in range(3):
+        model.append(1, 1000, 1)
+        model.seal()
+    assert model.cache.runs_of(1).start_offset == 0
+    model.commit()
+    assert model.cache.runs_of(1).start_offset == 1
+    model.commit()
+    assert model.cache.runs_of(1).start_offset == 1
+    assert model.cache.evicted_bytes == 1000 + OVERHEAD
+
+
+def test_dropped_stream_frees_its_bytes_wherever_they_are() -> None:
+    model = Model(bytes_max=1 << 20)
+    for step in (model.commit, lambda: None, lambda: None):
+        model.append(1, 1000, 1)
+        model.append(2, 10, 1)
+        model.seal()
+        step()
+    model.append(1, 1000, 1)
+    model.cache.drop(1)
+    assert model.cache.size_bytes == 3 * (10 + OVERHEAD)
+    model.commit()
+    model.commit()
+    assert model.cache.uncommitted_bytes == 0
+    assert model.cache.runs_of(2).read(0, 3, 1 << 20) == model.batches[2]
+
+
+def test_a_closed_stream_leaves_nothing_behind_when_it_is_evicted() -> None:
+    model = Model(bytes_max=0)
+    for stream_id in (1, 2):
+        model.append(stream_id, 1000, 1)
+    model.seal()
+    model.cache.close(1)
+    assert set(model.cache.streams) == {1, 2}
+    model.commit()
+    assert set(model.cache.streams) == {2}
+    model.cache.close(2)
+    assert not model.cache.streams

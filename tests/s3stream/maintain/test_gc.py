@@ -1,0 +1,263 @@
+"""The collector against a real catalog and a store in memory that can be made to fail."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from s3stream.catalog.interface import Catalog
+from s3stream.catalog.sql import SqlCatalog
+from s3stream.errors import CatalogError, CatalogUnavailable, NotFound, StoreError
+from s3stream.maintain.gc import GarbageCollector, GcSettings
+from s3stream.model import NewObject, ObjectState, object_key
+from s3stream.store.memory import MemoryStore
+from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, span
+from tests.support.topics import delete_topic
+
+CLUSTER = "test"
+
+
+def key(object_id: int) -> str:
+    return object_key(CLUSTER, object_id)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = NOW
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    catalog = SqlCatalog(f"sqlite:///{tmp_path / 'catalog.db'}")
+    await catalog.open(cluster=CLUSTER)
+    yield await Scene.make(catalog)
+    await catalog.close()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore("main")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def collector(scene: Scene, store: MemoryStore, clock: Clock) -> GarbageCollector:
+    return make(scene.catalog, store, clock)
+
+
+def make(catalog: Catalog, store: MemoryStore, clock: Clock, settings: GcSettings | None = None) -> GarbageCollector:
+    return GarbageCollector(catalog=catalog, stores={"main": store}, cluster=CLUSTER, now_ms=clock, settings=settings)
+
+
+async def put(store: MemoryStore, *ids: int, writer_id: str = "writer") -> None:
+    for object_id in ids:
+        await store.put(key(object_id), [b"x" * 10], writer_id=writer_id)
+
+
+async def upload(scene: Scene, store: MemoryStore, count: int) -> list[NewObject]:
+    """Commit `count` objects of one stream, with bytes in the store."""
+    stream = scene.streams[0]
+    objects = await scene.upload(*([span(stream, 10 * i, 10 * i + 10)] for i in range(count)))
+    await put(store, *(o.object_id for o in objects))
+    return objects
+
+
+async def test_prepared_objects_are_reaped_after_their_deadline(
+    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+) -> None:
+    written, absent = await scene.prepare(2)
+    await put(store, written)
+    clock.now_ms = DEADLINE - 1
+    assert await collector.collect() == 0
+    assert key(written) in store.objects
+
+    clock.now_ms = DEADLINE
+    assert await collector.collect() == 2
+    assert store.objects == {}
+    assert await scene.catalog.get_objects([written, absent]) == {}
+    assert (collector.stats.condemned, collector.stats.deleted) == (2, 2)
+
+
+async def test_an_upload_under_way_is_aborted(
+    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+) -> None:
+    (object_id,) = await scene.prepare(1)
+    upload = await store.start_multipart(key(object_id), writer_id="writer")
+    await scene.catalog.note_multipart(object_id, upload.upload_id)
+    clock.now_ms = DEADLINE
+    await collector.collect()
+    assert store.uploads == set()
+    assert collector.stats.aborted_uploads == 1
+
+
+async def test_another_writers_object_is_left_alone(
+    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+) -> None:
+    (object_id,) = await scene.prepare(1)
+    await put(store, object_id, writer_id="somebody else")
+    clock.now_ms = DEADLINE
+    assert await collector.collect() == 1
+    assert key(object_id) in store.objects
+    assert collector.stats.foreign == 1
+
+
+async def test_destroyed_objects_stay_for_their_delay(
+    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+) -> None:
+    first, second = await upload(scene, store, 2)
+    await scene.catalog.trim_stream(scene.streams[0], 1, 10, now_ms=NOW, delete_after_ms=LATER)
+    clock.now_ms = LATER - 1
+    assert await collector.collect() == 0
+    assert len(store.objects) == 2
+    clock.now_ms = LATER
+    assert await collector.collect() == 1
+    assert list(store.objects) == [key(second.object_id)]
+    assert await scene.catalog.get_objects([first.object_id]) == {}
+    assert (await scene.state(second))[0] is ObjectState.COMMITTED
+    assert collector.stats.deleted_bytes == first.size_bytes
+
+
+async def test_committed_objects_are_deleted_in_batches_without_a_head_call(
+    scene: Scene, store: MemoryStore, clock: Clock
+) -> None:
+    await upload(scene, store, 600)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
+    clock.now_ms = LATER
+    collector = make(scene.catalog, store, clock, GcSettings(batch_objects=500))
+    assert await collector.collect() == 600
+    assert store.objects == {}
+    assert (store.calls.delete, store.calls.head) == (3, 0)
+
+
+async def test_keys_that_fail_stay_for_the_next_round_and_do_not_block_the_others(
+    scene: Scene, store: MemoryStore, clock: Clock
+) -> None:
+    objects = await upload(scene, store, 9)
+    stuck = {key(o.object_id) for o in objects[:4]}
+
+    async def fail(call: str, name: str) -> None:
+        if call == "delete" and name in stuck:
+            raise StoreError(f"{name}: no")
+
+    store.hook = fail
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
+    clock.now_ms = LATER
+    collector = make(scene.catalog, store, clock, GcSettings(batch_objects=2))
+    assert await collector.collect() == 5
+    assert set(store.objects) == stuck
+    assert len(await scene.catalog.get_objects([o.object_id for o in objects])) == 4
+    assert collector.stats.failures == 4
+
+    stuck.clear()
+    assert await collector.collect() == 4
+    assert store.objects == {}
+
+
+async def test_a_store_in_trouble_ends_the_round(scene: Scene, store: MemoryStore, clock: Clock) -> None:
+    ids = await scene.prepare(30)
+    await put(store, *ids)
+
+    async def fail(call: str, name: str) -> None:
+        raise StoreError(f"{call} {name}: unreachable")
+
+    store.hook = fail
+    clock.now_ms = DEADLINE
+    collector = make(scene.catalog, store, clock, GcSettings(batch_objects=5, failures_max=10))
+    assert await collector.collect() == 0
+    assert collector.stats.failures == 10
+    assert len(await scene.catalog.get_objects(ids)) == 30
+
+
+async def test_a_store_nobody_configured_keeps_its_objects(
+    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+) -> None:
+    ids = await scene.catalog.prepare_objects(
+        1, node_id=NODE, node_epoch=scene.epoch, writer_id="w", store="other", now_ms=NOW, deadline_ms=DEADLINE
+    )
+    clock.now_ms = DEADLINE
+    assert await collector.collect() == 0
+    assert len(await scene.catalog.get_objects(ids)) == 1
+
+
+async def test_a_writer_that_comes_too_late_is_refused(
+    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+) -> None:
+    """Whichever comes first wins: no committed object ever loses its bytes."""
+    late, early = await scene.new_objects([span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5)])
+    await put(store, late.object_id, early.object_id)
+    clock.now_ms = DEADLINE
+    refused = asyncio.Event()
+
+    async def race(call: str, name: str) -> None:
+        if call == "delete" and name == key(late.object_id):
+            with pytest.raises(CatalogError, match="found DESTROYED"):
+                await scene.catalog.commit_upload(scene.upload_commit([late]))
+            refused.set()
+
+    store.hook = race
+    await scene.catalog.commit_upload(scene.upload_commit([early]))
+    assert await collector.collect() == 1
+    assert refused.is_set()
+    assert list(store.objects) == [key(early.object_id)]
+    with pytest.raises(NotFound, match="reaped after its deadline"):
+        await scene.catalog.commit_upload(scene.upload_commit([late]))
+
+
+async def test_a_crash_between_delete_and_forget_is_made_good(
+    scene: Scene, store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await upload(scene, store, 3)
+    (prepared,) = await scene.prepare(1)
+    await put(store, prepared)
+    await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
+    clock.now_ms = LATER
+
+    async def crash(_ids: object) -> None:
+        raise CatalogUnavailable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.catalog, "forget_objects", crash)
+        with pytest.raises(CatalogUnavailable):
+            await make(scene.catalog, store, clock).collect()
+    assert store.objects == {}
+    assert await make(scene.catalog, store, clock).collect() == 4
+    assert await scene.catalog.list_objects(after=0, limit=10) == []
+
+
+async def test_the_loop_goes_on_after_a_failed_round(
+    scene: Scene, store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (object_id,) = await scene.prepare(1)
+    await put(store, object_id)
+    clock.now_ms = DEADLINE
+    collector = make(scene.catalog, store, clock, GcSettings(period_ms=1))
+    listing = scene.catalog.list_reapable
+    collected = asyncio.Event()
+    calls = 0
+
+    async def flaky(*, now_ms: int, limit: int) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise CatalogUnavailable("not now")
+        found = await listing(now_ms=now_ms, limit=limit)
+        if calls > 2 and not found:
+            collected.set()
+        return found
+
+    monkeypatch.setattr(scene.catalog, "list_reapable", flaky)
+    running = asyncio.create_task(collector.run())
+    await collected.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert store.objects == {}
+    assert collector.stats.rounds_failed == 1

@@ -1,0 +1,197 @@
+"""Uploads whose commits are not answered, and what a node says while it waits for its catalog."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from s3stream.catalog.interface import Catalog, CompactionCommit, UploadCommit
+from s3stream.errors import CatalogDamaged, CatalogUnavailable, OutcomeUnknown, StorageStopped
+from s3stream.maintain.gc import GarbageCollector
+from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
+from s3stream.object.reader import decode_block, read_index
+from s3stream.object.writer import ObjectWriter
+from tests.support.storage import CLUSTER, NODE_ID, SMALL, Cluster, fill, memory_cluster, read_all, same
+
+Answer = Callable[[UploadCommit], Awaitable[None]]
+
+
+class AnsweringCatalog:
+    """A catalog whose first commits of uploads a test answers, one after the other."""
+
+    def __init__(self, catalog: Catalog, *answers: Answer) -> None:
+        self._catalog = catalog
+        self._answers = list(answers)
+        self.commits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    async def commit_upload(self, commit: UploadCommit) -> None:
+        """Let the test answer, or commit."""
+        self.commits += 1
+        if self._answers:
+            await self._answers.pop(0)(commit)
+        else:
+            await self._catalog.commit_upload(commit)
+
+
+def answered(cluster: Cluster, *answers: Answer) -> AnsweringCatalog:
+    """Put the answers before the cluster's catalog."""
+    made = AnsweringCatalog(cluster.catalog, *answers)
+    cluster.wrap_catalog = lambda _: cast("Catalog", made)
+    return made
+
+
+async def collect(cluster: Cluster) -> None:
+    await GarbageCollector(
+        catalog=cluster.catalog, stores=cluster.stores, cluster=CLUSTER, now_ms=cluster.clock.now_ms
+    ).collect()
+
+
+async def replace_and_forget(cluster: Cluster) -> None:
+    """Compaction and collection by other processes: what was uploaded lies elsewhere now."""
+    (info,) = [each for each in await cluster.catalog.list_objects(after=-1, limit=10) if each.committed_ms]
+    (node,) = await cluster.catalog.list_nodes()
+    (new_id,) = await cluster.catalog.prepare_objects(
+        1,
+        node_id=NODE_ID,
+        node_epoch=node.epoch,
+        writer_id="compaction",
+        store="main",
+        now_ms=cluster.clock.ms,
+        deadline_ms=cluster.clock.ms + 1_000,
+    )
+    (stream,) = [each.stream_id for each in await cluster.catalog.list_streams(after=0, limit=10)]
+    locations = await cluster.catalog.find_ranges(stream, 0, 1 << 40, limit=10)
+    writer = ObjectWriter(
+        cluster.store, object_key(CLUSTER, new_id), object_id=new_id, kind=ObjectKind.SO, writer_id="compaction"
+    )
+    key = object_key(CLUSTER, info.object_id)
+    async with writer:
+        for entry in (await read_index(cluster.store, key)).find(stream):
+            data = await cluster.store.get(key, entry.position, entry.end_position)
+            for batch in decode_block(data, entry, where=key):
+                await writer.write(batch)
+        made = await writer.close()
+    outputs = [NewObject(new_id, ObjectKind.SO, made.size_bytes, [each.range for each in locations])]
+    await cluster.catalog.commit_compaction(
+        CompactionCommit(NODE_ID, node.epoch, [info.object_id], outputs, cluster.clock.ms, cluster.clock.ms)
+    )
+    await collect(cluster)
+    assert info.object_id not in await cluster.catalog.get_objects([info.object_id])
+
+
+async def test_a_commit_that_took_effect_is_not_made_again(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+
+        async def lose(commit: UploadCommit) -> None:
+            await cluster.catalog.commit_upload(commit)
+            raise OutcomeUnknown("a commit was not answered")
+
+        catalog = answered(cluster, lose)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            sent = fill(stream, 3)
+            await engine.flush()
+            assert (catalog.commits, engine.stats.uploads, len(cluster.store.objects)) == (1, 1, 1)
+            assert engine.error is None
+            assert same(await read_all(stream), sent)
+
+
+async def test_an_upload_that_took_effect_and_was_replaced_since_is_not_begun_again(tmp_path: Path) -> None:
+    """The catalog is away from this node only, and for long: others compact what it has committed, and collect it."""
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+
+        async def lose(commit: UploadCommit) -> None:
+            await cluster.catalog.commit_upload(commit)
+            await replace_and_forget(cluster)
+            raise OutcomeUnknown("a commit was not answered")
+
+        answered(cluster, lose)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            sent = fill(stream, 3)
+            await engine.flush()
+            assert engine.error is None
+            assert stream.committed_offset == stream.next_offset
+            assert cluster.wal.used_bytes == 0
+            assert same(await read_all(stream), sent)
+            sent += fill(stream, 2)
+            await engine.flush()
+        cluster.crash()
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            assert same(await read_all(stream), sent)
+
+
+async def test_objects_of_a_commit_that_did_not_take_effect_are_written_again_once_reaped(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+
+        async def drop(_: UploadCommit) -> None:
+            cluster.clock.ms += SMALL.prepare_ttl_ms
+            await collect(cluster)
+            raise OutcomeUnknown("a commit was not answered")
+
+        answered(cluster, drop)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            sent = fill(stream, 3)
+            await engine.flush()
+            assert engine.error is None
+            infos = await cluster.catalog.list_objects(after=-1, limit=10)
+            assert [info.state for info in infos] == [ObjectState.COMMITTED]
+            assert same(await read_all(stream), sent)
+
+
+async def test_an_outage_of_the_catalog_is_noted_until_the_commit_is_through(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        asked, ends = asyncio.Event(), asyncio.Event()
+
+        async def refuse(_: UploadCommit) -> None:
+            raise CatalogUnavailable("catalog x: cannot execute INSERT in a read-only transaction")
+
+        async def wait(_: UploadCommit) -> None:
+            asked.set()
+            await ends.wait()
+            raise CatalogUnavailable("still")
+
+        answered(cluster, refuse, wait)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            sent = fill(stream, 3)
+            flush = asyncio.create_task(engine.flush())
+            await asked.wait()
+            (outage,) = engine.outages.current()
+            assert outage.reason == "catalog x: cannot execute INSERT in a read-only transaction"
+            assert engine.error is None
+            sent += fill(stream, 1)
+            ends.set()
+            await flush
+            assert engine.outages.current() == []
+            assert same(await read_all(stream), sent)
+
+
+async def test_a_damaged_catalog_stops_appends(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+
+        async def refuse(_: UploadCommit) -> None:
+            raise CatalogDamaged("catalog x: database disk image is malformed; restore a backup")
+
+        answered(cluster, refuse)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            fill(stream, 3)
+            with pytest.raises(StorageStopped, match="disk image is malformed; restore a backup"):
+                await engine.flush()
+            with pytest.raises(StorageStopped, match="disk image is malformed"):
+                fill(stream, 1)
+            assert stream.committed_offset == 0
+            assert cluster.wal.used_bytes > 0, "the log keeps what was acknowledged"
