@@ -22,8 +22,8 @@ from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
 from s3stream.maintain.verify import Finding, Trouble, VerifyReport, range_trouble, read_runs
 from s3stream.maintain.verify import verify as verify_catalog
 from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamBatch, object_key
-from s3stream.object.format import IndexEntry
-from s3stream.object.reader import decode_block, expect_object, index_tail_bytes, read_index
+from s3stream.object.format import IndexEntry, decode_block
+from s3stream.object.reader import expect_object, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
 from spark.storage import StorageLocation, opened_catalog, opened_stores
 

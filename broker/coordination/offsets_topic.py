@@ -7,8 +7,8 @@ from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
 from broker.settings.model import GroupSettings
 from broker.topics.manager import TopicManager
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.records import ControlType, Record, build_batch, control_record, decode_records, parse_batch
+from protocol.batch import TRANSACTIONAL_MASK, parse_batch
+from protocol.records import ControlType, Record, build_batch, control_record, decode_records
 from wal.interface import Durable
 
 OFFSETS_TOPIC_CONFIGS = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from broker.coordination.topic_partition import TopicPartition
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.shell import ConsumerShell
 from broker.groups.member import NEVER_MS
-from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
+from broker.groups.offsets import CommittedOffset, GroupOffsets
 from broker.groups.records import subscribed_topics
 from broker.groups.table import GroupState
 from broker.groups.values import GroupSnapshot

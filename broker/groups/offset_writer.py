@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from broker.coordination.log import LogWriter, WriteDone
-from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
+from broker.coordination.topic_partition import TopicPartition
+from broker.groups.offsets import CommittedOffset, GroupOffsets
 from broker.groups.records import offset_record
 from broker.partitions.producers import Producer
 from protocol.errors import ErrorCode

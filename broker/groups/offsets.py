@@ -7,6 +7,8 @@ overlooks them.
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from broker.coordination.topic_partition import TopicPartition
+
 
 class CommittedOffset(NamedTuple):
     """A committed position with what its committer attached to it."""
@@ -18,13 +20,6 @@ class CommittedOffset(NamedTuple):
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
     """Set only by requests of the old versions that carry a retention time."""
-
-
-class TopicPartition(NamedTuple):
-    """A partition by name and index."""
-
-    topic: str
-    partition: int
 
 
 class TransactionalOffset(NamedTuple):

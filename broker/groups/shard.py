@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter, WriteDone
+from broker.coordination.topic_partition import TopicPartition
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.consumer.data import SessionTimeout
 from broker.groups.consumer.group import ConsumerGroup
@@ -21,7 +22,7 @@ from broker.groups.entry import GroupEntry, is_unused, speaks_new_protocol, unus
 from broker.groups.member import NEVER_MS
 from broker.groups.migration import downgraded, upgraded
 from broker.groups.offset_writer import OffsetWriter
-from broker.groups.offsets import CommittedOffset, GroupOffsets, TopicPartition
+from broker.groups.offsets import CommittedOffset, GroupOffsets
 from broker.groups.records import (
     group_record,
     offset_record,

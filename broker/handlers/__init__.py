@@ -59,7 +59,7 @@ from broker.handlers import (
     update_features,
     write_txn_markers,
 )
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.registry import APIS, Api
 

@@ -6,8 +6,8 @@ one request, and `verify_only` to ask whether partitions are in a transaction al
 
 from collections.abc import Sequence
 
-from broker.groups.offsets import TopicPartition
-from broker.net.connection import Exchange
+from broker.coordination.topic_partition import TopicPartition
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old

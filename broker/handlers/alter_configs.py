@@ -1,6 +1,6 @@
 """AlterConfigs: replace all configs of a topic, group or subscription. Clients still use it."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.resources.changes import change_each
 from broker.resources.values import Resource

@@ -5,7 +5,7 @@ The assignment that there is can be asked for again; everything else is refused 
 
 from collections.abc import Sequence
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.alter_partition_reassignments import (

@@ -3,7 +3,7 @@
 import re
 
 from broker.configs.features import LOWEST, NEWEST
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import (

@@ -8,7 +8,7 @@ from broker.groups.consumer.records import by_topic
 from broker.groups.consumer.values import TopicIdPartition
 from broker.handlers.consumer_group_heartbeat import check_consumer_protocol
 from broker.handlers.describe_groups import ALL_GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import consumer_group_describe

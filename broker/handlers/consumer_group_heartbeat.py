@@ -13,7 +13,7 @@ from broker.groups.consumer.values import (
     Partitions,
     TopicIdPartition,
 )
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import consumer_group_heartbeat

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from broker.handlers.create_topics import check_replicas, check_unique
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_partitions import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from broker.configs.definitions import ConfigSource
 from broker.configs.topic import check_topic_configs
 from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.manager import Batch, WantedTopic
 from protocol.errors import ErrorCode, KafkaError

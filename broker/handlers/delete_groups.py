@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import delete_groups

@@ -1,6 +1,6 @@
 """DeleteRecords: move a partition's start forward; -1 means up to the high watermark."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, KafkaError

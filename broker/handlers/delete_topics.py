@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.delete_topics import KEY, DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse

@@ -1,7 +1,7 @@
 """DescribeCluster: the nodes and who is the controller."""
 
 from broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.describe_cluster import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.resources import RESOURCES
 from broker.resources.loggers import UNKNOWN_TYPE

@@ -2,7 +2,7 @@
 
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.table import GroupState
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import describe_groups

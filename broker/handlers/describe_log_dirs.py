@@ -2,7 +2,7 @@
 
 import shutil
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode

@@ -1,6 +1,6 @@
 """DescribeProducers: the producers a partition remembers, with their open transactions: how hanging ones are found."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import KafkaError

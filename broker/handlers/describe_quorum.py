@@ -3,7 +3,7 @@
 So there are no offsets to tell: they are 0, and nobody lags.
 """
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.manager import CLUSTER_METADATA_TOPIC
 from protocol.errors import ErrorCode

@@ -1,6 +1,6 @@
 """DescribeTransactions: the state of transactional ids."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import describe_transactions

@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from broker.handlers import HANDLERS, Handler
 from broker.handlers.api_versions import unsupported_version
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.codec import decode
 from protocol.errors import KafkaError, ProtocolError

@@ -1,6 +1,6 @@
 """ElectLeaders: a partition has one replica, which leads whenever it can; so an election is never needed (KIP-460)."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.elect_leaders import (

@@ -1,6 +1,6 @@
 """EndTxn: commit or abort. Answered when the decision is durable; the markers follow by themselves."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.transactions import Aborted

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from broker.coordination.log import OFFSETS_TOPIC
 from broker.coordination.shards import partition_of
 from broker.groups.coordinator import GroupCoordinator
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.topic import TRANSACTION_TOPIC

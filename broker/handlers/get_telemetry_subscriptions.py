@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Mapping
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.telemetry.clients import ACCEPTED
 from protocol.errors import KafkaError

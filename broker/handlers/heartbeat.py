@@ -1,6 +1,6 @@
 """Heartbeat: a member is alive; the answer tells it of a rebalance."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import heartbeat

@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs: set, delete, append to and subtract from configs (KIP-339)."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.resources.changes import change_each
 from broker.resources.values import Change, Resource

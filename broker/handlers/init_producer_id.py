@@ -1,6 +1,6 @@
 """InitProducerId: an id and epoch for an idempotent producer, or the next epoch of a transactional id."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old

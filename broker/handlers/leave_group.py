@@ -1,7 +1,7 @@
 """LeaveGroup: members go, or an administrator removes static members by their instance ids (KIP-345)."""
 
 from broker.groups.values import Leaver
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import KafkaError
 from protocol.messages import leave_group

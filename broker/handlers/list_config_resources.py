@@ -1,6 +1,6 @@
 """ListConfigResources: the topics and nodes there are, groups and subscriptions that have configs (KIP-1142)."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.resources import RESOURCES
 from broker.resources.values import ResourceType

@@ -1,6 +1,6 @@
 """ListGroups: ids of the groups coordinated here, by state and type if asked (KIP-518, KIP-848)."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import KafkaError
 from protocol.messages import list_groups

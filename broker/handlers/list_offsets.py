@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, KafkaError

@@ -1,6 +1,6 @@
 """ListPartitionReassignments: none is ever under way: a partition is where it shall be (KIP-455)."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.messages.list_partition_reassignments import (
     KEY,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.groups.consumer.regex import TextPattern
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.transactions.table import BY_LABEL
 from protocol.errors import KafkaError

@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from broker.configs.broker_table import AUTO_CREATE
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.manager import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError

@@ -3,8 +3,9 @@
 Consumers commit often: the request takes no task, and what arrives in one turn of the loop shares one record batch.
 """
 
-from broker.groups.offsets import CommittedOffset, TopicPartition
-from broker.net.connection import Exchange
+from broker.coordination.topic_partition import TopicPartition
+from broker.groups.offsets import CommittedOffset
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.manager import Topic
 from protocol.errors import ErrorCode, KafkaError

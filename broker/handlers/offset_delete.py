@@ -2,8 +2,8 @@
 
 import asyncio
 
-from broker.groups.offsets import TopicPartition
-from broker.net.connection import Exchange
+from broker.coordination.topic_partition import TopicPartition
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import offset_delete

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch: where an epoch ended, so that a client can tell whether the log was cut under it (KIP-320)."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import KafkaError
 from protocol.messages.offset_for_leader_epoch import (

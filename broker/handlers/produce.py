@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from broker.groups.offsets import TopicPartition
-from broker.net.connection import Exchange
+from broker.coordination.topic_partition import TopicPartition
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer

@@ -1,7 +1,7 @@
 """PushTelemetry: take the metrics of a client, to be read on the node's metrics page (KIP-714)."""
 
 from broker.handlers.get_telemetry_subscriptions import client_attributes
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.telemetry.clients import Push
 from protocol.errors import KafkaError

@@ -3,7 +3,7 @@
 import asyncio
 
 from broker.groups.values import Sync, SyncAnswer
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import sync_group

@@ -7,8 +7,9 @@ import asyncio
 
 from broker.coordination.log import OFFSETS_TOPIC
 from broker.coordination.shards import partition_of
-from broker.groups.offsets import CommittedOffset, TopicPartition
-from broker.net.connection import Exchange
+from broker.coordination.topic_partition import TopicPartition
+from broker.groups.offsets import CommittedOffset
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_writer

@@ -1,6 +1,6 @@
 """UnregisterBroker: forget a node that has gone for good. One that lives, or leads partitions, stays."""
 
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.unregister_broker import KEY, UnregisterBrokerRequest, UnregisterBrokerResponse

@@ -1,7 +1,7 @@
 """UpdateFeatures: raise or lower the levels of features (KIP-584), all that are asked for or none."""
 
 from broker.configs.features import FeatureUpdate, UpgradeType
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.update_features import (

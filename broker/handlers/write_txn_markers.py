@@ -6,8 +6,8 @@ It comes from coordinators on other nodes, and from tools that end a hanging tra
 import asyncio
 from functools import partial
 
-from broker.groups.offsets import TopicPartition
-from broker.net.connection import Exchange
+from broker.coordination.topic_partition import TopicPartition
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.machine import VERSION_2

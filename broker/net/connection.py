@@ -13,15 +13,16 @@ What it keeps true:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from struct import Struct
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from broker.net.budget import SIZE_BYTES, FrameBudget
+from broker.net.exchange import Exchange
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
 from protocol.errors import ProtocolError
-from protocol.header import parse_request_header, response_frame
+from protocol.header import parse_request_header
 from wal.interface import Buffer
 
 SCRATCH_BYTES = 64 << 10
@@ -56,7 +57,7 @@ class Hub(Protocol):
         """Seconds, for measuring how long requests take."""
         ...
 
-    def dispatch(self, exchange: "Exchange", frame: Buffer) -> None:
+    def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
         """Handle a request; the answer comes through `exchange.complete`, now or later."""
         ...
 
@@ -72,7 +73,7 @@ class Hub(Protocol):
         """Note that the connection is closed because of what the peer sent."""
         ...
 
-    def answered(self, exchange: "Exchange") -> None:
+    def answered(self, exchange: Exchange) -> None:
         """Note that a request has got its answer."""
         ...
 
@@ -83,64 +84,6 @@ class Hub(Protocol):
     def reading_changed(self, connection: "Connection", *, paused: bool) -> None:
         """Note that the connection's socket is read no more, or again."""
         ...
-
-
-class Exchange:
-    """A request under way, handed to its handler as the context, and the place of its response in the order."""
-
-    __slots__ = (
-        "api_key",
-        "api_version",
-        "client_id",
-        "connection",
-        "correlation_id",
-        "done",
-        "frame_bytes",
-        "header_end",
-        "on_close",
-        "on_drain",
-        "parts",
-        "started",
-    )
-
-    def __init__(  # one call per request, on the hot path: no intermediate header object is kept
-        self, connection: "Connection", api_key: int, api_version: int, correlation_id: int, client_id: str | None
-    ) -> None:
-        self.connection = connection
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.header_end = 0
-        self.frame_bytes = 0
-        """Its length included; 0 when given back."""
-        self.started = connection.clock()
-        self.done = False
-        self.parts: Sequence[Buffer] | None = None
-        self.on_close: Callable[[], None] | None = None
-        """Called when the connection is lost before the answer: for handlers that wait without a task."""
-        self.on_drain: Callable[[], None] | None = None
-        """Called when the node is about to stop: the handler should answer with what it has."""
-
-    @property
-    def client_host(self) -> str:
-        """Address of the peer, as Kafka shows it."""
-        return self.connection.host
-
-    @property
-    def closed(self) -> bool:
-        """Whether nobody can receive the answer any more."""
-        return self.connection.closed
-
-    def complete(self, response: Any | None, *, version: int | None = None) -> None:
-        """Answer, once; None for a request that gets no answer. `version` only where it is not the request's."""
-        assert not self.done, "an exchange completes once"
-        self.done = True
-        connection = self.connection
-        if response is not None and not connection.closed:
-            answered = self.api_version if version is None else version
-            self.parts = response_frame(self.api_key, answered, self.correlation_id, response)
-        connection.completed(self)
 
 
 class Connection(asyncio.BufferedProtocol):

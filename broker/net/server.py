@@ -16,7 +16,8 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from broker.net.budget import FrameBudget
-from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection, Exchange
+from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
+from broker.net.exchange import Exchange
 from broker.net.gone import find_gone
 from broker.net.slabs import SlabPool
 from broker.net.stalls import LOOKS, Progress, look

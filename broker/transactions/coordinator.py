@@ -17,7 +17,7 @@ import structlog
 
 from broker.coordination.log import InternalTopic, LogWriter
 from broker.coordination.shards import Shards, check_loaded
-from broker.groups.offsets import TopicPartition
+from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
 from broker.settings.model import TransactionSettings
 from broker.transactions import machine

@@ -7,7 +7,7 @@ Rules and error codes are Apache Kafka's (`TransactionMetadata` and `Transaction
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from broker.groups.offsets import TopicPartition
+from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
 from broker.transactions.table import TABLE, Action, Event, TransactionStatus
 from protocol.errors import ErrorCode, KafkaError

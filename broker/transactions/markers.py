@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.coordination.log import OFFSETS_TOPIC
+from broker.coordination.topic_partition import TopicPartition
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import TopicPartition
 from broker.partitions.producers import Producer
 from broker.topics.manager import TopicManager
 from protocol.records import ControlType

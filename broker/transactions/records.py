@@ -6,7 +6,7 @@
 from typing import NamedTuple
 
 from broker.coordination.log import KeyValue
-from broker.groups.offsets import TopicPartition
+from broker.coordination.topic_partition import TopicPartition
 from broker.transactions.machine import Transaction
 from broker.transactions.table import TransactionStatus
 from protocol.codec import decode_exact, encode_versioned, read_version

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from broker.coordination.log import KeyValue, LogWriter
-from broker.groups.offsets import TopicPartition
+from broker.coordination.topic_partition import TopicPartition
 from broker.transactions.machine import NO_EPOCH, Transaction
 from broker.transactions.records import parse, transaction_record
 from broker.transactions.table import TransactionStatus

@@ -34,8 +34,8 @@ from s3stream.model import (
     object_key,
     parse_upload_writer,
 )
-from s3stream.object.format import IndexEntry, merge_ranges
-from s3stream.object.reader import decode_block, expect_object, index_tail_bytes, read_index
+from s3stream.object.format import IndexEntry, decode_block, merge_ranges
+from s3stream.object.reader import expect_object, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore, StoredObject
 from s3stream.tasks import side_by_side
 

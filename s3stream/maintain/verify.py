@@ -15,8 +15,8 @@ from s3stream.catalog.interface import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
 from s3stream.maintain.manifest import parse_manifest_key
 from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamInfo, object_key
-from s3stream.object.format import IndexEntry
-from s3stream.object.reader import ObjectIndex, decode_block, expect_object, index_tail_bytes, read_index
+from s3stream.object.format import IndexEntry, decode_block
+from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
 
 PAGE: Final = 500

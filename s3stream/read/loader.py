@@ -27,8 +27,8 @@ from s3stream.errors import (
     StreamNotFound,
 )
 from s3stream.model import ObjectInfo, RangeLocation, object_key
-from s3stream.object.format import IndexEntry
-from s3stream.object.reader import ObjectIndex, decode_block, expect_object, index_tail_bytes, read_index
+from s3stream.object.format import IndexEntry, decode_block
+from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.read.block_cache import BlockCache, BlockKey, ByteLru, CachedBlock
 from s3stream.read.damage import WHOLE, DamagedObjects
 from s3stream.read.io_plan import Priority

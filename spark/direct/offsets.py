@@ -144,7 +144,8 @@ async def _first_in_range(storage: Storage, location: RangeLocation, start: int,
     # Most plans name no time, and each is made in a process of its own that need not import this.
     from protocol.errors import KafkaError
     from protocol.records import decode_records
-    from s3stream.object.reader import decode_block, index_tail_bytes, read_index
+    from s3stream.object.format import decode_block
+    from s3stream.object.reader import index_tail_bytes, read_index
 
     info = location.object
     store = storage.stores[info.store]

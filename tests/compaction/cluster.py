@@ -13,7 +13,8 @@ from s3stream.catalog import open_catalog
 from s3stream.catalog.interface import Catalog, TopicInfo, UploadCommit
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
-from s3stream.object.reader import decode_block, read_index
+from s3stream.object.format import decode_block
+from s3stream.object.reader import read_index
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.interface import ObjectStore
 from s3stream.store.memory import MemoryStore

@@ -14,7 +14,8 @@ from compaction.service import CompactionService
 from compaction.throttle import Throttle
 from s3stream.errors import CatalogUnavailable, NodeFenced, ObjectNotFound, StoreError
 from s3stream.model import ObjectKind, ObjectState, object_key
-from s3stream.object.reader import decode_block, read_index
+from s3stream.object.format import decode_block
+from s3stream.object.reader import read_index
 from s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster

@@ -12,7 +12,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.batch import HEADER_BYTES, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, records_fit
+from protocol.batch import HEADER_BYTES, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, parse_batch, records_fit
 from protocol.compression import compress, decompress
 from protocol.errors import CorruptBatch, DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError, UnsupportedMagic
 from protocol.records import (
@@ -26,7 +26,6 @@ from protocol.records import (
     control_type,
     decode_records,
     iterate_batches,
-    parse_batch,
     patch,
     recompress,
     seal,

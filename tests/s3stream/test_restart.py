@@ -17,7 +17,8 @@ from s3stream.errors import StorageError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.verify import verify
 from s3stream.model import ObjectState, StreamBatch, object_key
-from s3stream.object.reader import decode_block, read_index
+from s3stream.object.format import decode_block
+from s3stream.object.reader import read_index
 from tests.support.steps import Steps, step_catalog, step_store, step_wal
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.topics import delete_topic

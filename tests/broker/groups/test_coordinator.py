@@ -7,8 +7,9 @@ import pytest
 from broker.coordination import shards
 from broker.coordination.log import KeyValue, LogBatch
 from broker.coordination.shards import java_hash, partition_of
+from broker.coordination.topic_partition import TopicPartition
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.groups.offsets import CommittedOffset
 from broker.groups.records import offset_record
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError

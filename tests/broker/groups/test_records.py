@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.coordination.log import KeyValue
-from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.coordination.topic_partition import TopicPartition
+from broker.groups.offsets import CommittedOffset
 from broker.groups.records import (
     ForeignRecord,
     GroupRecord,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from broker.coordination.log import KeyValue, LogWriter
+from broker.coordination.topic_partition import TopicPartition
 from broker.groups.consumer.values import ConsumerState
-from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.groups.offsets import CommittedOffset
 from broker.groups.records import offset_record
 from broker.groups.shard import GroupShard
 from broker.groups.table import GroupState

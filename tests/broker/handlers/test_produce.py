@@ -11,7 +11,7 @@ import pytest
 
 from broker.app import RunningNode
 from broker.handlers.produce import _while_connected
-from broker.net.connection import Exchange
+from broker.net.exchange import Exchange
 from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, check_crc, parse_batch, patch, seal
 from protocol.compression import Compression
 from protocol.errors import ErrorCode

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.net.budget import FrameBudget
-from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection, Exchange
+from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
+from broker.net.exchange import Exchange
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
 from protocol.messages.api_versions import ApiVersionsResponse

@@ -8,7 +8,7 @@ import pytest
 
 from broker.coordination import shards
 from broker.coordination.shards import partition_of
-from broker.groups.offsets import TopicPartition
+from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
 from broker.settings.model import TransactionSettings
 from broker.transactions import coordinator

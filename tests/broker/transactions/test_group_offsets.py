@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from broker.coordination.log import LogWriter
-from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.coordination.topic_partition import TopicPartition
+from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
 from broker.partitions.producers import Producer
 from broker.settings.model import GroupSettings

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.coordination.log import KeyValue
-from broker.groups.offsets import TopicPartition
+from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
 from broker.transactions import machine
 from broker.transactions.machine import EPOCH_LAST, EPOCH_MAX, VERSION_1, VERSION_2, ProducerIdNeeded, Transaction

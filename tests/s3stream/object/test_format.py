@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from s3stream.errors import CorruptObject
 from s3stream.model import NewObject, ObjectKind, StreamBatch, StreamRange
-from s3stream.object.reader import decode_block, decode_index
+from s3stream.object.format import decode_block
+from s3stream.object.reader import decode_index
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.memory import MemoryStore
 

@@ -6,7 +6,8 @@ import pytest
 
 from s3stream.errors import CorruptObject, StoreError
 from s3stream.model import ObjectKind, StreamBatch, StreamRange
-from s3stream.object.reader import decode_block, index_tail_bytes, read_index
+from s3stream.object.format import decode_block
+from s3stream.object.reader import index_tail_bytes, read_index
 from s3stream.object.writer import ObjectOrder, ObjectWriter
 from s3stream.store.memory import MemoryStore
 

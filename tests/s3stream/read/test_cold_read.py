@@ -159,7 +159,8 @@ async def test_a_read_looks_again_when_compaction_has_replaced_its_object(tmp_pa
 async def compact_by_hand(cluster: Cluster, stream_id: int) -> None:
     """Replace the stream's only object by a copy, and delete it at once."""
     from s3stream.catalog.interface import CompactionCommit
-    from s3stream.object.reader import decode_block, read_index
+    from s3stream.object.format import decode_block
+    from s3stream.object.reader import read_index
     from s3stream.object.writer import ObjectWriter
 
     (location,) = await cluster.catalog.find_ranges(stream_id, 0, 1 << 40, limit=10)

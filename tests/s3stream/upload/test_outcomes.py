@@ -11,7 +11,8 @@ from s3stream.catalog.interface import Catalog, CompactionCommit, UploadCommit
 from s3stream.errors import CatalogDamaged, CatalogUnavailable, OutcomeUnknown, StorageStopped
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
-from s3stream.object.reader import decode_block, read_index
+from s3stream.object.format import decode_block
+from s3stream.object.reader import read_index
 from s3stream.object.writer import ObjectWriter
 from tests.support.storage import CLUSTER, NODE_ID, SMALL, Cluster, fill, memory_cluster, read_all, same
 

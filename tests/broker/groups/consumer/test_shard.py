@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from broker.coordination.log import KeyValue, LogWriter
+from broker.coordination.topic_partition import TopicPartition
 from broker.groups.consumer import records
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import ConsumerMember
@@ -18,7 +19,7 @@ from broker.groups.consumer.values import (
     TopicImage,
     TopicView,
 )
-from broker.groups.offsets import CommittedOffset, TopicPartition
+from broker.groups.offsets import CommittedOffset
 from broker.groups.records import offset_record, parse
 from broker.groups.shard import GroupShard
 from broker.groups.values import Leaver
