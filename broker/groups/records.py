@@ -14,14 +14,14 @@ from broker.groups.offsets import CommittedOffset
 from broker.groups.values import GroupSnapshot, MemberSnapshot
 from protocol.codec import decode, decode_exact, encode_versioned, read_version
 from protocol.errors import MalformedMessage
-from protocol.messages.consumer_offsets import (
+from protocol.messages.embedded.consumer_offsets import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 
 OFFSET_KEY_VERSIONS = (0, 1)
 GROUP_KEY_VERSION = 2

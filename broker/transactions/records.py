@@ -11,7 +11,7 @@ from broker.transactions.machine import Transaction
 from broker.transactions.table import TransactionStatus
 from protocol.codec import decode_exact, encode_versioned, read_version
 from protocol.errors import MalformedMessage
-from protocol.messages.transaction_state import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from protocol.messages.embedded.transaction_state import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
 KEY_VERSION = 0
 VALUE_VERSION = 1

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from protocol import codec
 from protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
 from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
-from protocol.messages.consumer_offsets import (
+from protocol.messages.create_topics import CreateTopicsRequest
+from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
+from protocol.messages.embedded.consumer_offsets import (
     ClassicMemberMetadata,
     ConsumerGroupMemberMetadataValue,
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from protocol.messages.create_topics import CreateTopicsRequest
-from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,

@@ -6,8 +6,8 @@ No other implementation in Python knows these records, so their newest versions 
 
 import pytest
 
-import protocol.messages.consumer_offsets
-import protocol.messages.transaction_state
+import protocol.messages.embedded.consumer_offsets
+import protocol.messages.embedded.transaction_state
 from protocol.source import tagged, untagged
 from protocol.wire import Field, Kind, schema_of
 
@@ -79,7 +79,7 @@ def _value(field: Field, version: int, *, flexible: bool) -> str:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_record_has_the_fields_of_apache_kafka(name: str) -> None:
-    modules = (protocol.messages.consumer_offsets, protocol.messages.transaction_state)
+    modules = (protocol.messages.embedded.consumer_offsets, protocol.messages.embedded.transaction_state)
     [message_type] = [vars(module)[name] for module in modules if name in vars(module)]
     schema = schema_of(message_type)
     assert schema.versions is not None
@@ -88,7 +88,7 @@ def test_record_has_the_fields_of_apache_kafka(name: str) -> None:
 
 
 def test_every_record_is_checked() -> None:
-    modules = (protocol.messages.consumer_offsets, protocol.messages.transaction_state)
+    modules = (protocol.messages.embedded.consumer_offsets, protocol.messages.embedded.transaction_state)
     names = {n for m in modules for n, c in vars(m).items() if hasattr(c, "__wire_schema__") and schema_of(c).versions}
     assert names == set(SCHEMAS)
 
@@ -108,6 +108,6 @@ def test_every_record_is_checked() -> None:
     ],
 )
 def test_the_version_of_a_key_says_which_record_it_is(name: str, version: int) -> None:
-    versions = schema_of(vars(protocol.messages.consumer_offsets)[name]).versions
+    versions = schema_of(vars(protocol.messages.embedded.consumer_offsets)[name]).versions
     assert versions is not None
     assert versions.last == version

@@ -54,9 +54,9 @@ NARROWED: dict[str, st.SearchStrategy[Any]] = {
 
 
 def message_types() -> Iterator[type]:
-    """Every message of the package that stands on its own."""
-    for module in pkgutil.iter_modules(protocol.messages.__path__):
-        names = vars(importlib.import_module(f"protocol.messages.{module.name}"))
+    """Every message of the package and its folders that is not only a structure inside another."""
+    for module in pkgutil.walk_packages(protocol.messages.__path__, "protocol.messages."):
+        names = vars(importlib.import_module(module.name))
         yield from (c for c in names.values() if hasattr(c, "__wire_schema__") and schema_of(c).versions)
 
 

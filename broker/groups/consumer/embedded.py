@@ -11,7 +11,7 @@ from broker.groups.consumer.records import by_topic
 from broker.groups.consumer.values import Partitions, TopicIdPartition, TopicImage
 from protocol.codec import decode, encode_versioned, read_version
 from protocol.errors import MalformedMessage
-from protocol.messages.consumer_protocol import (
+from protocol.messages.embedded.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,

@@ -15,7 +15,7 @@ from broker.groups.consumer.values import MemberState, Partitions, TopicIdPartit
 from broker.groups.values import MemberProtocol
 from protocol.codec import decode_exact, encode_versioned, read_version
 from protocol.errors import MalformedMessage
-from protocol.messages import consumer_offsets as messages
+from protocol.messages.embedded import consumer_offsets as messages
 
 EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, CURRENT, PATTERN = 3, 4, 5, 6, 7, 8, 16
 KEY_TYPES: Mapping[int, Any] = {

@@ -27,7 +27,7 @@ from broker.groups.values import Join, JoinAnswer, Leaver, MemberProtocol, Sync,
 from broker.settings.model import GroupSettings
 from protocol.codec import encode_versioned, read_version
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.consumer_protocol import (
+from protocol.messages.embedded.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,

@@ -17,7 +17,7 @@ from broker.groups.records import (
 )
 from broker.groups.values import GroupSnapshot, MemberSnapshot
 from protocol.codec import encode_versioned
-from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 
 KEY = TopicPartition("flights", 3)
 text = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -16,7 +16,7 @@ from broker.groups.values import Join, JoinAnswer, Leaver, MemberProtocol, Sync,
 from broker.settings.model import GroupSettings
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 from s3stream.errors import StorageStopped
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import until

@@ -1,0 +1,1 @@
+"""Messages without an API key: records of internal topics, and the bytes that group members exchange."""
