@@ -9,11 +9,9 @@ from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
 from broker.transactions.machine import VERSION_1
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import add_offsets_to_txn
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from s3stream.errors import StorageError
 
-KEY = add_offsets_to_txn.KEY
 FENCED_VERSION = 2
 
 

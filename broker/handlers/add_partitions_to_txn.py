@@ -13,7 +13,6 @@ from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
 from broker.transactions.machine import VERSION_1, VERSION_2
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import add_partitions_to_txn
 from protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -25,7 +24,6 @@ from protocol.messages.add_partitions_to_txn import (
 )
 from s3stream.errors import StorageError
 
-KEY = add_partitions_to_txn.KEY
 BATCH_VERSION = 4
 FENCED_VERSION = 2
 """From here on clients know PRODUCER_FENCED."""

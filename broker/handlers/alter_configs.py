@@ -5,14 +5,11 @@ from broker.node import Node
 from broker.resources.changes import change_each
 from broker.resources.values import Resource
 from protocol.messages.alter_configs import (
-    KEY,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-
-__all__ = ["KEY", "handle"]
 
 
 async def handle(node: Node, request: AlterConfigsRequest, context: Exchange) -> AlterConfigsResponse:

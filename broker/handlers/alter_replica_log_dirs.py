@@ -5,14 +5,11 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.alter_replica_log_dirs import (
-    KEY,
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-
-__all__ = ["KEY", "handle"]
 
 
 def handle(node: Node, request: AlterReplicaLogDirsRequest, context: Exchange) -> AlterReplicaLogDirsResponse:

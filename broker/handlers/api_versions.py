@@ -14,7 +14,7 @@ from protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-__all__ = ["KEY", "handle", "unsupported_version"]
+__all__ = ["handle", "unsupported_version"]
 
 SOFTWARE_SINCE = 3
 FEATURES_FROM_ZERO_SINCE = 4

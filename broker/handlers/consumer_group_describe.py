@@ -11,7 +11,6 @@ from broker.handlers.describe_groups import ALL_GROUP_OPERATIONS, OPERATIONS_NOT
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import consumer_group_describe
 from protocol.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -21,7 +20,6 @@ from protocol.messages.consumer_group_describe import (
     TopicPartitions,
 )
 
-KEY = consumer_group_describe.KEY
 USES_CLASSIC_PROTOCOL, USES_CONSUMER_PROTOCOL = 0, 1
 
 

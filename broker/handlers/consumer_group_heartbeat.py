@@ -16,7 +16,6 @@ from broker.groups.consumer.values import (
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import consumer_group_heartbeat
 from protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -24,7 +23,6 @@ from protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 
-KEY = consumer_group_heartbeat.KEY
 CLIENT_MADE_ID_VERSION = 1
 """From here on the client makes its member id, so that a retried join is not a second member (KIP-1082)."""
 

@@ -7,15 +7,12 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_partitions import (
-    KEY,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
 from s3stream.errors import StorageError
-
-__all__ = ["KEY", "handle"]
 
 
 async def handle(node: Node, request: CreatePartitionsRequest, context: Exchange) -> CreatePartitionsResponse:

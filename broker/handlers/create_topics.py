@@ -12,7 +12,6 @@ from broker.node import Node
 from broker.topics.manager import Batch, WantedTopic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_topics import (
-    KEY,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -20,8 +19,6 @@ from protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from s3stream.errors import StorageError
-
-__all__ = ["KEY", "handle"]
 
 
 async def handle(node: Node, request: CreateTopicsRequest, context: Exchange) -> CreateTopicsResponse:

@@ -5,10 +5,7 @@ import asyncio
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import delete_groups
 from protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-
-KEY = delete_groups.KEY
 
 
 async def handle(node: Node, request: DeleteGroupsRequest, context: Exchange) -> DeleteGroupsResponse:  # noqa: ARG001 - every handler's signature

@@ -5,7 +5,6 @@ from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.delete_records import (
-    KEY,
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -13,8 +12,6 @@ from protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from s3stream.errors import OffsetOutOfRange, StorageError
-
-__all__ = ["KEY", "handle"]
 
 HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1

@@ -5,11 +5,9 @@ from collections import Counter
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.delete_topics import KEY, DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.wire import ZERO_UUID
 from s3stream.errors import StorageError
-
-__all__ = ["KEY", "handle"]
 
 STATES_SINCE = 6
 

@@ -5,13 +5,10 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.describe_cluster import (
-    KEY,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-
-__all__ = ["KEY", "handle"]
 
 BROKERS = 1
 CONTROLLERS = 2

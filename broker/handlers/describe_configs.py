@@ -9,7 +9,6 @@ from broker.resources.loggers import UNKNOWN_TYPE
 from broker.resources.values import ConfigValue
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.describe_configs import (
-    KEY,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -17,8 +16,6 @@ from protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-
-__all__ = ["KEY", "handle"]
 
 
 def handle(node: Node, request: DescribeConfigsRequest, context: Exchange) -> DescribeConfigsResponse:

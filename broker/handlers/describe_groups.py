@@ -5,7 +5,6 @@ from broker.groups.table import GroupState
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import describe_groups
 from protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -13,7 +12,6 @@ from protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 
-KEY = describe_groups.KEY
 NOT_FOUND_VERSION = 6
 """From here on an unknown group is an error; before, it is a group in state Dead."""
 ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11

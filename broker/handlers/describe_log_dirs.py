@@ -7,7 +7,6 @@ from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.messages.describe_log_dirs import (
-    KEY,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -16,7 +15,7 @@ from protocol.messages.describe_log_dirs import (
 )
 from s3stream.errors import StorageError
 
-__all__ = ["KEY", "handle", "log_dir"]
+__all__ = ["handle", "log_dir"]
 
 UNKNOWN_BYTES = -1
 """An object store has no size that one could ask for."""

@@ -4,7 +4,6 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import KafkaError
-from protocol.messages import describe_producers
 from protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -12,8 +11,6 @@ from protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-
-KEY = describe_producers.KEY
 
 
 def handle(node: Node, request: DescribeProducersRequest, context: Exchange) -> DescribeProducersResponse:  # noqa: ARG001 - every handler's signature

@@ -18,7 +18,6 @@ from protocol.messages.describe_quorum import (
     TopicDataResponse,
 )
 
-KEY = describe_quorum.KEY
 LISTENER = "PLAINTEXT"
 NODES_SINCE = 2
 

@@ -6,15 +6,12 @@ from broker.node import Node
 from broker.topics.manager import Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.describe_topic_partitions import (
-    KEY,
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-
-__all__ = ["KEY", "handle"]
 
 PARTITIONS_MAX = 2000
 """max.request.partition.size.limit of Kafka."""

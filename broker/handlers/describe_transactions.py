@@ -3,15 +3,12 @@
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import describe_transactions
 from protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TopicData,
     TransactionState,
 )
-
-KEY = describe_transactions.KEY
 
 
 def handle(node: Node, request: DescribeTransactionsRequest, context: Exchange) -> DescribeTransactionsResponse:  # noqa: ARG001 - every handler's signature

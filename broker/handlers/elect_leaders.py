@@ -4,15 +4,12 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.elect_leaders import (
-    KEY,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
     TopicPartitions,
 )
-
-__all__ = ["KEY", "handle"]
 
 PREFERRED, UNCLEAN = 0, 1
 

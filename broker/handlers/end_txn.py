@@ -6,11 +6,9 @@ from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
 from broker.transactions.machine import VERSION_1, VERSION_2
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import end_txn
 from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from s3stream.errors import StorageError
 
-KEY = end_txn.KEY
 FENCED_VERSION = 2
 V2_VERSION = 5
 """From here on each transaction has an epoch of its own, and the answer brings the next one."""

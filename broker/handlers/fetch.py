@@ -27,7 +27,6 @@ from broker.partitions.transactions import Aborted
 from protocol.batch import parse_batch
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import (
-    KEY,
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -38,8 +37,6 @@ from protocol.messages.fetch import (
 from s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError
 from s3stream.model import StreamBatch
 from wal.interface import Buffer
-
-__all__ = ["KEY", "handle"]
 
 COLD_WAIT_MS_MIN = 500
 """Data that has to be loaded is waited for this long at least, whatever the client's max wait."""

@@ -14,11 +14,9 @@ from broker.node import Node
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.topic import TRANSACTION_TOPIC
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import find_coordinator
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from s3stream.errors import StorageError
 
-KEY = find_coordinator.KEY
 GROUP_KEY_TYPE = 0
 TRANSACTION_KEY_TYPE = 1
 BATCH_VERSION = 4

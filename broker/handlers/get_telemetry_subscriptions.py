@@ -8,12 +8,11 @@ from broker.node import Node
 from broker.telemetry.clients import ACCEPTED
 from protocol.errors import KafkaError
 from protocol.messages.get_telemetry_subscriptions import (
-    KEY,
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )
 
-__all__ = ["KEY", "client_attributes", "handle"]
+__all__ = ["client_attributes", "handle"]
 
 
 def client_attributes(instance_id: bytes, context: Exchange) -> Mapping[str, str]:

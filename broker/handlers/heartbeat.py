@@ -3,10 +3,7 @@
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import heartbeat
 from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-
-KEY = heartbeat.KEY
 
 
 def handle(node: Node, request: HeartbeatRequest, context: Exchange) -> HeartbeatResponse:  # noqa: ARG001 - every handler's signature

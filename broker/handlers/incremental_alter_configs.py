@@ -5,14 +5,11 @@ from broker.node import Node
 from broker.resources.changes import change_each
 from broker.resources.values import Change, Resource
 from protocol.messages.incremental_alter_configs import (
-    KEY,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-
-__all__ = ["KEY", "handle"]
 
 
 async def handle(

@@ -6,10 +6,8 @@ from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
 from protocol.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.init_producer_id import KEY, InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from s3stream.errors import StorageError
-
-__all__ = ["KEY", "handle"]
 
 FENCED_VERSION = 4
 

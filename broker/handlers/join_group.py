@@ -6,10 +6,8 @@ from broker.groups.values import Join, JoinAnswer, MemberProtocol
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import join_group
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
-KEY = join_group.KEY
 MEMBER_ID_REQUIRED_VERSION = 4
 NULLABLE_PROTOCOL_NAME_VERSION = 7
 SKIP_ASSIGNMENT_VERSION = 9

@@ -4,10 +4,8 @@ from broker.groups.values import Leaver
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import KafkaError
-from protocol.messages import leave_group
 from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
-KEY = leave_group.KEY
 BATCH_VERSION = 3
 """From here on a request names many members."""
 

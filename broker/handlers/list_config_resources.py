@@ -6,13 +6,10 @@ from broker.resources import RESOURCES
 from broker.resources.values import ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.list_config_resources import (
-    KEY,
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-
-__all__ = ["KEY", "handle"]
 
 TYPES_SINCE = 1
 

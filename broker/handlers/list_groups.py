@@ -3,10 +3,7 @@
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import KafkaError
-from protocol.messages import list_groups
 from protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-
-KEY = list_groups.KEY
 
 
 def handle(node: Node, request: ListGroupsRequest, context: Exchange) -> ListGroupsResponse:  # noqa: ARG001 - every handler's signature

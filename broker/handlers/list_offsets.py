@@ -10,7 +10,6 @@ from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.list_offsets import (
-    KEY,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -18,8 +17,6 @@ from protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from s3stream.errors import ObjectDamage, StorageError
-
-__all__ = ["KEY", "handle"]
 
 LATEST = -1
 EARLIEST = -2

@@ -3,12 +3,9 @@
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.messages.list_partition_reassignments import (
-    KEY,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-
-__all__ = ["KEY", "handle"]
 
 
 def handle(

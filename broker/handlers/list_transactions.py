@@ -10,11 +10,7 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.transactions.table import BY_LABEL
 from protocol.errors import KafkaError
-from protocol.messages import list_transactions
 from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
-
-KEY = list_transactions.KEY
-
 
 MATCHED_AT_ONCE = 500
 """Ids that a pattern is held against before others get their turn: a few ms."""

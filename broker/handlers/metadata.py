@@ -9,7 +9,6 @@ from broker.node import Node
 from broker.topics.manager import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, Topic, check_topic_name
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.metadata import (
-    KEY,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -19,8 +18,6 @@ from protocol.messages.metadata import (
 )
 from protocol.wire import ZERO_UUID
 from s3stream.errors import StorageError
-
-__all__ = ["KEY", "handle"]
 
 TOPIC_OPERATIONS = 3576
 """Every operation on a topic is allowed: the bits of Kafka's AclOperation."""

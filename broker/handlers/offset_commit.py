@@ -9,7 +9,6 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.manager import Topic
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import offset_commit
 from protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -19,7 +18,6 @@ from protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-KEY = offset_commit.KEY
 MEMBER_EPOCH_VERSION = 9
 """From here on members of consumer groups may commit (KIP-848)."""
 TOPIC_ID_VERSION = 10

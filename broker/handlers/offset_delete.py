@@ -6,15 +6,12 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import offset_delete
 from protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-
-KEY = offset_delete.KEY
 
 
 async def handle(node: Node, request: OffsetDeleteRequest, context: Exchange) -> OffsetDeleteResponse:  # noqa: ARG001 - every handler's signature

@@ -7,7 +7,6 @@ from broker.groups.offsets import CommittedOffset, GroupOffsets
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import offset_fetch
 from protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -21,7 +20,6 @@ from protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-KEY = offset_fetch.KEY
 ERROR_FIELD_VERSION = 2
 """From here on an error of the group has a field of its own."""
 GROUPS_VERSION = 8

@@ -4,15 +4,12 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import KafkaError
 from protocol.messages.offset_for_leader_epoch import (
-    KEY,
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-
-__all__ = ["KEY", "handle"]
 
 
 def handle(node: Node, request: OffsetForLeaderEpochRequest, context: Exchange) -> OffsetForLeaderEpochResponse:

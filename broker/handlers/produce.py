@@ -24,7 +24,6 @@ from broker.transactions.errors import code_for_writer
 from broker.transactions.machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
-    KEY,
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -35,8 +34,6 @@ from protocol.messages.produce import (
 )
 from s3stream.errors import AppendTooLarge, StorageError, StorageFull, StreamFenced
 from wal.interface import Durable, WalError
-
-__all__ = ["KEY", "handle"]
 
 TOPIC_IDS_SINCE = 13
 ABORTABLE_SINCE = 11

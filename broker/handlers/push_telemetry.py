@@ -5,9 +5,7 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.telemetry.clients import Push
 from protocol.errors import KafkaError
-from protocol.messages.push_telemetry import KEY, PushTelemetryRequest, PushTelemetryResponse
-
-__all__ = ["KEY", "handle"]
+from protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 
 
 def handle(node: Node, request: PushTelemetryRequest, context: Exchange) -> PushTelemetryResponse:

@@ -6,10 +6,8 @@ from broker.groups.values import Sync, SyncAnswer
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import sync_group
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-KEY = sync_group.KEY
 NAMES_PROTOCOL_SINCE = 5
 """From here on a member says what it believes the group's protocol to be (KIP-559)."""
 

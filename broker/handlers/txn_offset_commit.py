@@ -15,7 +15,6 @@ from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_writer
 from broker.transactions.machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import txn_offset_commit
 from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -24,7 +23,6 @@ from protocol.messages.txn_offset_commit import (
 )
 from s3stream.errors import StorageError
 
-KEY = txn_offset_commit.KEY
 ABORTABLE_VERSION = 4
 ADD_VERSION = 5
 

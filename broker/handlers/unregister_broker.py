@@ -3,10 +3,8 @@
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
-from protocol.messages.unregister_broker import KEY, UnregisterBrokerRequest, UnregisterBrokerResponse
+from protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from s3stream.errors import NodeInUse, NotFound, StorageError
-
-__all__ = ["KEY", "handle"]
 
 
 async def handle(node: Node, request: UnregisterBrokerRequest, context: Exchange) -> UnregisterBrokerResponse:

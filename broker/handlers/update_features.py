@@ -5,14 +5,11 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.update_features import (
-    KEY,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
 from s3stream.errors import StorageError
-
-__all__ = ["KEY", "handle"]
 
 UPGRADE_TYPE_SINCE = 1
 RESULTS_UNTIL = 1

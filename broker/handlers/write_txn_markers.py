@@ -13,7 +13,6 @@ from broker.partitions.producers import Producer
 from broker.transactions.machine import VERSION_2
 from broker.transactions.markers import Marker
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import write_txn_markers
 from protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -24,8 +23,6 @@ from protocol.messages.write_txn_markers import (
 )
 from s3stream.errors import StorageError, StorageFull
 from wal.interface import WalError
-
-KEY = write_txn_markers.KEY
 
 
 async def handle(node: Node, request: WriteTxnMarkersRequest, context: Exchange) -> WriteTxnMarkersResponse:  # noqa: ARG001 - every handler's signature

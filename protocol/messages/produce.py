@@ -20,6 +20,7 @@ from protocol import wire
 from protocol.wire import Buffer, message
 
 KEY = 0
+ADVERTISED_MIN_VERSION = 0
 
 
 @message

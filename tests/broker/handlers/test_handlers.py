@@ -1,0 +1,30 @@
+"""Handlers and message modules belong together by their names."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+import pytest
+
+import broker.handlers
+import protocol.messages
+from broker.handlers import HANDLERS
+from protocol.registry import APIS, all_apis
+
+
+def modules_of(package: object) -> set[str]:
+    return {module.name for module in iter_modules(package.__path__) if not module.ispkg}  # type: ignore[attr-defined]
+
+
+def test_every_message_module_has_a_handler_and_the_other_way_round() -> None:
+    handlers = {
+        name for name in modules_of(broker.handlers) if hasattr(import_module(f"broker.handlers.{name}"), "handle")
+    }
+    assert handlers == modules_of(protocol.messages)
+    assert {handler.api.module_name for handler in HANDLERS.values()} == handlers
+
+
+def test_a_message_module_without_a_handler_fails_the_import() -> None:
+    [unserved] = [api for api in all_apis().values() if api.name == "CreateAcls"]
+    assert unserved.key not in APIS
+    with pytest.raises(ModuleNotFoundError, match=r"broker\.handlers\.create_acls"):
+        broker.handlers._handler_of(unserved)
