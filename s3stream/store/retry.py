@@ -39,7 +39,7 @@ class BadRange(StoreError):
     """The object has no byte of the range."""
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     """What a failure means to the caller."""
 
     MISSING = auto()
@@ -53,7 +53,7 @@ class Kind(Enum):
 class Failure:
     """A failed attempt: whether another may help, and what to tell."""
 
-    kind: Kind
+    kind: FailureKind
     retry: bool
     text: str
 
@@ -83,22 +83,22 @@ def classify(error: Exception) -> Failure:
         return classify_code(code, status, error.response.get("Error", {}).get("Message", ""))
     passing = (EndpointConnectionError, HTTPClientError, IncompleteReadError, ConnectionClientError, OSError, EOFError)
     heals = isinstance(error, passing) and not isinstance(error, SSLError)
-    return Failure(Kind.OTHER, heals, f"{type(error).__name__}: {error}")
+    return Failure(FailureKind.OTHER, heals, f"{type(error).__name__}: {error}")
 
 
 def classify_code(code: str, status: int, message: str) -> Failure:
     """Judge an answer of the service."""
     text = f"{code or status} {message}".strip()
     if code == "NoSuchUpload":
-        return Failure(Kind.NO_UPLOAD, retry=False, text=text)
+        return Failure(FailureKind.NO_UPLOAD, retry=False, text=text)
     if code in {"PreconditionFailed", "412"} or status == 412:
-        return Failure(Kind.CONFLICT, retry=False, text=text)
+        return Failure(FailureKind.CONFLICT, retry=False, text=text)
     if code in {"InvalidRange", "416"} or status == 416:
-        return Failure(Kind.RANGE, retry=False, text=text)
+        return Failure(FailureKind.RANGE, retry=False, text=text)
     if code in RETRY_CODES or status in RETRY_STATUSES:
-        return Failure(Kind.OTHER, retry=True, text=text)
+        return Failure(FailureKind.OTHER, retry=True, text=text)
     if code == "NoSuchBucket":  # tells nothing of the object
-        return Failure(Kind.OTHER, retry=False, text=text)
+        return Failure(FailureKind.OTHER, retry=False, text=text)
     if code in {"NoSuchKey", "NotFound", "404"} or status == 404:
-        return Failure(Kind.MISSING, retry=False, text=text)
-    return Failure(Kind.OTHER, retry=False, text=text)
+        return Failure(FailureKind.MISSING, retry=False, text=text)
+    return Failure(FailureKind.OTHER, retry=False, text=text)

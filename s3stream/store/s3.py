@@ -16,22 +16,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, TypeVar, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
-from aiohttp import ClientError as ClientConnectionError
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
-from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
+from s3stream.errors import ObjectTooShort, StoreError
 from s3stream.store.body import Body
 from s3stream.store.interface import CallCounts, MultipartUpload, StoredObject, TailRead
 from s3stream.store.ranged_get import Answer, RangedGets
 from s3stream.store.recycled import BufferPool
-from s3stream.store.retry import BadRange, Conflict, Failure, Kind, NoSuchUpload, RetryPolicy, classify, classify_code
+from s3stream.store.retry import BadRange, Conflict, FailureKind, RetryPolicy, classify_code
 from s3stream.store.rules import check_key, check_range
+from s3stream.store.s3_bucket import WRITER_KEY, S3Bucket
 from s3stream.store.s3_probe import HEADERS, Found, probe
 from s3stream.store.s3_upload import S3Upload
 from s3stream.store.signed_urls import SignedUrls, refusal
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
         ListObjectsV2OutputTypeDef,
     )
 
-R = TypeVar("R")
-
-WRITER_KEY = "writer"
 DELETE_KEYS_MAX = 1000
 DELETES_IN_FLIGHT = 4
 NOBODY_THERE = "Nobody who speaks S3 answers there"
@@ -93,12 +90,16 @@ class S3Store:
     ) -> None:
         self._name = name
         self._settings = settings
-        self._calls = CallCounts()
-        self._policy = RetryPolicy(settings.attempts_max, settings.backoff_ms_min, settings.backoff_ms_max)
-        self._rng = rng
-        self._sleep = sleep
+        self._bucket = S3Bucket(
+            settings.bucket,
+            store_name=name,
+            policy=RetryPolicy(settings.attempts_max, settings.backoff_ms_min, settings.backoff_ms_max),
+            attempt_timeout_ms=settings.attempt_timeout_ms,
+            rng=rng,
+            sleep=sleep,
+        )
+        self._calls = self._bucket.counts
         self._stack = AsyncExitStack()
-        self._client: S3Client | None = None
         self._memory = BufferPool()
         self._gets: RangedGets | None = None
         """None: the general client does the GETs, too."""
@@ -116,16 +117,9 @@ class S3Store:
         return self._calls
 
     @property
-    def bucket(self) -> str:
-        """Name of the bucket."""
-        return self._settings.bucket
-
-    @property
     def client(self) -> "S3Client":
         """The client, once the store is open."""
-        if self._client is None:
-            raise StoreError(f"{self._name}: the store is not open")
-        return self._client
+        return self._bucket.client
 
     async def open(self) -> None:
         """Connect, and check that the bucket is there and can be used."""
@@ -143,7 +137,7 @@ class S3Store:
         )
         session = get_session()
         try:
-            self._client = await self._stack.enter_async_context(
+            client = await self._stack.enter_async_context(
                 session.create_client(
                     "s3",
                     region_name=settings.region,
@@ -155,6 +149,7 @@ class S3Store:
             )
         except ValueError as error:  # what the client raises for an address or a region that cannot be one
             raise StoreError(f"{self._name}: {error} (expected an endpoint like http://127.0.0.1:9000)") from error
+        self._bucket.connected(client)
         where = f"bucket {settings.bucket} at {settings.endpoint or settings.region}"
         url = self.client.meta.endpoint_url
         ca_bundle = session.get_config_variable("ca_bundle") or get_cert_path(verify=True)
@@ -180,7 +175,7 @@ class S3Store:
     async def _check_bucket(self, where: str, tls: ssl.SSLContext | None) -> None:
         """Raise StoreError, in one line, when the bucket is not there, cannot be used, or is no bucket of S3."""
         try:
-            head = await self.call(where, "head", lambda: self.client.head_bucket(Bucket=self.bucket))
+            head = await self._bucket.call(where, "head", lambda: self.client.head_bucket(Bucket=self._bucket.name))
         except StoreError as error:
             self._refuse_stranger(where, found := await self._list_plainly(tls))
             said = f" The service says {found.s3_error}." if found is not None and found.s3_error else ""
@@ -191,7 +186,9 @@ class S3Store:
     async def _list_plainly(self, tls: ssl.SSLContext | None) -> Found | None:
         """What answers to a listing, if anything does; None without credentials, too."""
         try:
-            url = await self.client.generate_presigned_url("list_objects_v2", {"Bucket": self.bucket, "MaxKeys": 1})
+            url = await self.client.generate_presigned_url(
+                "list_objects_v2", {"Bucket": self._bucket.name, "MaxKeys": 1}
+            )
         except BotoCoreError:
             return None
         self._calls.list += 1
@@ -209,7 +206,7 @@ class S3Store:
         if self._gets is not None:
             self._gets.close()
             self._gets = None
-        self._client = None
+        self._bucket.connected(None)
         await self._stack.aclose()
 
     async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
@@ -221,7 +218,7 @@ class S3Store:
         async def attempt() -> None:
             self._calls.bytes_written += len(body)
             await self.client.put_object(
-                Bucket=self.bucket,
+                Bucket=self._bucket.name,
                 Key=key,
                 Body=cast("IO[bytes]", body),
                 Metadata={WRITER_KEY: writer_id},
@@ -230,33 +227,25 @@ class S3Store:
             )
 
         try:
-            await self.call(key, "put", attempt, expected=Conflict)
+            await self._bucket.call(key, "put", attempt, expected=Conflict)
         except Conflict as error:
-            await self.expect_own(key, writer_id, error)
+            await self._bucket.expect_own(key, writer_id, error)
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
         """Begin an upload in parts."""
         check_key(key, where=self._name)
-        answer = await self.call(
+        answer = await self._bucket.call(
             key,
             "multipart",
             lambda: self.client.create_multipart_upload(
-                Bucket=self.bucket, Key=key, Metadata={WRITER_KEY: writer_id}, ChecksumAlgorithm="CRC32C"
+                Bucket=self._bucket.name, Key=key, Metadata={WRITER_KEY: writer_id}, ChecksumAlgorithm="CRC32C"
             ),
         )
-        return S3Upload(self, key, writer_id, answer["UploadId"])
+        return S3Upload(self._bucket, key, writer_id, answer["UploadId"])
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
-        """Abort an upload a crashed process left behind; no error when there is none."""
-        try:
-            await self.call(
-                key,
-                "multipart",
-                lambda: self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id),
-                expected=NoSuchUpload,
-            )
-        except NoSuchUpload:
-            return
+        """Abort an upload that a crashed process left behind. An upload that does not exist is no error."""
+        await self._bucket.abort_multipart(key, upload_id)
 
     async def get(self, key: str, start: int, end: int) -> memoryview:
         """Bytes [start, end)."""
@@ -266,7 +255,7 @@ class S3Store:
             return (await self._get(key, f"bytes={start}-{end - 1}"))[0]
 
         try:
-            data = await self.call(key, "get", attempt, expected=BadRange)
+            data = await self._bucket.call(key, "get", attempt, expected=BadRange)
         except BadRange:
             data = memoryview(b"")
         if len(data) != end - start:
@@ -284,23 +273,14 @@ class S3Store:
             return TailRead(data, int(content_range.rpartition("/")[2]) if content_range else len(data))
 
         try:
-            return await self.call(key, "get", attempt, expected=BadRange)
+            return await self._bucket.call(key, "get", attempt, expected=BadRange)
         except BadRange:
             # No last byte: the object is empty.
             return TailRead(memoryview(b""), 0)
 
     async def writer_id(self, key: str) -> str | None:
-        """Who wrote the object; None when there is no such object."""
-        try:
-            answer = await self.call(
-                key,
-                "head",
-                lambda: self.client.head_object(Bucket=self.bucket, Key=key),
-                expected=ObjectNotFound,
-            )
-        except ObjectNotFound:
-            return None
-        return answer["Metadata"].get(WRITER_KEY, "")
+        """Return the id of the object's writer, None if there is no such object."""
+        return await self._bucket.writer_id(key)
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """Delete in batches, several at a time; absent keys are no error."""
@@ -321,63 +301,12 @@ class S3Store:
         """All objects under `prefix`, page by page, in the order of keys."""
         token = ""
         while True:
-            answer = await self.call(prefix, "list", partial(self._page, prefix, token))
+            answer = await self._bucket.call(prefix, "list", partial(self._page, prefix, token))
             for each in answer.get("Contents", ()):
                 yield StoredObject(each["Key"], each["Size"], int(each["LastModified"].timestamp() * 1000))
             token = answer.get("NextContinuationToken", "")
             if not token:
                 return
-
-    async def call(
-        self,
-        key: str,
-        kind: str,
-        attempt: Callable[[], Awaitable[R]],
-        *,
-        expected: type[StoreError] | tuple[type[StoreError], ...] = (),
-    ) -> R:
-        """Run `attempt` until it succeeds, fails for good, or attempts run out: then raises StoreError.
-
-        Each attempt counts as a call of `kind`; a final failure counts as an error unless it is `expected`.
-        """
-        number = 1
-        while True:
-            setattr(self._calls, kind, getattr(self._calls, kind) + 1)
-            try:
-                async with asyncio.timeout(self._settings.attempt_timeout_ms / 1000):
-                    return await attempt()
-            except (ClientError, BotoCoreError, ClientConnectionError, OSError, EOFError) as cause:
-                failure = classify(cause)
-                if not failure.retry or number >= self._policy.attempts_max:
-                    error = self._error(key, kind, failure, number)
-                    if not isinstance(error, expected):
-                        self._calls.errors += 1
-                    raise error from cause
-            self._calls.retries += 1
-            await self._sleep(self._policy.delay_seconds(number, self._rng))
-            number += 1
-
-    async def expect_own(self, key: str, writer_id: str, error: StoreError) -> None:
-        """Accept that the object exists if this writer made it, in an earlier attempt whose answer got lost."""
-        found = await self.writer_id(key)
-        if found == writer_id:
-            return
-        self._calls.errors += 1
-        if found is None:
-            raise error
-        raise ObjectExists(f"{self._name}:{key}: written by {found!r}, not {writer_id!r}") from error
-
-    def _error(self, key: str, kind: str, failure: Failure, attempts: int) -> StoreError:
-        tries = f" after {attempts} attempts" if attempts > 1 else ""
-        text = f"{self._name}:{key}: {kind.replace('_', ' ')} failed{tries}: {failure.text}"
-        classes = {
-            Kind.MISSING: ObjectNotFound,
-            Kind.CONFLICT: Conflict,
-            Kind.NO_UPLOAD: NoSuchUpload,
-            Kind.RANGE: BadRange,
-            Kind.OTHER: StoreError,
-        }
-        return classes[failure.kind](text)
 
     async def _delete_batch(self, keys: Sequence[str]) -> dict[str, StoreError]:
         """Delete up to a thousand keys; keys that failed for a passing reason are tried again, alone."""
@@ -386,28 +315,27 @@ class S3Store:
         while keys:
             wanted: DeleteTypeDef = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
             try:
-                delete = partial(self.client.delete_objects, Bucket=self.bucket, Delete=wanted)
-                answer = await self.call(keys[0], "delete", delete, expected=StoreError)
+                delete = partial(self.client.delete_objects, Bucket=self._bucket.name, Delete=wanted)
+                answer = await self._bucket.call(keys[0], "delete", delete, expected=StoreError)
             except StoreError as error:
                 return failed | dict.fromkeys(keys, error)
             again: list[str] = []
             for each in answer.get("Errors", ()):
                 failure = classify_code(each.get("Code", ""), 0, each.get("Message", ""))
-                if failure.retry and number < self._policy.attempts_max:
+                if failure.retry and number < self._bucket.policy.attempts_max:
                     again.append(each["Key"])
-                elif failure.kind is not Kind.MISSING:
-                    failed[each["Key"]] = self._error(each["Key"], "delete", failure, number)
+                elif failure.kind is not FailureKind.MISSING:
+                    failed[each["Key"]] = self._bucket.error_of(each["Key"], "delete", failure, number)
             if again:
-                self._calls.retries += 1
-                await self._sleep(self._policy.delay_seconds(number, self._rng))
+                await self._bucket.back_off(number)
             number += 1
             keys = again
         return failed
 
     async def _page(self, prefix: str, token: str) -> "ListObjectsV2OutputTypeDef":
         if not token:
-            return await self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix)
-        return await self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, ContinuationToken=token)
+            return await self.client.list_objects_v2(Bucket=self._bucket.name, Prefix=prefix)
+        return await self.client.list_objects_v2(Bucket=self._bucket.name, Prefix=prefix, ContinuationToken=token)
 
     async def _get(self, key: str, byte_range: str) -> tuple[memoryview, str]:
         """One attempt at a ranged GET: the body, and the answer's content range."""
@@ -416,7 +344,7 @@ class S3Store:
             self._refusals = 0
             self._calls.bytes_read += len(answer.body)
             return answer.body.toreadonly(), answer.headers.get("content-range", "")
-        found = await self.client.get_object(Bucket=self.bucket, Key=key, Range=byte_range)
+        found = await self.client.get_object(Bucket=self._bucket.name, Key=key, Range=byte_range)
         data = await self._receive(found)
         if answer is not None:
             self._refusals += 1
@@ -438,7 +366,7 @@ class S3Store:
 
     async def _sign(self, key: str, seconds: int) -> str:
         return await self.client.generate_presigned_url(
-            "get_object", Params={"Bucket": self.bucket, "Key": key}, ExpiresIn=seconds
+            "get_object", Params={"Bucket": self._bucket.name, "Key": key}, ExpiresIn=seconds
         )
 
     async def _receive(self, answer: "GetObjectOutputTypeDef") -> memoryview:

@@ -14,7 +14,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from s3stream.store.retry import Kind, RetryPolicy, classify
+from s3stream.store.retry import FailureKind, RetryPolicy, classify
 
 
 def answer(code: str, status: int) -> ClientError:
@@ -47,24 +47,24 @@ def test_what_heals_is_repeated(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (answer("AccessDenied", 403), Kind.OTHER),
-        (answer("SignatureDoesNotMatch", 403), Kind.OTHER),
-        (answer("RequestTimeTooSkewed", 403), Kind.OTHER),
-        (answer("BadDigest", 400), Kind.OTHER),
-        (answer("InvalidPart", 400), Kind.OTHER),
-        (answer("NotImplemented", 501), Kind.OTHER),
-        (answer("NoSuchUpload", 404), Kind.NO_UPLOAD),
-        (answer("NoSuchKey", 404), Kind.MISSING),
-        (answer("404", 404), Kind.MISSING),
-        (answer("NoSuchBucket", 404), Kind.OTHER),
-        (answer("PreconditionFailed", 412), Kind.CONFLICT),
-        (answer("412", 412), Kind.CONFLICT),
-        (answer("InvalidRange", 416), Kind.RANGE),
-        (SSLError(endpoint_url="u", error=Exception("certificate")), Kind.OTHER),
-        (NoCredentialsError(), Kind.OTHER),
+        (answer("AccessDenied", 403), FailureKind.OTHER),
+        (answer("SignatureDoesNotMatch", 403), FailureKind.OTHER),
+        (answer("RequestTimeTooSkewed", 403), FailureKind.OTHER),
+        (answer("BadDigest", 400), FailureKind.OTHER),
+        (answer("InvalidPart", 400), FailureKind.OTHER),
+        (answer("NotImplemented", 501), FailureKind.OTHER),
+        (answer("NoSuchUpload", 404), FailureKind.NO_UPLOAD),
+        (answer("NoSuchKey", 404), FailureKind.MISSING),
+        (answer("404", 404), FailureKind.MISSING),
+        (answer("NoSuchBucket", 404), FailureKind.OTHER),
+        (answer("PreconditionFailed", 412), FailureKind.CONFLICT),
+        (answer("412", 412), FailureKind.CONFLICT),
+        (answer("InvalidRange", 416), FailureKind.RANGE),
+        (SSLError(endpoint_url="u", error=Exception("certificate")), FailureKind.OTHER),
+        (NoCredentialsError(), FailureKind.OTHER),
     ],
 )
-def test_what_does_not_heal_is_not_repeated(error: Exception, kind: Kind) -> None:
+def test_what_does_not_heal_is_not_repeated(error: Exception, kind: FailureKind) -> None:
     failure = classify(error)
     assert not failure.retry
     assert failure.kind is kind
