@@ -55,8 +55,7 @@ from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.topic import TransactionTopic
-from compaction.cleaning.cleaner import Cleaning
-from compaction.cleaning.transactions import AbortedRange
+from compaction.interface import AbortedRange, Cleaning
 from compaction.node import CompactionNode
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService

@@ -1,28 +1,25 @@
 """What both levels of compaction work with: components, counters, indexes, prepared ids, and the commit."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import structlog
 
-from compaction.cleaning.cleaner import Cleaning
-from compaction.sets.execute import BadInput, OutputId, Workshop
+from compaction.execution import BadInput, Workshop
+from compaction.interface import Cleaning
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.catalog.interface import Catalog, CompactionCommit
-from s3stream.errors import CatalogError, CatalogUnavailable, ObjectDamage, StorageError
+from s3stream.errors import CatalogUnavailable, ObjectDamage, StorageError
 from s3stream.model import NewObject, ObjectInfo, object_key
 from s3stream.object.reader import ObjectIndex
 from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
-
 COMMIT_ATTEMPTS = 5
 COMMIT_PAUSE_SECONDS = 1.0
-_BORN = re.compile(r"\.born-(\d+)$")
 
 
 class Progress(NamedTuple):
@@ -155,69 +152,3 @@ class CompactionNode:
         self.stats.commits += 1
         self.stats.objects_in += len(inputs)
         self.stats.objects_out += len(outputs)
-
-
-class Drafts:
-    """Outputs of one run, prepared in the catalog and not committed yet.
-
-    What a crash leaves of them is reaped after its deadline. A run that fails and lives discards them, or a run that
-    fails each time would fill the store. Nothing is deleted here: the catalog decides what was committed after all, and
-    the collector deletes the rest.
-    """
-
-    def __init__(self, node: CompactionNode, store: ObjectStore) -> None:
-        self._node = node
-        self._store = store
-        self._object_ids: list[int] = []
-
-    async def prepare(self, count: int, writer_id: str) -> Sequence[OutputId]:
-        """Reserve ids."""
-        now_ms = self._node.now_ms()
-        object_ids = await self._node.catalog.prepare_objects(
-            count,
-            node_id=self._node.node_id,
-            node_epoch=self._node.node_epoch,
-            writer_id=writer_id,
-            store=self._store.name,
-            now_ms=now_ms,
-            deadline_ms=now_ms + self._node.settings.prepare_ttl_ms,
-        )
-        self._object_ids += object_ids
-        return [OutputId(object_id, writer_id) for object_id in object_ids]
-
-    async def commit(
-        self, inputs: Sequence[int], outputs: Sequence[NewObject], streams: Collection[int] | None = None
-    ) -> None:
-        """Swap inputs for outputs. What the catalog refuses is discarded; what it may have taken is left alone."""
-        try:
-            await self._node.commit(inputs, outputs, streams)
-        except CatalogUnavailable:
-            raise
-        except CatalogError:
-            await self.discard()
-            raise
-
-    async def discard(self) -> None:
-        """Give up what is not committed. Raises no StorageError: what cannot be discarded has its deadline."""
-        now_ms = self._node.now_ms()
-        try:
-            await self._node.catalog.discard_objects(
-                self._object_ids, now_ms=now_ms, delete_after_ms=now_ms + self._node.settings.delete_delay_ms
-            )
-        except CatalogError as error:
-            log.warning("drafts of a failed compaction stay until their deadline", error=str(error))
-
-
-def born_ms(info: ObjectInfo) -> int:
-    """When the oldest data of a stream set object came into one.
-
-    Compaction says it at the end of the writer's id: the rest of old objects must not look new in the object it goes
-    to, or it would never be old enough to be split.
-    """
-    label = _BORN.search(info.writer_id)
-    return int(label[1]) if label else info.committed_ms
-
-
-def labelled_writer_id(writer_id: str, born: int) -> str:
-    """A writer's id that says how old the data is."""
-    return f"{writer_id}.born-{born}"

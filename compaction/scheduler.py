@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
-from compaction.cleaning.cleaner import OBJECTS_MAX, Cleaning, CleanPolicy
-from compaction.cleaning.schedule import Agenda, Clocks, StreamState, Tail, find_dirt, next_due
-from compaction.node import born_ms
+from compaction.ages import born_ms
+from compaction.cleaning.plan import OBJECTS_MAX
+from compaction.cleaning.schedule import Agenda, Clocks, StreamState, find_dirt, next_due
+from compaction.interface import Cleaning, CleanPolicy, Tail
 from compaction.service import CompactionService
 from compaction.sets.run import SetChoice
 from s3stream.errors import NodeFenced, StorageError

@@ -9,128 +9,39 @@ it does not stop the others.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import TypeVar
 
 import structlog
 
-from compaction.cleaning.cleaner import Cleaning, CleanPlan
+from compaction.cleaning.plan import CleanPlan
 from compaction.cleaning.run import execute_cleaning, plan_cleanings
-from compaction.joins.execute import StreamGroup
+from compaction.execution import BadInput
+from compaction.failures import FailurePolicy
+from compaction.interface import Cleaning
+from compaction.joins.plan import StreamGroup
 from compaction.joins.run import execute_group, plan_streams
 from compaction.node import CompactionNode, CompactionStats, Progress, ReportProgress
 from compaction.proof import CoverageError
-from compaction.sets.execute import BadInput, memory_for_blocks
+from compaction.report import CompactionPlan, CompactionSummary
 from compaction.sets.plan import PlanRefused
-from compaction.sets.run import SetChoice, SetPlan, execute_sets, plan_sets
+from compaction.sets.run import SetChoice, execute_sets, plan_sets
 from compaction.throttle import Throttle, run_rate
 from s3stream.errors import (
     CatalogDamaged,
     CatalogError,
     CatalogUnavailable,
     NodeFenced,
-    ObjectDamage,
     StorageError,
 )
-from s3stream.model import ObjectKind
-from s3stream.read.damage import ADVICE
 from s3stream.store.interface import CallCounts
 
 log = structlog.get_logger(__name__)
-
 P = TypeVar("P", StreamGroup, CleanPlan)
-
 BAD_INPUTS_MAX = 100
 """Unreadable objects that one run steps over before it gives up."""
 CALL_KINDS = ("get", "put", "head", "list", "delete", "multipart", "part", "part_copy")
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionSummary:
-    """What a run did."""
-
-    sso_before: int
-    sso_after: int
-    so_before: int
-    so_after: int
-    commits: int
-    iterations: int
-    bytes_read: int
-    bytes_written: int
-    bytes_copied: int
-    streams_cleaned: int
-    """By the run itself; the other counts include what else was compacted meanwhile."""
-    records_removed: int
-    calls: Mapping[str, int]
-    """Calls to all object stores while the run went on, by kind, other work of the node included."""
-    write_amplification: float
-    """Bytes written over bytes read and copied: 1 when everything was written once."""
-    seconds: float
-    left_alone: Sequence[int]
-    """Objects that could not be read."""
-    errors: Sequence[str]
-
-    def as_json(self) -> dict[str, Any]:
-        """For HTTP and `--json`."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionPlan:
-    """What a run would do."""
-
-    sets: Sequence[SetPlan]
-    groups: Sequence[StreamGroup]
-    cleanings: Sequence[CleanPlan] = ()
-    """By key, of what is in stream objects now."""
-
-    def as_json(self, node: CompactionNode) -> dict[str, Any]:
-        """For HTTP and `--plan`."""
-        return {
-            "stream_sets": [_describe_sets(node, plan) for plan in self.sets],
-            "stream_objects": [
-                {
-                    "stream_id": group.stream_id,
-                    "objects": [each.object.object_id for each in group.objects],
-                    "start_offset": group.objects[0].range.start_offset,
-                    "end_offset": group.objects[-1].range.end_offset,
-                    "size_bytes": sum(each.object.size_bytes for each in group.objects),
-                }
-                for group in self.groups
-            ],
-            "cleanings": [
-                {
-                    "stream_id": plan.stream_id,
-                    "objects": [each.object.object_id for each in plan.objects],
-                    "start_offset": plan.objects[0].range.start_offset,
-                    "dirty_offset": plan.dirty_start,
-                    "end_offset": plan.objects[-1].range.end_offset,
-                    "size_bytes": sum(each.object.size_bytes for each in plan.objects),
-                }
-                for plan in self.cleanings
-            ],
-        }
-
-
-def _describe_sets(node: CompactionNode, plan: SetPlan) -> dict[str, Any]:
-    iterations = plan.iterations(node)
-    writes = [write for iteration in iterations for write in iteration.writes]
-    return {
-        "store": plan.store,
-        "inputs": [info.object_id for info in plan.inputs],
-        "live_bytes": plan.survey.live_bytes,
-        "dead_bytes": plan.survey.dead_bytes,
-        "blocks": plan.survey.live_blocks,
-        "streams": len(plan.survey.blocks),
-        "memory_bytes": memory_for_blocks(node.settings),
-        "stream_objects": sum(write.kind is ObjectKind.SO for write in writes),
-        "stream_set_objects": int(any(write.kind is ObjectKind.SSO for write in writes)),
-        "iterations": [
-            {"size_bytes": each.size_bytes, "reads": len(each.reads), "outputs": len(each.writes)}
-            for each in iterations
-        ],
-    }
 
 
 class CompactionService:
@@ -140,6 +51,7 @@ class CompactionService:
         """`under_pressure` says whether uploads have trouble keeping up."""
         self._node = node
         self._under_pressure = under_pressure
+        self._failures = FailurePolicy(node)
         self._running = asyncio.Lock()
         self._on_stream = asyncio.Lock()
         """Held while a stream's objects are replaced."""
@@ -203,7 +115,7 @@ class CompactionService:
                 size_bytes = sum(each.object.size_bytes for each in plan.objects)
                 throttle = Throttle(run_rate(size_bytes, self._node.settings), self._node.sleep)
                 clean = self._cleaner(cleaning, full=False)
-                is_cleaned = await self._try("compaction by key", plan, clean, throttle, [])
+                is_cleaned = await self._failures.attempt("compaction by key", plan, clean, throttle, [])
             if is_cleaned:
                 self._cleaned_meanwhile.add(stream_id)
         return is_cleaned
@@ -221,7 +133,7 @@ class CompactionService:
             try:
                 sets = await plan_sets(self._node, full=True)
             except BadInput as error:
-                self._leave_alone(error)
+                self._failures.leave_alone(error)
             else:
                 groups = await plan_streams(self._node, full=True)
                 cleaning = self._node.cleaning
@@ -310,10 +222,10 @@ class CompactionService:
                         self._node, plan, timed=not full, under_pressure=self._under_pressure, report=report
                     )
             except BadInput as error:
-                self._leave_alone(error)
+                self._failures.leave_alone(error)
                 errors.append(str(error))
             except (CoverageError, PlanRefused) as error:
-                self._refused("stream sets", error, errors)
+                self._failures.refuse("stream sets", error, errors)
                 return
             except (NodeFenced, CatalogUnavailable, CatalogDamaged):
                 raise
@@ -370,61 +282,10 @@ class CompactionService:
         for plan in plans:
             async with self._on_stream:
                 if plan.stream_id not in self._cleaned_meanwhile:
-                    succeeded += await self._try(stage, plan, execute, throttle, errors)
+                    succeeded += await self._failures.attempt(stage, plan, execute, throttle, errors)
             done += sum(each.object.size_bytes for each in plan.objects)
             report(Progress(stage, done, total))
         return succeeded
-
-    async def _try(
-        self,
-        stage: str,
-        plan: P,
-        execute: Callable[[P, Throttle], Awaitable[None]],
-        throttle: Throttle,
-        errors: list[str],
-    ) -> bool:
-        """Carry out a plan; whether that succeeded. Raises StorageError for what would stop others, too."""
-        try:
-            await execute(plan, throttle)
-        except (NodeFenced, CatalogUnavailable, CatalogDamaged):
-            raise
-        except BadInput as error:
-            self._leave_alone(error)
-            errors.append(str(error))
-        except (CoverageError, ObjectDamage) as error:
-            self._refused(stage, error, errors)
-        except CatalogError as error:
-            # The stream was trimmed past the objects, deleted, or compacted by its new owner meanwhile.
-            log.warning("compaction of a stream given up", stage=stage, stream_id=plan.stream_id, reason=str(error))
-            errors.append(str(error))
-        except StorageError:
-            raise
-        except Exception as error:
-            # What a client wrote into one stream must not stop the node.
-            self._node.stats.runs_failed += 1
-            errors.append(repr(error))
-            log.exception("compaction of a stream failed", stage=stage, stream_id=plan.stream_id)
-        else:
-            return True
-        return False
-
-    def _refused(self, stage: str, error: StorageError, errors: list[str]) -> None:
-        """Inputs that contradict the catalog or each other: nothing was changed; the rest of the run goes on."""
-        self._node.stats.runs_failed += 1
-        errors.append(str(error))
-        log.error("compaction refused", stage=stage, error=str(error))
-
-    def _leave_alone(self, error: BadInput) -> None:
-        self._node.left_alone.add(error.object_id)
-        self._node.stats.objects_left_alone += 1
-        log.error(
-            "compaction leaves an object alone until the node starts again",
-            object_id=error.object_id,
-            error=str(error),
-            advice=ADVICE,
-        )
-        if error.damage is not None:
-            self._node.on_damaged(error.damage)
 
     def _calls(self) -> dict[str, int]:
         counts: Sequence[CallCounts] = [store.calls for store in self._node.stores.values()]

@@ -21,10 +21,13 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from compaction.joins.execute import Joined, StreamGroup, execute_join, survey_join
+from compaction.execution import BadInput, OutputId, Workshop
+from compaction.joins.execute import Joined, execute_join, survey_join
+from compaction.joins.plan import StreamGroup
 from compaction.joins.run import commit_join, plan_streams
-from compaction.node import CompactionNode, Drafts
-from compaction.sets.execute import BadInput, Ids, Made, OutputId, Share, Workshop, execute_share
+from compaction.node import CompactionNode
+from compaction.outputs import Drafts
+from compaction.sets.execute import Ids, Made, Share, execute_share
 from compaction.sets.run import SetPlan, commit_sets, plan_sets, prepare_shares
 from compaction.settings import CompactionSettings
 from s3stream.catalog.interface import Catalog, NodeInfo

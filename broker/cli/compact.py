@@ -166,7 +166,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
     from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
     from broker.settings.data_dir import DataDirLock
     from broker.settings.stores import check_stores_hold_objects, make_stores
-    from compaction.cleaning.cleaner import Cleaning
+    from compaction.interface import Cleaning
     from compaction.node import CompactionNode
     from compaction.node import Progress as Step
     from compaction.service import CompactionService

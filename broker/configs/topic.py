@@ -8,7 +8,7 @@ from broker.configs.definitions import ConfigDef, invalid_config, parse_list
 from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.settings.model import Settings
 from broker.settings.stores import store_names
-from compaction.cleaning.cleaner import CleanPolicy
+from compaction.interface import CleanPolicy
 from compaction.settings import CompactionSettings
 from protocol.compression import Compression
 

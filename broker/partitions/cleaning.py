@@ -8,9 +8,18 @@ from collections.abc import Set as AbstractSet
 
 from broker.configs.topic import TopicConfig
 from broker.partitions.snapshot import decode_snapshot
-from compaction.cleaning.cleaner import NO_HORIZON, BatchInfo, CleanPolicy, RecordInfo, TakesTooMuch
-from compaction.cleaning.schedule import Tail
-from compaction.cleaning.transactions import AbortedRange, History, LastBatch, Marker
+from compaction.interface import (
+    NO_HORIZON,
+    AbortedRange,
+    BatchInfo,
+    CleanPolicy,
+    History,
+    LastBatch,
+    Marker,
+    RecordInfo,
+    Tail,
+    TakesTooMuch,
+)
 from protocol.batch import (
     CONTROL_MASK,
     DELETE_HORIZON_MASK,

@@ -12,182 +12,18 @@ Storage does not know Kafka: what a payload holds is told by a `BatchCodec`. Wha
 tombstones and markers behind it, which may hide a value there, or decide about it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
 
-from compaction.cleaning.transactions import AbortedRange, History, LastBatch, Marker, TransactionView, plain_history
-from s3stream.model import RangeLocation, StreamBatch, StreamInfo
-from wal.interface import Buffer
+from compaction.cleaning.plan import CleanPlan
+from compaction.cleaning.transactions import TransactionView
+from compaction.interface import NO_HORIZON, AbortedRange, BatchCodec, BatchInfo, LastBatch, RecordInfo
+from s3stream.model import StreamBatch
 
-CLEANED = ".cleaned"
-"""Ends the writer id of an object in which each key is there once (but for what later parts hold)."""
 KEY_BYTES_MAX = 16
 """Longer keys are known by a digest of this length."""
 KEY_COST_BYTES = 200
 """Memory of a key in the map: the entry, the key and the offset."""
-OBJECTS_MAX = 1000
-"""Objects cleaned at once at most."""
-NO_HORIZON = -1
-NEVER_MS = (1 << 63) - 1
-
-
-class RecordInfo(NamedTuple):
-    """What cleaning must know of a record."""
-
-    offset: int
-    key: bytes | None
-    is_tombstone: bool
-    timestamp_ms: int
-
-
-class BatchInfo(NamedTuple):
-    """What cleaning must know of a batch."""
-
-    records: Sequence[RecordInfo]
-    """Data records; a control batch has none of these."""
-    last_offset: int
-    producer_id: int = -1
-    producer_epoch: int = -1
-    is_transactional: bool = False
-    is_control: bool = False
-    marker: Marker | None = None
-    """Of a control batch; None: it is empty."""
-    delete_horizon_ms: int = NO_HORIZON
-    """When its tombstones, or the marker it is, may go."""
-
-
-class TakesTooMuch(Exception):
-    """Telling what a batch holds takes more memory than was allowed: it may unfold to a thousand times its size."""
-
-
-class BatchCodec(Protocol):
-    """Knows what is in a payload."""
-
-    def describe(self, payload: Buffer, bytes_max: int) -> BatchInfo | None:
-        """What a batch holds; None when that cannot be told.
-
-        Raises TakesTooMuch when that, or a rewrite of the batch, would take more than `bytes_max` of memory.
-        """
-        ...
-
-    def rewrite(self, payload: Buffer, offsets: AbstractSet[int] | None, delete_horizon_ms: int) -> Buffer:
-        """The batch with only the records at `offsets` (None: all), maybe none, and the delete horizon (-1: none).
-
-        Offsets, producer, sequence and compression stay.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class CleanPolicy:
-    """How a stream is cleaned."""
-
-    dirty_ratio_min: float
-    """Share of bytes not cleaned yet that makes a cleaning worthwhile."""
-    lag_ms_min: int
-    """Objects with a record younger than this are left alone."""
-    lag_ms_max: int
-    """Dirty data committed earlier than this long ago makes a cleaning worthwhile by itself."""
-    delete_retention_ms: int
-    """How long tombstones, and markers of which nothing else is left, stay after the cleaning that met them first."""
-    segment_ms: int = NEVER_MS
-    """Age at which Kafka would close the segment that is written to, and so let it be cleaned."""
-
-    @property
-    def ripe_ms(self) -> int:
-        """Age at which data must be where it can be cleaned, in stream objects: sooner would be of no use."""
-        return max(min(self.lag_ms_max, self.segment_ms), self.lag_ms_min)
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaning:
-    """What log compaction needs from the node."""
-
-    codec: BatchCodec
-    policies: Callable[[], Mapping[int, CleanPolicy]]
-    """By stream, those that are compacted by key."""
-    history: Callable[[StreamInfo], History] = plain_history
-    """Transactions and producers of a stream, out of its snapshot."""
-    on_vacated: Callable[[int, Sequence[AbortedRange]], None] = lambda _stream, _vacated: None
-    """Told of aborted transactions of which only the marker is left: the owner need not remember them."""
-    on_cleaned: Callable[[int, int], None] = lambda _stream, _end: None
-    """Told of a stream and the end of what was cleaned, in the turn of the loop in which the commit is known.
-
-    Who has read the stream before must not serve it from memory any more. Also called when the outcome of the commit is
-    unknown, or it was refused.
-    """
-
-
-class CleanPlan(NamedTuple):
-    """Objects to clean: all of a stream's from its start to a boundary between two."""
-
-    stream_id: int
-    stream_start: int
-    objects: Sequence[RangeLocation]
-    dirty_start: int
-    """Up to here all was cleaned before."""
-    policy: CleanPolicy
-    history: History
-
-
-def plan_cleaning(
-    info: StreamInfo,
-    objects: Sequence[RangeLocation],
-    policy: CleanPolicy,
-    history: History,
-    now_ms: int,
-    *,
-    born_ms: Callable[[RangeLocation], int] = lambda each: each.object.committed_ms,
-) -> CleanPlan | None:
-    """What to clean of a stream's stream objects, given in offset order; None while too little is dirty.
-
-    A stream whose first data is not in one yet waits until it is: a tombstone or a marker must not go before what it is
-    about. `born_ms` tells when an object's oldest data was committed first.
-    """
-    if not objects or objects[0].range.start_offset > info.start_offset:
-        return None
-    chosen: list[RangeLocation] = []
-    clean_bytes = dirty_bytes = 0
-    is_due = False
-    dirty_start = objects[0].range.start_offset
-    for each in objects[:OBJECTS_MAX]:
-        last = chosen[-1] if chosen else None
-        if last and last.range.end_offset != each.range.start_offset:
-            break
-        if each.range.end_offset > history.stable_offset:
-            break
-        if not dirty_bytes and is_cleaned(each):
-            clean_bytes += each.object.size_bytes
-            dirty_start = each.range.end_offset
-        elif is_young(each, policy, now_ms):
-            break
-        else:
-            dirty_bytes += each.object.size_bytes
-            is_due = is_due or born_ms(each) <= now_ms - policy.lag_ms_max
-        chosen.append(each)
-    is_worthwhile = is_due or dirty_bytes >= policy.dirty_ratio_min * (clean_bytes + dirty_bytes)
-    if not dirty_bytes or not is_worthwhile:
-        return None
-    return CleanPlan(info.stream_id, info.start_offset, chosen, dirty_start, policy, history)
-
-
-def is_cleaned(location: RangeLocation) -> bool:
-    """Whether an object is the output of a cleaning."""
-    return location.object.writer_id.endswith(CLEANED)
-
-
-def is_young(location: RangeLocation, policy: CleanPolicy, now_ms: int) -> bool:
-    """Whether `min.compaction.lag.ms` keeps an object from being cleaned: its newest record counts, as in Kafka."""
-    return newest_ms(location) > now_ms - policy.lag_ms_min
-
-
-def newest_ms(location: RangeLocation) -> int:
-    """Timestamp of an object's newest record; where none has one, when it was committed."""
-    timestamp_ms = location.range.max_timestamp_ms
-    return timestamp_ms if timestamp_ms >= 0 else location.object.committed_ms
 
 
 class KeyMap:

@@ -15,18 +15,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from compaction.cleaning.cleaner import NEVER_MS, CleanPolicy, is_cleaned, newest_ms
+from compaction.ages import is_cleaned, newest_ms
+from compaction.interface import NEVER_MS, CleanPolicy, Tail
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind, RangeLocation
-
-
-class Tail(NamedTuple):
-    """An open stream, and how long its end has been waiting."""
-
-    start_offset: int
-    committed_offset: int
-    waiting_ms: int
-    """Age of the oldest data of which no upload has begun, or -1."""
 
 
 class Dirt(NamedTuple):

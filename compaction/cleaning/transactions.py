@@ -12,53 +12,9 @@ has one transaction at a time: from its first batch to its marker), so it does n
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple
+from collections.abc import Iterable
 
-from s3stream.model import StreamInfo
-
-
-class Marker(Enum):
-    """What a control batch says."""
-
-    COMMIT = "commit"
-    ABORT = "abort"
-    OTHER = "other"
-    """Something that does not end a transaction; it stays."""
-
-
-class AbortedRange(NamedTuple):
-    """An aborted transaction. Both offsets are inclusive; the last one is its marker's."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
-class LastBatch(NamedTuple):
-    """The end of an active producer's sequence: a batch that stays, be it empty, as Apache Kafka keeps it."""
-
-    last_offset: int
-    """Of its last data, or -1: known by a marker alone."""
-    producer_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """A stream's transactions and producers, as of its committed end or later."""
-
-    stable_offset: int
-    """End of what is decided."""
-    aborted: Sequence[AbortedRange] = ()
-    last_batches: Mapping[int, LastBatch] = field(default_factory=dict)
-    """By producer id."""
-
-
-def plain_history(info: StreamInfo) -> History:
-    """Of a stream whose owner knows no transactions."""
-    return History(info.end_offset)
+from compaction.interface import AbortedRange, Marker
 
 
 class TransactionView:

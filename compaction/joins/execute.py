@@ -7,21 +7,13 @@ planning and its commit.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from compaction.joins.plan import Copy, Rewrite, live_entries, plan_segments
+from compaction.blocks import Piece, live_entries, merge_reads, totals_of
+from compaction.execution import OutputId, Turn, Workshop, memory_for_blocks
+from compaction.joins.plan import Copy, Rewrite, StreamGroup, plan_segments
 from compaction.proof import Totals
-from compaction.sets.execute import OutputId, Turn, Workshop, memory_for_blocks, totals_of
-from compaction.sets.plan import Piece, merge_reads
-from s3stream.model import NewObject, ObjectKind, RangeLocation
+from s3stream.model import NewObject, ObjectKind
 from s3stream.object.format import IndexEntry
 from s3stream.object.writer import ObjectWriter
-
-
-class StreamGroup(NamedTuple):
-    """Objects of a stream that become one."""
-
-    stream_id: int
-    stream_start: int
-    objects: Sequence[RangeLocation]
 
 
 class Join(NamedTuple):

@@ -6,13 +6,22 @@ is copied by the store and never passes through the node; shorter pieces are rea
 before a copy as the parts of an upload demand. Blocks before the stream's start are dropped.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from compaction.settings import CompactionSettings
 from s3stream.model import RangeLocation
 from s3stream.object.format import BLOCK_HEADER, IndexEntry
 from s3stream.store.rules import PART_BYTES_MIN
+
+
+class StreamGroup(NamedTuple):
+    """Objects of a stream that become one."""
+
+    stream_id: int
+    stream_start: int
+    objects: Sequence[RangeLocation]
+
 
 COPY_BYTES_MAX = 1024 * 1024 * 1024
 """A copied part is no longer than this: several copies go on at the same time."""
@@ -80,11 +89,6 @@ def _dead_share(location: RangeLocation, stream_start: int) -> float:
     """Share of an object's offsets before the stream's start."""
     start, end = location.range.start_offset, location.range.end_offset
     return max(0, stream_start - start) / (end - start)
-
-
-def live_entries(entries: Iterable[IndexEntry], stream_start: int) -> list[IndexEntry]:
-    """Blocks that hold anything at or past the stream's start."""
-    return [entry for entry in entries if entry.end_offset > stream_start]
 
 
 def plan_segments(group: Sequence[tuple[int, Sequence[IndexEntry]]]) -> list[Rewrite | Copy]:

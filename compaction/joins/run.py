@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import dropwhile
 
-from compaction.cleaning.cleaner import is_cleaned, is_young
-from compaction.joins.execute import Joined, StreamGroup, execute_join, survey_join
-from compaction.joins.plan import plan_groups
-from compaction.node import CompactionNode, Drafts, born_ms, labelled_writer_id
+from compaction.ages import born_ms, is_cleaned, is_young, labelled_writer_id
+from compaction.joins.execute import Joined, execute_join, survey_join
+from compaction.joins.plan import StreamGroup, plan_groups
+from compaction.node import CompactionNode
+from compaction.outputs import Drafts
 from compaction.proof import prove_coverage, prove_totals
 from compaction.throttle import Throttle, yield_to_uploads
 from s3stream.model import NewObject, RangeLocation

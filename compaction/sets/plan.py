@@ -15,6 +15,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from compaction.blocks import Piece, Read, _add_reads, _reads_of
 from compaction.settings import CompactionSettings
 from s3stream.errors import StorageError
 from s3stream.model import ObjectKind
@@ -47,23 +48,6 @@ class Source(NamedTuple):
     size_bytes: int
     clones: Mapping[int, Sequence[int]] = {}
     """For a stream id in the entries, the other streams that refer to its data here (a topic was cloned)."""
-
-
-class Piece(NamedTuple):
-    """A live block of an input, and the stream it is written for: a clone gets blocks of its own."""
-
-    object_id: int
-    entry: IndexEntry
-    stream_id: int
-
-
-class Read(NamedTuple):
-    """Adjacent blocks of one object: one ranged GET."""
-
-    object_id: int
-    start: int
-    end: int
-    entries: Sequence[IndexEntry]
 
 
 class Write(NamedTuple):
@@ -271,47 +255,6 @@ class _Gathering:
         iteration = Iteration(_reads_of(self._reads), writes, self.size_bytes)
         self._writes, self._reads, self.size_bytes = {}, {}, 0
         return iteration
-
-
-def merge_reads(pieces: Iterable[Piece]) -> list[Read]:
-    """One read per run of adjacent blocks of an object, which come in the order of positions; by object."""
-    reads: dict[int, list[list[IndexEntry]]] = {}
-    _add_reads(reads, pieces)
-    return _reads_of(reads)
-
-
-def _add_reads(reads: dict[int, list[list[IndexEntry]]], pieces: Iterable[Piece]) -> None:
-    for object_id, entry, _ in pieces:
-        groups = reads.get(object_id)
-        if groups is None:
-            reads[object_id] = [[entry]]
-            continue
-        last = groups[-1]
-        before = last[-1]
-        if before.position + before.size_bytes == entry.position:
-            last.append(entry)
-        else:
-            groups.append([entry])
-
-
-def _reads_of(reads: Mapping[int, Sequence[Sequence[IndexEntry]]]) -> list[Read]:
-    return [_read(object_id, entries) for object_id in sorted(reads) for entries in reads[object_id]]
-
-
-def cut_read(read: Read, bytes_max: int) -> Iterator[Read]:
-    """Cut a long read at block boundaries; a longer block stays whole."""
-    entries: list[IndexEntry] = []
-    for entry in read.entries:
-        if entries and entry.end_position - entries[0].position > bytes_max:
-            yield _read(read.object_id, entries)
-            entries = []
-        entries.append(entry)
-    if entries:
-        yield _read(read.object_id, entries)
-
-
-def _read(object_id: int, entries: Sequence[IndexEntry]) -> Read:
-    return Read(object_id, entries[0].position, entries[-1].end_position, entries)
 
 
 def _fitting(pieces: Sequence[Piece], room_bytes: int) -> tuple[int, int]:

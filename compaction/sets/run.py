@@ -10,9 +10,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compaction.node import CompactionNode, Drafts, Progress, ReportProgress, born_ms, labelled_writer_id
+from compaction.ages import born_ms, labelled_writer_id
+from compaction.execution import OutputId, memory_for_blocks
+from compaction.node import CompactionNode, Progress, ReportProgress
+from compaction.outputs import Drafts
 from compaction.proof import LiveRanges, Totals, prove_coverage, prove_totals, sum_totals
-from compaction.sets.execute import Execution, Ids, Made, OutputId, Share, divide, memory_for_blocks
+from compaction.sets.execute import Execution, Ids, Made, Share, divide
 from compaction.sets.plan import Iteration, Source, Survey, is_worthwhile, iterations, plan_in_slices, select
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
 from s3stream.errors import StorageError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.cleaner import Cleaning, CleanPolicy
+from compaction.interface import Cleaning, CleanPolicy
 from compaction.joins.run import execute_group, plan_streams
 from compaction.service import CompactionService
 from compaction.throttle import Throttle

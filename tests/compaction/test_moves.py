@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.cleaner import Cleaning, CleanPolicy
+from compaction.blocks import renumber_block
+from compaction.interface import Cleaning, CleanPolicy
 from compaction.joins.run import execute_group, plan_streams
 from compaction.service import CompactionService
-from compaction.sets.execute import renumber_block
 from compaction.sets.run import commit_sets, execute_sets, plan_sets
 from compaction.throttle import Throttle
 from s3stream.errors import CatalogError

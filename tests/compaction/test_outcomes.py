@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.cleaner import Cleaning, CleanPolicy
+from compaction.interface import Cleaning, CleanPolicy
 from compaction.service import CompactionService
 from s3stream.catalog import database as database_module
 from s3stream.catalog.interface import Catalog, CompactionCommit

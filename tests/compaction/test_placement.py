@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.cleaner import CLEANED, Cleaning
+from compaction.ages import CLEANED
+from compaction.interface import Cleaning
 from compaction.node import CompactionNode
 from compaction.service import CompactionService
 from s3stream.model import ObjectKind, ObjectState, RangeLocation

@@ -13,9 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.cleaner import NEVER_MS, BatchCodec, BatchInfo, Cleaning, CleanPolicy
-from compaction.cleaning.schedule import Tail
-from compaction.cleaning.transactions import History
+from compaction.interface import NEVER_MS, BatchCodec, BatchInfo, Cleaning, CleanPolicy, History, Tail
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings

@@ -12,19 +12,10 @@ from typing import cast
 import pytest
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.cleaner import (
-    NEVER_MS,
-    BatchInfo,
-    Cleaner,
-    Cleaning,
-    CleanPlan,
-    CleanPolicy,
-    KeyMap,
-    RecordInfo,
-    plan_cleaning,
-)
+from compaction.cleaning.cleaner import Cleaner, KeyMap
+from compaction.cleaning.plan import CleanPlan, plan_cleaning
 from compaction.cleaning.run import execute_cleaning, plan_cleanings
-from compaction.cleaning.transactions import History
+from compaction.interface import NEVER_MS, BatchInfo, Cleaning, CleanPolicy, History, RecordInfo
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.cleaning.cleaner import CLEANED, NEVER_MS, CleanPolicy, plan_cleaning
-from compaction.cleaning.schedule import Agenda, Clocks, Dirt, StreamState, Tail, find_dirt, next_due
-from compaction.cleaning.transactions import History
+from compaction.ages import CLEANED
+from compaction.cleaning.plan import plan_cleaning
+from compaction.cleaning.schedule import Agenda, Clocks, Dirt, StreamState, find_dirt, next_due
+from compaction.interface import NEVER_MS, CleanPolicy, History, Tail
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
 

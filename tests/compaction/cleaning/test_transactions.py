@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.cleaner import BatchInfo, Cleaning, CleanPolicy
-from compaction.cleaning.run import BYTES_PER_TURN
-from compaction.cleaning.transactions import AbortedRange, History, LastBatch, Marker, TransactionView
+from compaction.cleaning.execute import BYTES_PER_TURN
+from compaction.cleaning.transactions import TransactionView
+from compaction.interface import AbortedRange, BatchInfo, Cleaning, CleanPolicy, History, LastBatch, Marker
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, check_crc, parse_batch, seal

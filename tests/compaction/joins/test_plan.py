@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.joins.plan import COPY_BYTES_MAX, Copy, Rewrite, live_entries, plan_groups, plan_segments
+from compaction.blocks import live_entries
+from compaction.joins.plan import COPY_BYTES_MAX, Copy, Rewrite, plan_groups, plan_segments
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
 from s3stream.object.format import BLOCK_HEADER, IndexEntry

@@ -7,18 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.sets.plan import (
-    Iteration,
-    PlanRefused,
-    Source,
-    Survey,
-    cut_read,
-    is_worthwhile,
-    iterations,
-    merge_reads,
-    runs,
-    select,
-)
+from compaction.blocks import cut_read, merge_reads
+from compaction.sets.plan import Iteration, PlanRefused, Source, Survey, is_worthwhile, iterations, runs, select
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind
 from s3stream.object.format import IndexEntry

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import pytest
 
+from compaction.execution import BadInput, Workshop, memory_for_blocks
 from compaction.joins.execute import execute_join, survey_join
 from compaction.joins.run import commit_join, plan_streams
-from compaction.node import Drafts
-from compaction.service import CompactionService, CompactionSummary
-from compaction.sets.execute import BadInput, Made, Workshop, execute_share, memory_for_blocks
+from compaction.outputs import Drafts
+from compaction.report import CompactionSummary
+from compaction.service import CompactionService
+from compaction.sets.execute import Made, execute_share
 from compaction.sets.plan import Source, Survey
 from compaction.sets.run import commit_sets, execute_sets, plan_sets, prepare_shares
 from compaction.settings import CompactionSettings

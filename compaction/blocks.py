@@ -1,0 +1,86 @@
+"""Blocks of input objects, the reads that bring them, and what they hold together. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from compaction.proof import Totals
+from s3stream.object.format import BLOCK_HEADER, IndexEntry
+
+
+class Piece(NamedTuple):
+    """A live block of an input, and the stream it is written for: a clone gets blocks of its own."""
+
+    object_id: int
+    entry: IndexEntry
+    stream_id: int
+
+
+class Read(NamedTuple):
+    """Adjacent blocks of one object: one ranged GET."""
+
+    object_id: int
+    start: int
+    end: int
+    entries: Sequence[IndexEntry]
+
+
+def live_entries(entries: Iterable[IndexEntry], stream_start: int) -> list[IndexEntry]:
+    """Blocks that hold anything at or past the stream's start."""
+    return [entry for entry in entries if entry.end_offset > stream_start]
+
+
+def merge_reads(pieces: Iterable[Piece]) -> list[Read]:
+    """One read per run of adjacent blocks of an object, which come in the order of positions; by object."""
+    reads: dict[int, list[list[IndexEntry]]] = {}
+    _add_reads(reads, pieces)
+    return _reads_of(reads)
+
+
+def _add_reads(reads: dict[int, list[list[IndexEntry]]], pieces: Iterable[Piece]) -> None:
+    for object_id, entry, _ in pieces:
+        groups = reads.get(object_id)
+        if groups is None:
+            reads[object_id] = [[entry]]
+            continue
+        last = groups[-1]
+        before = last[-1]
+        if before.position + before.size_bytes == entry.position:
+            last.append(entry)
+        else:
+            groups.append([entry])
+
+
+def _reads_of(reads: Mapping[int, Sequence[Sequence[IndexEntry]]]) -> list[Read]:
+    return [_read(object_id, entries) for object_id in sorted(reads) for entries in reads[object_id]]
+
+
+def cut_read(read: Read, bytes_max: int) -> Iterator[Read]:
+    """Cut a long read at block boundaries; a longer block stays whole."""
+    entries: list[IndexEntry] = []
+    for entry in read.entries:
+        if entries and entry.end_position - entries[0].position > bytes_max:
+            yield _read(read.object_id, entries)
+            entries = []
+        entries.append(entry)
+    if entries:
+        yield _read(read.object_id, entries)
+
+
+def _read(object_id: int, entries: Sequence[IndexEntry]) -> Read:
+    return Read(object_id, entries[0].position, entries[-1].end_position, entries)
+
+
+def totals_of(entries: Sequence[IndexEntry]) -> Totals:
+    """What blocks hold together."""
+    return Totals(
+        len(entries), sum(entry.record_count for entry in entries), sum(entry.size_bytes for entry in entries)
+    )
+
+
+def renumber_block(entry: IndexEntry, data: memoryview, stream_id: int) -> tuple[IndexEntry, bytes]:
+    """A block, checked by the caller, under another stream's id: a clone's data is its own once it is rewritten."""
+    magic, count, _ = BLOCK_HEADER.unpack_from(data)
+    block = b"".join([BLOCK_HEADER.pack(magic, count, stream_id), data[BLOCK_HEADER.size :]])
+    return entry._replace(stream_id=stream_id, crc=crc32c(block)), block
