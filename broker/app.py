@@ -41,6 +41,7 @@ from broker.net.ports import reserve_ports
 from broker.net.server import Server
 from broker.node import Address, Node
 from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of, tail_of
+from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.record_work import RecordWork
 from broker.partitions.retention import keep_enforcing
 from broker.settings.clock import CautiousClock
@@ -77,7 +78,6 @@ from wal.interface import WalError
 from wal.log import DeltaWal
 from wal.owner import Owner
 
-PRODUCER_EXPIRY_PERIOD_S = 600
 TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY})
 
 
@@ -132,7 +132,7 @@ class RunningNode:
         self.manifests: ManifestKeeper
         self.admin: AdminServer | None = None
         self._cautious = CautiousClock(now_ms, steady_ms)
-        """For what is dropped by its age: records and committed offsets."""
+        """For what is dropped by its age: records, committed offsets and idle producers."""
         self._stopping = False
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -431,7 +431,11 @@ class RunningNode:
             collector.run(),
             self.manifests.run(),
             self._watch_storage(),
-            self._expire_producers(),
+            keep_expiring(
+                self.node.topics.led_partitions,
+                self._cautious.now_ms,
+                lambda: node.broker_configs.number(PRODUCER_ID_EXPIRATION),
+            ),
             keep_enforcing(
                 self.node.topics.led_partitions,
                 self._cautious.now_ms,
@@ -505,14 +509,6 @@ class RunningNode:
         error = await self.node.storage.wait_stopped()
         if not self._stopping:
             self._fail(str(error))
-
-    async def _expire_producers(self) -> None:
-        while True:
-            await asyncio.sleep(PRODUCER_EXPIRY_PERIOD_S)
-            before_ms = now_ms() - self.node.broker_configs.number(PRODUCER_ID_EXPIRATION)
-            for partition in list(self.node.topics.led_partitions()):
-                partition.expire_producers(before_ms)
-                await asyncio.sleep(0)
 
     def _lose(self, error: NodeFenced | CatalogDamaged) -> None:
         """The node can commit nothing any more."""
