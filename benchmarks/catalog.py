@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support import Report, middle, p99, parser
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog, UploadCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import UploadCommit
 from s3stream.model import NewObject, ObjectKind, StreamRange
 
 NODE = 1
@@ -70,7 +70,7 @@ async def measure(report: Report, count: int) -> None:
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "catalog.sqlite"
-        catalog = open_catalog(f"sqlite:///{path}")
+        catalog = Catalog(f"sqlite:///{path}")
         await catalog.open(cluster="bench")
         try:
             began = time.perf_counter()

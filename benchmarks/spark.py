@@ -27,8 +27,8 @@ from benchmarks.lab.client import PerfClient
 from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
 from benchmarks.support import CONSOLE, Report, middle, parser
 from compaction.settings import CompactionSettings
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import UploadCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import UploadCommit
 from s3stream.model import ObjectKind, StreamBatch, object_key
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.local import LocalStore
@@ -137,7 +137,7 @@ def wait_committed(lab: Lab, topic: str, records: int) -> None:
     """Until the topic's records are in objects."""
 
     async def count() -> int:
-        catalog = open_catalog(f"sqlite:///{lab.ours.home / 'data' / 'catalog.db'}")
+        catalog = Catalog(f"sqlite:///{lab.ours.home / 'data' / 'catalog.db'}")
         await catalog.open(cluster="anabranch")
         try:
             (found,) = [each for each in await catalog.list_topics() if each.name == topic]
@@ -203,7 +203,7 @@ def add_sources(report: Report, size: str, records: int, found: dict[str, Sample
 
 async def fill_sets(folder: Path, size_bytes: int) -> None:
     """Stream set objects of 16 MiB, each with a run of every one of 32 streams."""
-    store, catalog = LocalStore("local", folder / "objects"), open_catalog(f"sqlite:///{folder / 'catalog.db'}")
+    store, catalog = LocalStore("local", folder / "objects"), Catalog(f"sqlite:///{folder / 'catalog.db'}")
     await catalog.open(cluster="anabranch")
     await store.open()
     try:

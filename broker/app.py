@@ -63,8 +63,8 @@ from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from protocol.messages import get_telemetry_subscriptions, push_telemetry
 from protocol.messages.api_versions import ApiVersion
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog, NodeHolder, NodeInfo
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeHolder, NodeInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogDamaged, CatalogError, NodeFenced, StorageError
 from s3stream.maintain.gc import GarbageCollector, GcSettings
@@ -157,7 +157,7 @@ class RunningNode:
             settings.listener.advertised_host or settings.listener.host,
             settings.listener.advertised_port or int(bound.getsockname()[1]),
         )
-        catalog = open_catalog(settings.catalog_url)
+        catalog = Catalog(settings.catalog_url)
         stack.push_async_callback(catalog.close)
         node_log = await stack.enter_async_context(NodeLog.opened(settings))
         await running._open_catalog(catalog, node_log, stack)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker.membership.other_nodes import ElsewhereNotice
 from broker.settings.model import Settings
 from protocol.messages.api_versions import ApiVersion
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.engine import S3Stream
 
 if TYPE_CHECKING:

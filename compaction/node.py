@@ -11,7 +11,8 @@ from compaction.execution import BadInput, Workshop
 from compaction.interface import Cleaning
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
-from s3stream.catalog.interface import Catalog, CompactionCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogUnavailable, ObjectDamage, StorageError
 from s3stream.model import NewObject, ObjectInfo, object_key
 from s3stream.object.reader import ObjectIndex

@@ -21,7 +21,8 @@ from s3stream.append.log_cache import LogCache, ReadResult
 from s3stream.append.recovery import RecoveryPlan, StoppedStream, plan_recovery
 from s3stream.append.stream import Stream
 from s3stream.append.wal_record import decode_record, encode_reset
-from s3stream.catalog.interface import Catalog, OpenStream
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import OpenStream
 from s3stream.errors import (
     Discontinuity,
     OffsetOutOfRange,

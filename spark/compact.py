@@ -30,7 +30,8 @@ from compaction.outputs import Drafts
 from compaction.sets.execute import Ids, Made, Share, execute_share
 from compaction.sets.run import SetPlan, commit_sets, plan_sets, prepare_shares
 from compaction.settings import CompactionSettings
-from s3stream.catalog.interface import Catalog, NodeInfo
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeInfo
 from s3stream.errors import CatalogError, StorageError
 from s3stream.model import NewObject
 from spark.storage import StorageLocation, opened_catalog, opened_stores

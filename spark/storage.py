@@ -19,7 +19,7 @@ from s3stream.store.config import StoreConfig, make_stores
 from s3stream.store.interface import ObjectStore
 
 if TYPE_CHECKING:
-    from s3stream.catalog.interface import Catalog
+    from s3stream.catalog.catalog import Catalog
 
 CLUSTER_DEFAULT: Final = "anabranch"
 OPTIONS: Final = {
@@ -169,9 +169,9 @@ async def opened_stores(
 @asynccontextmanager
 async def opened_catalog(location: StorageLocation, *, read_only: bool = True) -> "AsyncIterator[Catalog]":
     """The catalog, opened, to be looked at unless the caller says otherwise. Raises CatalogError."""
-    from s3stream.catalog import open_catalog  # a quarter of a second that tasks, which rarely need it, can save
+    from s3stream.catalog.catalog import Catalog  # a quarter of a second that tasks, which rarely need it, can save
 
-    catalog = open_catalog(location.catalog_url, read_only=read_only)
+    catalog = Catalog(location.catalog_url, read_only=read_only)
     try:
         await catalog.open(cluster=location.cluster)
         yield catalog

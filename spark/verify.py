@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from protocol.batch import check_crc, parse_batch
 from protocol.errors import KafkaError
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
 from s3stream.maintain.verify import Finding, Trouble, VerifyReport, range_trouble, read_runs
 from s3stream.maintain.verify import verify as verify_catalog

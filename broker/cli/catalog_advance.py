@@ -12,7 +12,7 @@ from broker.membership.node_log import NodeLog
 from broker.settings.data_dir import DataDirError, DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.fill import Advance
 from s3stream.errors import CatalogError, StorageError
 from s3stream.maintain.manifest import parse_manifest_key
@@ -45,7 +45,7 @@ async def _run(settings: Settings, *, ask: bool) -> None:
         header, node_id = log.header, settings.node.node_id
         epochs = {node_id: header.node_epoch} if header is not None and header.node_id == node_id else {}
         object_id, manifest = await _newest(settings)
-        catalog = open_catalog(settings.catalog_url)
+        catalog = Catalog(settings.catalog_url)
         stack.push_async_callback(catalog.close)
         if await catalog.is_blank():
             raise CatalogError(f"catalog {catalog.where}: it is empty: `anabranch catalog rebuild` fills it")

@@ -20,7 +20,7 @@ from broker.membership.log_identity import utc
 from broker.membership.rebuild import Entropy, Rebuild
 from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
-from s3stream.catalog.interface import WalState
+from s3stream.catalog.values import WalState
 from s3stream.errors import StorageError
 from s3stream.maintain.rebuild import StreamReader
 from wal.interface import WalError

@@ -30,7 +30,7 @@ from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.settings.model import Settings
 
 if TYPE_CHECKING:
-    from s3stream.catalog.interface import Catalog
+    from s3stream.catalog.catalog import Catalog
 
 POLL_S: Final = 0.2
 STATUS_TIMEOUT_S: Final = 30.0
@@ -171,13 +171,13 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
     from compaction.node import Progress as Step
     from compaction.service import CompactionService
     from compaction.settings import CompactionSettings
-    from s3stream.catalog import open_catalog
+    from s3stream.catalog.catalog import Catalog
     from s3stream.maintain.manifest_keeper import check_catalog_is_newest
 
     async with AsyncExitStack() as stack:
         lock = DataDirLock(settings.node.data_dir)
         stack.callback(lock.release)
-        catalog = open_catalog(settings.catalog_url, read_only=plan_only)
+        catalog = Catalog(settings.catalog_url, read_only=plan_only)
         stack.push_async_callback(catalog.close)
         if await catalog.is_blank():
             raise click.ClickException(f"there is nothing in the catalog {catalog.where}: check catalog.url")
@@ -235,7 +235,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
 async def _register(settings: Settings, catalog: "Catalog", lock_id: str, now_ms: Callable[[], int]) -> int:
     """Take the stopped node's id; return its new epoch. Raises NodeInUse when it runs, here or elsewhere."""
     from broker.membership.lease import Claimant, wait_until_free
-    from s3stream.catalog.interface import NodeHolder
+    from s3stream.catalog.values import NodeHolder
 
     host_name, node_id = socket.gethostname(), settings.node.node_id
     claimant = Claimant(lock_id, host_name, settings.one_machine, settings.catalog.lease_ms)

@@ -25,8 +25,7 @@ from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.stopped import discard, stopped
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import StorageError
 from s3stream.maintain.verify import VerifyReport, parse_object_key
 from s3stream.maintain.verify import verify as verify_storage
@@ -66,7 +65,7 @@ async def open_storage(settings: Settings) -> AsyncIterator[Storage]:
         )
     cluster = settings.node.cluster
     async with AsyncExitStack() as stack:
-        catalog = open_catalog(settings.catalog_url, read_only=True)
+        catalog = Catalog(settings.catalog_url, read_only=True)
         stack.push_async_callback(catalog.close)
         await catalog.open(cluster=cluster)
         stores = make_stores(settings, random.Random(), read_only=True)  # noqa: S311 - spreads retries, hides nothing

@@ -22,8 +22,8 @@ from broker.membership.log_identity import utc, wal_id_of
 from broker.membership.node_log import NodeLog
 from broker.settings.data_dir import DataDirError, DataDirLock
 from broker.settings.model import Settings
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog, NodeInfo, WalInfo, WalState
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeInfo, WalInfo, WalState
 from s3stream.errors import StorageError
 from wal.interface import WalError
 
@@ -62,7 +62,7 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
     async with AsyncExitStack() as stack:
         lock = DataDirLock(settings.node.data_dir)
         stack.callback(lock.release)
-        catalog = open_catalog(settings.catalog_url)
+        catalog = Catalog(settings.catalog_url)
         stack.push_async_callback(catalog.close)
         if await catalog.is_blank():
             raise click.ClickException(f"there is nothing in the catalog {catalog.where}: check catalog.url")

@@ -14,7 +14,8 @@ from typing import Final, Self
 import structlog
 
 from broker.membership.log_identity import utc
-from s3stream.catalog.interface import Catalog, NodeInfo
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeInfo
 from s3stream.errors import CatalogDamaged, NodeFenced, NodeInUse, StorageError
 from s3stream.tasks import end_tasks
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from s3stream.catalog.interface import WalInfo, WalState
+from s3stream.catalog.values import WalInfo, WalState
 from wal.format import Header, Shutdown
 from wal.owner import Owner
 

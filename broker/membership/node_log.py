@@ -15,7 +15,8 @@ from broker.membership.log_identity import Situation, may_hold_records, utc, why
 from broker.settings.model import Settings
 from s3stream.append.recovery import check_streams_known
 from s3stream.append.wal_record import RECORD_HEADER_BYTES, WalRecord, decode_record
-from s3stream.catalog.interface import Catalog, NodeInfo
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeInfo
 from s3stream.errors import UnknownStreams
 from wal.device import FileDevice, open_device
 from wal.format import CATALOG_UNKNOWN, Header

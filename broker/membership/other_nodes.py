@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from s3stream.catalog.interface import NodeInfo, TopicInfo
+from s3stream.catalog.values import NodeInfo, TopicInfo
 
 LIMITS: Final = (
     "they form no cluster yet: consumer groups work only through the node that leads __consumer_offsets, transactions "

@@ -17,9 +17,9 @@ from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
 from protocol.errors import KafkaError
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import WalInfo, WalState
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.schema import MIGRATIONS
+from s3stream.catalog.values import WalInfo, WalState
 from s3stream.errors import CatalogError, CorruptObject, StorageError
 from s3stream.maintain.manifest import Manifest, parse_manifest_key
 from s3stream.maintain.manifest_keeper import newest_manifest_key, read_manifest
@@ -173,7 +173,7 @@ class Rebuild:
             accept_loss=accept_loss,
             on_progress=on_progress,
         )
-        catalog = open_catalog(settings.catalog_url)
+        catalog = Catalog(settings.catalog_url)
         try:
             if not await catalog.is_blank():
                 raise CatalogError(

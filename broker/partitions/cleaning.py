@@ -36,7 +36,7 @@ from protocol.compression import decompressed
 from protocol.errors import DecompressedTooLarge, KafkaError
 from protocol.record_scan import TIMESTAMP_LIMIT_MS, fits_batch, scan_records
 from protocol.records import ControlType, build_batch, control_type, decode_records
-from s3stream.catalog.interface import TopicInfo
+from s3stream.catalog.values import TopicInfo
 from s3stream.engine import S3Stream
 from s3stream.model import StreamInfo
 from wal.interface import Buffer

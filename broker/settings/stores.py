@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from broker.settings.model import Settings
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import ObjectNotFound, StorageError
 from s3stream.maintain.manifest_keeper import newest_manifest_key
 from s3stream.maintain.verify import parse_object_key

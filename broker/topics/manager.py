@@ -21,7 +21,8 @@ from broker.settings.model import Settings
 from broker.settings.stores import store_names
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.append.stream import Stream
-from s3stream.catalog.interface import Catalog, NewTopic, PartitionInfo, TopicInfo
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NewTopic, PartitionInfo, TopicInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError, StorageStopped
 

@@ -15,7 +15,8 @@ from broker.settings.model import Settings
 from broker.settings.stores import store_names
 from broker.topics.manager import Topic, TopicLeaving, TopicManager
 from protocol.errors import ErrorCode, KafkaError
-from s3stream.catalog.interface import Catalog, DetachedTopic, TopicInfo
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import DetachedTopic, TopicInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import AlreadyExists, EndMoved
 from s3stream.model import StreamInfo

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from s3stream.append.journal import Journal
 from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES, ReadResult, Run, StreamRuns
 from s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
-from s3stream.catalog.interface import OpenStream
+from s3stream.catalog.values import OpenStream
 from s3stream.errors import AppendTooLarge, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
 from s3stream.model import StreamBatch
 from s3stream.read.time_lookup import IsUntimed, first_untimed, offset_before

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
-from s3stream.catalog.interface import DetachedTopic, WalInfo
 from s3stream.catalog.nodes import DEVICE, ENDED
 from s3stream.catalog.rows import chunks
 from s3stream.catalog.schema import (
@@ -30,6 +29,7 @@ from s3stream.catalog.schema import (
 from s3stream.catalog.state import TopicState
 from s3stream.catalog.state_rows import COUNTER
 from s3stream.catalog.topics import NO_TIMESTAMP
+from s3stream.catalog.values import DetachedTopic, WalInfo
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, StreamRange
 

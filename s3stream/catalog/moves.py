@@ -17,10 +17,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, case, delete, insert, literal, select, update
 
-from s3stream.catalog.interface import DetachedTopic, TopicInfo
 from s3stream.catalog.rows import check_node, chunks, find_streams, take_ids
 from s3stream.catalog.schema import detached_partitions, detached_topics, partitions, ranges, streams, topics
 from s3stream.catalog.topics import NOBODY, find_topic_by_id, get_topic, parse_configs
+from s3stream.catalog.values import DetachedTopic, TopicInfo
 from s3stream.errors import AlreadyExists, EndMoved, NotFound, StreamFenced
 
 

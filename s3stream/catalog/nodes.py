@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, inspect, select, update
 
-from s3stream.catalog.interface import NodeHolder, NodeInfo, WalInfo, WalState
 from s3stream.catalog.rows import check_node
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
+from s3stream.catalog.values import NodeHolder, NodeInfo, WalInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 
 ENDED: Final = 0

@@ -18,7 +18,6 @@ from sqlalchemy import (
     update,
 )
 
-from s3stream.catalog.interface import CompactionCommit, UploadCommit
 from s3stream.catalog.plans import (
     CommitPlan,
     HeldRange,
@@ -44,6 +43,7 @@ from s3stream.catalog.rows import (
     update_streams,
 )
 from s3stream.catalog.schema import counters, objects, ranges, streams
+from s3stream.catalog.values import CompactionCommit, UploadCommit
 from s3stream.errors import CatalogError, NotFound
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
 

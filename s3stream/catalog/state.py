@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from s3stream.catalog.interface import DetachedTopic, WalInfo
+from s3stream.catalog.values import DetachedTopic, WalInfo
 
 
 class TopicState(NamedTuple):

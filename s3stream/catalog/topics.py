@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Select, delete, insert, select, update
 
-from s3stream.catalog.interface import NewTopic, OpenStream, PartitionInfo, TopicInfo
 from s3stream.catalog.rows import (
     STREAM_COLUMNS,
     check_node,
@@ -18,6 +17,7 @@ from s3stream.catalog.rows import (
     take_ids,
 )
 from s3stream.catalog.schema import partitions, ranges, streams, topics
+from s3stream.catalog.values import NewTopic, OpenStream, PartitionInfo, TopicInfo
 from s3stream.errors import (
     AlreadyExists,
     CatalogError,

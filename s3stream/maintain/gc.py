@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError, StoreError
 from s3stream.model import ObjectInfo, ObjectState, object_key
 from s3stream.store.interface import ObjectStore

@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.state import CatalogState
 from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort, StorageError, StoreError
 from s3stream.maintain.manifest import (

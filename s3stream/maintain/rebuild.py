@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from s3stream.catalog.fill import FilledRange, FilledStream, FilledTopic, Filling
-from s3stream.catalog.interface import WalInfo, WalState
+from s3stream.catalog.values import WalInfo, WalState
 from s3stream.errors import CorruptObject, StorageError
 from s3stream.maintain.manifest import Manifest
 from s3stream.maintain.rebuild_plan import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
 from s3stream.maintain.manifest import parse_manifest_key
 from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamInfo, object_key

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import ObjectDamage, ObjectNotFound
 from s3stream.model import ObjectInfo, StreamBatch
 from s3stream.object.format import IndexEntry

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CorruptObject, ObjectDamage, ObjectNotFound, Place
 from s3stream.model import ObjectState
 

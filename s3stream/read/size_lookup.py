@@ -7,7 +7,7 @@ what the blocks take in objects, plus the batches that are not in objects yet; t
 
 from typing import Final
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.model import RangeLocation
 from s3stream.object.format import IndexEntry
 from s3stream.read.time_lookup import RANGES_PER_LOOKUP, BlockSource

@@ -20,7 +20,7 @@ those that hold nothing else, so where both kinds may be, blocks are read.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.model import ObjectInfo, RangeLocation, StreamBatch
 from s3stream.object.format import IndexEntry
 from s3stream.object.reader import ObjectIndex

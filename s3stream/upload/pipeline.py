@@ -16,7 +16,7 @@ import structlog
 from s3stream.append.log_cache import Block, LogCache
 from s3stream.append.recovery import StoppedStream
 from s3stream.append.stream import Stream
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogUnavailable, StorageError, StorageStopped
 from s3stream.stats import StorageStats
 from s3stream.upload.uploader import Uploader

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import structlog
 
 from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
-from s3stream.catalog.interface import Catalog, UploadCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
 from s3stream.model import NewObject, ObjectKind, ObjectState, UploadWriter, object_key, upload_writer_id
 from s3stream.object.hedge import PartHedge

@@ -16,7 +16,8 @@ from spark.direct.plan import Piece, Wanted
 from spark.direct.transactions import Transactions, read_transactions
 
 if TYPE_CHECKING:  # it takes long to import, and tasks do not need it
-    from s3stream.catalog.interface import Catalog, TopicInfo
+    from s3stream.catalog.catalog import Catalog
+    from s3stream.catalog.values import TopicInfo
 
 RANGES_PAGE: Final = 1000
 

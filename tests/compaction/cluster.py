@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from compaction.node import CompactionNode
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog, TopicInfo, UploadCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import TopicInfo, UploadCommit
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
 from s3stream.object.format import decode_block
@@ -178,7 +178,7 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def cluster(url: str, store: ObjectStore | None = None) -> AsyncIterator[Cluster]:
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster=CLUSTER)
     used = store or MemoryStore("m")
     await used.open()

@@ -13,7 +13,8 @@ from broker.partitions.cleaning import KafkaBatches
 from compaction.interface import Cleaning, CleanPolicy
 from compaction.service import CompactionService
 from s3stream.catalog import database as database_module
-from s3stream.catalog.interface import Catalog, CompactionCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown, StorageError
 from s3stream.model import ObjectKind, ObjectState
 from tests.compaction.cleaning.test_cleaner import kafka_batch

@@ -17,7 +17,7 @@ from compaction.interface import NEVER_MS, BatchCodec, BatchInfo, Cleaning, Clea
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogUnavailable, CorruptObject, NodeFenced
 from s3stream.model import ObjectKind, StreamInfo, object_key
 from s3stream.store.memory import MemoryStore

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from broker.settings.stores import make_stores
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.maintain.manifest import PREFIX
 from s3stream.maintain.verify import VerifyReport, verify
 from s3stream.model import ObjectState
@@ -103,7 +103,7 @@ class Rig:
         """What `anabranch storage verify --deep` does."""
         settings = settings_for(self.folder, **self.direct)
         async with AsyncExitStack() as stack:
-            catalog = open_catalog(settings.catalog_url)
+            catalog = Catalog(settings.catalog_url)
             await catalog.open(cluster=settings.node.cluster)
             stack.push_async_callback(catalog.close)
             stores = make_stores(settings, random.Random(1))

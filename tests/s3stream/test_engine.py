@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.interface import UploadCommit
+from s3stream.catalog.values import UploadCommit
 from s3stream.engine import S3Stream
 from s3stream.errors import (
     AppendTooLarge,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from s3stream.append.stream import Stream
-from s3stream.catalog.interface import CompactionCommit
+from s3stream.catalog.values import CompactionCommit
 from s3stream.engine import S3Stream
 from s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
 from s3stream.object.writer import ObjectWriter

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.records import Record, build_batch
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.model import ObjectKind, StreamBatch
 from s3stream.store.config import StoreConfig
 from s3stream.store.local import LocalStore
@@ -65,7 +65,7 @@ class KafkaCluster:
 @contextmanager
 def kafka_cluster(folder: Path) -> Iterator[KafkaCluster]:
     folder.mkdir()
-    catalog, store = open_catalog(f"sqlite:///{folder / 'catalog.db'}"), LocalStore("local", folder / "objects")
+    catalog, store = Catalog(f"sqlite:///{folder / 'catalog.db'}"), LocalStore("local", folder / "objects")
     asyncio.run(catalog.open(cluster=CLUSTER))
     try:
         asyncio.run(store.open())

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
 from wal.interface import Buffer
 from wal.memory import MemoryWal

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from s3stream.append.stream import Stream
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.engine import S3Stream
 from s3stream.model import StreamBatch
 from s3stream.settings import StorageSettings
@@ -113,7 +112,7 @@ async def memory_cluster(
     tmp_path: Path, settings: StorageSettings = SMALL, *, wal_bytes: int = 4 << 20, stores: Sequence[str] = ("main",)
 ) -> AsyncIterator[Cluster]:
     """A cluster with nothing in it."""
-    catalog = open_catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")
+    catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")
     await catalog.open(cluster=CLUSTER)
     try:
         yield Cluster(

@@ -1,6 +1,6 @@
 """Topics of a catalog by their names, where a test knows that there is just one."""
 
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 
 
 async def delete_topic(catalog: Catalog, name: str, *, now_ms: int, delete_after_ms: int) -> None:

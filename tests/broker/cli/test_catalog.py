@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.cli.catalog import catalog
-from s3stream.catalog import open_catalog
 from s3stream.catalog.backup import back_up
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError
 from tests.support.node import running_node
 
@@ -25,7 +25,7 @@ def run(data_dir: Path, *arguments: str) -> Result:
 
 
 async def fill(data_dir: Path, topics: int) -> None:
-    made = open_catalog(f"sqlite:///{data_dir / 'catalog.db'}")
+    made = Catalog(f"sqlite:///{data_dir / 'catalog.db'}")
     await made.open(cluster=CLUSTER)
     for number in range(topics):
         await made.create_topic(
@@ -42,7 +42,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 async def topics_of(path: Path) -> list[str]:
-    found = open_catalog(f"sqlite:///{path}", read_only=True)
+    found = Catalog(f"sqlite:///{path}", read_only=True)
     await found.open(cluster=CLUSTER)
     try:
         return [topic.name for topic in await found.list_topics()]

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from broker.cli.compact import compact, print_summary
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from tests.support.node import NodeProcess
 
 UPLOADS = 4
@@ -48,7 +48,7 @@ async def uploaded(node: NodeProcess, count: int) -> None:
 
 
 async def objects(data_dir: Path) -> dict[str, tuple[int, int]]:
-    catalog = open_catalog(f"sqlite:///{data_dir / 'catalog.db'}")
+    catalog = Catalog(f"sqlite:///{data_dir / 'catalog.db'}")
     await catalog.open(cluster="anabranch")
     try:
         return dict(await catalog.count_objects())

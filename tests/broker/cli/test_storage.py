@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.cli.storage import storage
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import UploadCommit
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.schema import MIGRATIONS
+from s3stream.catalog.values import UploadCommit
 from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.files import TEMPORARY
@@ -38,7 +38,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 async def fill(folder: Path) -> None:
-    catalog = open_catalog(f"sqlite:///{folder / 'catalog.db'}")
+    catalog = Catalog(f"sqlite:///{folder / 'catalog.db'}")
     store = LocalStore("local", folder / "objects")
     await catalog.open(cluster=CLUSTER)
     await store.open()

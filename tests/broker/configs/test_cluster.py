@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from broker.configs.cluster import GROUP, ClusterConfigs
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import OutcomeUnknown
 
 
 @pytest.mark.parametrize("asked_by", ["settle", "the next change"])
 @pytest.mark.parametrize("altered", [False, True])
 async def test_a_change_whose_answer_is_lost_is_found_out(tmp_path: Path, asked_by: str, *, altered: bool) -> None:
-    catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db")
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
     await catalog.open(cluster="c")
     configs = ClusterConfigs(catalog)
     await configs.load()

@@ -15,13 +15,13 @@ from broker.configs.features import (
     UpgradeType,
 )
 from protocol.errors import ErrorCode, KafkaError
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 
 UP, SAFE, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
 
 
 async def test_a_level_falls_and_rises_and_is_kept(tmp_path: Path) -> None:
-    catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db")
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
     await catalog.open(cluster="c")
     features = Features(ClusterConfigs(catalog), 1)
     assert (features.finalized(), features.epoch) == (NEWEST, 0)
@@ -43,7 +43,7 @@ async def test_a_level_falls_and_rises_and_is_kept(tmp_path: Path) -> None:
 
 
 async def test_one_bad_update_stops_all(tmp_path: Path) -> None:
-    catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db")
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
     await catalog.open(cluster="c")
     features = Features(ClusterConfigs(catalog), 1)
     updates = [FeatureUpdate(GROUP_VERSION, 0, SAFE), FeatureUpdate("no.such", 1, UP)]
@@ -69,7 +69,7 @@ async def test_one_bad_update_stops_all(tmp_path: Path) -> None:
 async def test_the_version_of_the_metadata_is_fixed(
     tmp_path: Path, level: int, kind: UpgradeType, expected: str
 ) -> None:
-    catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db")
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
     await catalog.open(cluster="c")
     features = Features(ClusterConfigs(catalog), 1)
     update = [FeatureUpdate(METADATA_VERSION, level, kind)]

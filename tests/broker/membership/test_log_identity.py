@@ -10,7 +10,7 @@ from broker.membership.log_identity import (
     why_not_formatted,
     why_refused,
 )
-from s3stream.catalog.interface import WalInfo, WalState
+from s3stream.catalog.values import WalInfo, WalState
 from wal.format import Header, Shutdown
 from wal.owner import Owner
 

@@ -16,7 +16,7 @@ from broker.membership.other_nodes import ElsewhereNotice, other_nodes
 from broker.topics.manager import Topic
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import FindCoordinatorRequest
-from s3stream.catalog.interface import NodeInfo, PartitionInfo, TopicInfo
+from s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo
 from tests.support.node import running_node
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.raw_client import batch_of, raw_client

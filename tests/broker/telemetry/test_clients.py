@@ -13,7 +13,7 @@ from broker.telemetry.subscriptions import Wanted
 from protocol.compression import Compression, compress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.wire import ZERO_UUID
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from tests.broker.telemetry.otlp_data import gauge, metrics_data, point
 
 DATA = metrics_data(gauge("org.apache.kafka.producer.x", point(1.0)))
@@ -60,7 +60,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db")
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
     await catalog.open(cluster="c")
     yield Scene(ClusterConfigs(catalog))
     await catalog.close()

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from broker.topics.manager import WantedTopic
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.append.stream import Stream
-from s3stream.catalog.interface import TopicInfo
+from s3stream.catalog.values import TopicInfo
 from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client

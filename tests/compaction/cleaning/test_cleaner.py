@@ -22,7 +22,8 @@ from compaction.throttle import Throttle
 from protocol.batch import DELETE_HORIZON_MASK, HEADER, HEADER_BYTES, check_crc, parse_batch, seal
 from protocol.compression import Compression
 from protocol.records import Record, build_batch, decode_records
-from s3stream.catalog.interface import Catalog, CompactionCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogUnavailable
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamBatch, StreamInfo, StreamRange
 from s3stream.store.memory import MemoryStore, let_through

@@ -20,7 +20,7 @@ from compaction.sets.execute import Made, execute_share
 from compaction.sets.plan import Source, Survey
 from compaction.sets.run import commit_sets, execute_sets, plan_sets, prepare_shares
 from compaction.settings import CompactionSettings
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import NodeFenced, StoreError
 from s3stream.model import ObjectKind, ObjectState, object_key
 from s3stream.object.reader import read_index

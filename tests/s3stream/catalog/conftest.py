@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 from tests.support.postgres import PostgresServer, postgres_server
 
 
@@ -27,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def catalog(url: str) -> AsyncIterator[Catalog]:
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster="test")
     yield catalog
     await catalog.close()

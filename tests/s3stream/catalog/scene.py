@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from s3stream.catalog.interface import Catalog, CompactionCommit, TopicInfo, UploadCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import CompactionCommit, TopicInfo, UploadCommit
 from s3stream.model import NewObject, ObjectKind, ObjectState, RangeLocation, StreamRange
 
 NODE = 1

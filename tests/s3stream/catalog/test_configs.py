@@ -1,7 +1,6 @@
 """What is set for things that are no topics, on both databases."""
 
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog
+from s3stream.catalog.catalog import Catalog
 
 
 async def test_entries_are_set_unset_and_kept(url: str, catalog: Catalog) -> None:
@@ -10,7 +9,7 @@ async def test_entries_are_set_unset_and_kept(url: str, catalog: Catalog) -> Non
     await catalog.alter_config("feature", "g", set_configs={"level": "0"}, unset=[])
     expected = {("group", "g"): {"b": "3"}, ("feature", "g"): {"level": "0"}}
     assert await catalog.list_configs() == expected
-    again = open_catalog(url)
+    again = Catalog(url)
     await again.open(cluster="test")
     assert await again.list_configs() == expected
     await again.close()

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import Connection, inspect, make_url, text
 
 from s3stream.catalog import database as database_module
-from s3stream.catalog import objects, open_catalog
+from s3stream.catalog import objects
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.schema import METADATA, MIGRATIONS
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
@@ -31,7 +32,7 @@ from tests.support.postgres import PostgresServer
 )
 def test_a_bad_url_is_named_without_its_password(url: str, message: str) -> None:
     with pytest.raises(CatalogError, match=message) as caught:
-        open_catalog(url)
+        Catalog(url)
     assert "secret" not in str(caught.value)
 
 
@@ -92,9 +93,9 @@ async def test_whoever_only_looks_needs_the_schema_as_it_is(url: str) -> None:
 
 
 async def test_a_catalog_that_is_looked_at_must_be_of_the_cluster(url: str) -> None:
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster="c")
-    only = open_catalog(url, read_only=True)
+    only = Catalog(url, read_only=True)
     with pytest.raises(CatalogError, match="belongs to cluster 'c', not to 'other'"):
         await only.open(cluster="other")
     await only.open(cluster="c")
@@ -110,7 +111,7 @@ async def test_a_look_leaves_files_as_they_are(
 ) -> None:
     home = tmp_path / "running"
     home.mkdir()
-    catalog = open_catalog(f"sqlite:///{home / 'c.db'}")
+    catalog = Catalog(f"sqlite:///{home / 'c.db'}")
     await catalog.open(cluster="c")
     await Scene.make(catalog)
     if state == "crashed":
@@ -120,7 +121,7 @@ async def test_a_look_leaves_files_as_they_are(
     # Tests may run as root, who may write where the permissions say no.
     monkeypatch.setattr("os.access", lambda path, mode: writable)
     before = {path.name: path.read_bytes() for path in home.iterdir() if not path.name.endswith("-shm")}
-    only = open_catalog(f"sqlite:///{home / 'c.db'}", read_only=True)
+    only = Catalog(f"sqlite:///{home / 'c.db'}", read_only=True)
     await only.open(cluster="c")
     assert [topic.name for topic in await only.list_topics()] == ["t"]
     await only.close()
@@ -182,7 +183,7 @@ async def test_writers_of_two_processes_take_turns(url: str) -> None:
 async def test_lookups_cost_the_answer_not_the_history(tmp_path: Path) -> None:
     """Counted in steps of SQLite's machine, which no other load on the computer changes."""
     url = f"sqlite:///{tmp_path / 'c.db'}"
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster="c")
     scene = await Scene.make(catalog)
     stream = scene.streams[0]
@@ -236,7 +237,7 @@ async def test_sqlite_is_durable_and_checked(tmp_path: Path) -> None:
 
 async def test_an_unusable_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "absent" / "c.db"
-    catalog = open_catalog(f"sqlite:///{path}")
+    catalog = Catalog(f"sqlite:///{path}")
     with pytest.raises(CatalogUnavailable, match=r"absent/c\.db: unable to open database file"):
         await catalog.open(cluster="c")
     await catalog.close()
@@ -245,7 +246,7 @@ async def test_an_unusable_file_is_named(tmp_path: Path) -> None:
 async def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(b"not a database" * 100)
-    catalog = open_catalog(f"sqlite:///{path}")
+    catalog = Catalog(f"sqlite:///{path}")
     with pytest.raises(CatalogDamaged, match=r"file is not a database; .*`anabranch catalog rebuild`"):
         await catalog.open(cluster="c")
     await catalog.close()
@@ -289,7 +290,7 @@ async def test_a_server_that_is_not_there_is_unavailable(postgres: PostgresServe
 async def test_no_server_at_the_start_is_told_at_once_in_one_line() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
-        catalog = open_catalog(f"postgresql://u:secret@127.0.0.1:{nobody.getsockname()[1]}/db")
+        catalog = Catalog(f"postgresql://u:secret@127.0.0.1:{nobody.getsockname()[1]}/db")
         with pytest.raises(CatalogUnavailable, match="Connection refused") as raised:
             await catalog.open(cluster="test")
         await catalog.close()

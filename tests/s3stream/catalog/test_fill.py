@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.fill import Advance, FilledRange, FilledStream, FilledTopic, Filling
-from s3stream.catalog.interface import Catalog, DetachedTopic, WalInfo, WalState
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.state import BorrowedRange, StreamState, TopicState
+from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamRange
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, make_url, text
 
-from s3stream.catalog import nodes, open_catalog, topics
+from s3stream.catalog import nodes, topics
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.interface import NodeInfo
+from s3stream.catalog.values import NodeInfo
 from s3stream.errors import NodeFenced, NotFound
 from s3stream.model import ObjectState
 from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, span
@@ -54,7 +55,7 @@ async def race(url: str, first: Callable[[Connection], Any], second: Callable[[]
 @pytest.mark.parametrize("level", LEVELS)
 async def test_an_old_epoch_is_refused_whatever_the_databases_level(postgres: PostgresServer, level: str) -> None:
     url = database_with(postgres, default_transaction_isolation=level)
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster="test")
     scene = await Scene.make(catalog)
     with pytest.raises(NodeFenced, match="epoch 1 is not the registered 2"):
@@ -69,7 +70,7 @@ async def test_an_old_epoch_is_refused_whatever_the_databases_level(postgres: Po
 @pytest.mark.parametrize("level", LEVELS)
 async def test_a_clone_beside_a_deletion_refers_to_nothing_destroyed(postgres: PostgresServer, level: str) -> None:
     url = database_with(postgres, default_transaction_isolation=level)
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster="test")
     scene = await Scene.make(catalog, 1)
     (stream,) = scene.streams
@@ -115,7 +116,7 @@ async def test_defaults_of_a_database_hold_for_no_transaction_of_the_catalog(pos
 
 async def test_two_nodes_that_race_lose_nothing_on_a_serializable_database(postgres: PostgresServer) -> None:
     url = database_with(postgres, default_transaction_isolation="serializable")
-    catalogs = [open_catalog(url) for _ in range(2)]
+    catalogs = [Catalog(url) for _ in range(2)]
     for catalog in catalogs:
         await catalog.open(cluster="test")
     scene = await Scene.make(catalogs[0])

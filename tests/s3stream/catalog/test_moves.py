@@ -2,7 +2,8 @@
 
 import pytest
 
-from s3stream.catalog.interface import Catalog, CompactionCommit, TopicInfo
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import CompactionCommit, TopicInfo
 from s3stream.errors import AlreadyExists, CatalogError, EndMoved, NodeFenced, NotFound, StreamFenced
 from s3stream.model import ObjectKind, ObjectState
 from tests.s3stream.catalog.scene import LATER, NODE, NOW, Scene, bounds_of, span

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from s3stream.catalog import database as database_module
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.interface import Catalog, NodeHolder, NodeInfo, WalState
 from s3stream.catalog.schema import MIGRATIONS
+from s3stream.catalog.values import NodeHolder, NodeInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 from tests.s3stream.catalog.scene import NODE, NOW, Scene
 
@@ -29,11 +29,11 @@ LOG, NEXT_LOG = "0" * 15 + "1", "0" * 15 + "2"
 
 async def test_a_catalog_keeps_the_id_it_was_given_first(url: str) -> None:
     for new_id in (ID, OTHER_ID, None):
-        catalog = open_catalog(url)
+        catalog = Catalog(url)
         await catalog.open(cluster="c", new_id=new_id)
         assert catalog.identity() == ID
         await catalog.close()
-    only = open_catalog(url, read_only=True)
+    only = Catalog(url, read_only=True)
     await only.open(cluster="c")
     assert only.identity() == ID
     await only.close()
@@ -41,7 +41,7 @@ async def test_a_catalog_keeps_the_id_it_was_given_first(url: str) -> None:
 
 async def test_a_catalog_without_an_id_takes_one_later(url: str) -> None:
     for new_id, expected in ((None, bytes(16)), (ID, ID)):
-        catalog = open_catalog(url)
+        catalog = Catalog(url)
         await catalog.open(cluster="c", new_id=new_id)
         assert catalog.identity() == expected
         await catalog.close()
@@ -60,7 +60,7 @@ async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, m
     await database.close()
     monkeypatch.undo()
 
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     assert not await catalog.is_blank()
     await catalog.open(cluster="c", new_id=ID)
     assert catalog.identity() == ID
@@ -75,7 +75,7 @@ async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, m
 
 
 async def test_a_catalog_is_blank_until_something_is_registered(url: str) -> None:
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     assert await catalog.is_blank()
     assert _is_untouched(url), "a look leaves no trace"
     await catalog.open(cluster="c")
@@ -86,7 +86,7 @@ async def test_a_catalog_is_blank_until_something_is_registered(url: str) -> Non
 
 
 async def test_a_catalog_whose_topics_are_gone_is_not_blank(url: str) -> None:
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster="c")
     await catalog.create_topic("t", ID, partitions=1, configs={}, leader=-1, internal=False)
     await catalog.delete_topics([ID], now_ms=NOW, delete_after_ms=NOW)
@@ -97,7 +97,7 @@ async def test_a_catalog_whose_topics_are_gone_is_not_blank(url: str) -> None:
 async def test_an_empty_file_is_a_blank_catalog(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     path.touch()
-    catalog = open_catalog(f"sqlite:///{path}")
+    catalog = Catalog(f"sqlite:///{path}")
     assert await catalog.is_blank()
     assert not path.stat().st_size
     await catalog.close()
@@ -216,7 +216,7 @@ async def test_the_next_stream_id_lies_past_all_that_were_handed_out(catalog: Ca
 async def test_the_file_alone_is_whole_after_a_clean_close(tmp_path: Path, *, reader: bool) -> None:
     """Somebody who reads beside the node keeps SQLite from doing this by itself when the last connection closes."""
     path = tmp_path / "c.db"
-    catalog = open_catalog(f"sqlite:///{path}")
+    catalog = Catalog(f"sqlite:///{path}")
     await catalog.open(cluster="c")
     with closing(sqlite3.connect(path)) as beside:
         if reader:
@@ -225,7 +225,7 @@ async def test_the_file_alone_is_whole_after_a_clean_close(tmp_path: Path, *, re
         await catalog.close()
         (tmp_path / "copy").mkdir()
         copy = Path(shutil.copy(path, tmp_path / "copy"))
-    restored = open_catalog(f"sqlite:///{copy}")
+    restored = Catalog(f"sqlite:///{copy}")
     await restored.open(cluster="c")
     assert [topic.name for topic in await restored.list_topics()] == ["t"]
     await restored.close()
@@ -236,7 +236,7 @@ async def test_a_reader_in_the_middle_of_a_snapshot_does_not_hold_up_a_close(
 ) -> None:
     monkeypatch.setattr(database_module, "CHECKPOINT_TIMEOUT_MS", 1)
     path = tmp_path / "c.db"
-    catalog = open_catalog(f"sqlite:///{path}")
+    catalog = Catalog(f"sqlite:///{path}")
     await catalog.open(cluster="c")
     with closing(sqlite3.connect(path, isolation_level=None)) as beside:
         beside.execute("BEGIN")

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.catalog.interface import Catalog, UploadCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
 from s3stream.model import NewObject, ObjectKind, ObjectState
 from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, bounds_of, span

@@ -7,9 +7,8 @@ import pytest
 from sqlalchemy import Connection, make_url, text
 
 from s3stream.catalog import database as database_module
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.interface import Catalog
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown
 from tests.s3stream.catalog.scene import NODE, NOW, Scene, span
 from tests.support.postgres import PostgresServer
@@ -45,7 +44,7 @@ async def lossy(postgres: PostgresServer) -> AsyncIterator[LossyServer]:
 @pytest.fixture
 async def far(lossy: LossyServer) -> AsyncIterator[Catalog]:
     """A catalog behind the proxy."""
-    catalog = open_catalog(lossy.url)
+    catalog = Catalog(lossy.url)
     await catalog.open(cluster="test")
     yield catalog
     await catalog.close()
@@ -94,7 +93,7 @@ async def test_a_repeat_on_a_server_that_is_read_only_by_now_leaves_the_outcome_
 
 async def test_a_refusal_of_a_repeat_is_no_refusal_of_the_command(lossy: LossyServer, far: Catalog) -> None:
     scene = await Scene.make(far)
-    elsewhere = open_catalog(lossy.url)
+    elsewhere = Catalog(lossy.url)
     await elsewhere.open(cluster="test")
 
     async def fence() -> None:
@@ -113,7 +112,7 @@ async def test_a_refusal_of_a_repeat_is_no_refusal_of_the_command(lossy: LossySe
 async def test_a_moment_of_a_read_only_database_is_an_outage(postgres: PostgresServer, scope: str) -> None:
     url = postgres.new_database()
     statement = scope.format(name_of(url))
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster="test")
     postgres.execute(f"{statement} SET {READ_ONLY} = on")
     try:
@@ -134,7 +133,7 @@ async def test_a_moment_of_a_read_only_database_is_an_outage(postgres: PostgresS
 
 async def faulty(postgres: PostgresServer) -> tuple[str, Catalog]:
     url = postgres.new_database()
-    catalog = open_catalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster="test")
     for statement in FAULTS:
         postgres.execute(statement, database=name_of(url))
@@ -211,7 +210,7 @@ async def test_a_lock_that_others_keep_is_an_outage(postgres: PostgresServer) ->
 
     url = postgres.new_database()
     impatient = make_url(url).update_query_dict({"options": "-c lock_timeout=10ms"}).render_as_string()
-    catalog = open_catalog(impatient)
+    catalog = Catalog(impatient)
     await catalog.open(cluster="test")
     with psycopg.connect(url) as holder:
         holder.execute(f"SELECT pg_advisory_xact_lock({database_module.WRITER_LOCK})")
@@ -225,7 +224,7 @@ async def test_too_many_connections_are_an_outage(postgres: PostgresServer) -> N
     url = make_url(postgres.new_database()).set(username="limited")
     postgres.execute("CREATE ROLE limited LOGIN CONNECTION LIMIT 1")
     postgres.execute(f"ALTER DATABASE {url.database} OWNER TO limited")
-    catalog = open_catalog(url.render_as_string())
+    catalog = Catalog(url.render_as_string())
     await catalog.open(cluster="test")  # with a connection for writing
     with pytest.raises(CatalogUnavailable, match="too many connections"):
         await catalog.list_configs()
@@ -236,7 +235,7 @@ async def test_too_many_connections_are_an_outage(postgres: PostgresServer) -> N
 
 
 async def test_a_restart_of_the_server_is_an_outage(postgres: PostgresServer) -> None:
-    catalog = open_catalog(postgres.new_database())
+    catalog = Catalog(postgres.new_database())
     await catalog.open(cluster="test")
     await set_one(catalog)
     postgres.stop()
@@ -291,12 +290,12 @@ def damage(path: Path) -> None:
 
 async def test_a_corrupt_sqlite_file_stops_writes_and_is_told_at_the_start_too(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
-    catalog = open_catalog(f"sqlite:///{path}")
+    catalog = Catalog(f"sqlite:///{path}")
     await catalog.open(cluster="test")
     scene = await Scene.make(catalog)
     await scene.upload([span(scene.streams[0], 0, 5)])
     await catalog.close()
-    catalog = open_catalog(f"sqlite:///{path}")
+    catalog = Catalog(f"sqlite:///{path}")
     await catalog.open(cluster="test")
     damage(path)
     line = r"c\.db: database disk image is malformed; the database is damaged.*restore a backup"
@@ -305,7 +304,7 @@ async def test_a_corrupt_sqlite_file_stops_writes_and_is_told_at_the_start_too(t
     with pytest.raises(CatalogDamaged, match=line):
         await set_one(catalog)
     await catalog.close()
-    catalog = open_catalog(f"sqlite:///{path}")
+    catalog = Catalog(f"sqlite:///{path}")
     with pytest.raises(CatalogDamaged, match=line):
         await catalog.open(cluster="test")
     await catalog.close()

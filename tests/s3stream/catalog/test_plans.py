@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.catalog.interface import CompactionCommit
 from s3stream.catalog.plans import HeldRange, StreamState, plan_compaction
+from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamRange
 

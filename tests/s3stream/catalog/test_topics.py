@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from s3stream.catalog import open_catalog
-from s3stream.catalog.interface import Catalog, NewTopic, TopicInfo
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NewTopic, TopicInfo
 from s3stream.errors import (
     AlreadyExists,
     CatalogError,
@@ -22,13 +22,13 @@ from tests.support.topics import delete_topic
 
 
 async def test_everything_survives_a_restart(url: str) -> None:
-    first = open_catalog(url)
+    first = Catalog(url)
     await first.open(cluster="c")
     scene = await Scene.make(first)
     (item,) = await scene.upload([span(scene.streams[0], 0, 10)])
     await first.close()
 
-    again = open_catalog(url)
+    again = Catalog(url)
     await again.open(cluster="c")
     scene.catalog = again
     assert [topic.name for topic in await again.list_topics()] == ["t"]
@@ -40,14 +40,14 @@ async def test_everything_survives_a_restart(url: str) -> None:
 
 async def test_a_catalog_belongs_to_one_cluster(url: str, catalog: Catalog) -> None:
     await catalog.list_nodes()
-    other = open_catalog(url)
+    other = Catalog(url)
     with pytest.raises(CatalogError, match="belongs to cluster 'test', not to 'other'"):
         await other.open(cluster="other")
     await other.close()
 
 
 async def test_two_processes_may_open_a_new_catalog_at_once(url: str) -> None:
-    catalogs = [open_catalog(url) for _ in range(4)]
+    catalogs = [Catalog(url) for _ in range(4)]
     async with asyncio.TaskGroup() as group:
         for catalog in catalogs:
             group.create_task(catalog.open(cluster="c"))

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.interface import Catalog
-from s3stream.catalog.sql import SqlCatalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError, CatalogUnavailable, NotFound, StoreError
 from s3stream.maintain.gc import GarbageCollector, GcSettings
 from s3stream.model import NewObject, ObjectState, object_key
@@ -32,7 +31,7 @@ class Clock:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    catalog = SqlCatalog(f"sqlite:///{tmp_path / 'catalog.db'}")
+    catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
     await catalog.open(cluster=CLUSTER)
     yield await Scene.make(catalog)
     await catalog.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.interface import DetachedTopic, WalInfo, WalState
 from s3stream.catalog.state import BorrowedRange, CatalogState, StreamState, TopicState
+from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
 from s3stream.errors import CorruptObject
 from s3stream.maintain.manifest import (
     Manifest,

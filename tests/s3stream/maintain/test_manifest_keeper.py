@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from s3stream.catalog.backup import back_up
-from s3stream.catalog.interface import Catalog, UploadCommit
-from s3stream.catalog.sql import SqlCatalog
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogError, CorruptObject, StoreError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest import Manifest, manifest_key, parse_manifest_key
@@ -44,8 +44,8 @@ def keeper_of(catalog: Catalog, store: MemoryStore, node_id: int = 1) -> Manifes
 
 
 @pytest.fixture
-async def catalog(tmp_path: Path) -> AsyncIterator[SqlCatalog]:
-    made = SqlCatalog(f"sqlite:///{tmp_path / 'catalog.db'}")
+async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
+    made = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
     await made.open(cluster=CLUSTER, new_id=ID)
     await made.register_node(1, "h", 1, now_ms=NOW, lease_ms=1)
     yield made
@@ -94,7 +94,7 @@ async def upload(catalog: Catalog, store: MemoryStore, stream_id: int, start: in
     return object_id
 
 
-async def test_a_manifest_tells_what_the_catalog_has(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_a_manifest_tells_what_the_catalog_has(catalog: Catalog, store: MemoryStore) -> None:
     streams = await create(catalog, "flights", 2)
     await catalog.open_streams(streams, node_id=1, node_epoch=1)
     object_id = await upload(catalog, store, streams[0], 0, 100)
@@ -122,7 +122,7 @@ async def test_a_manifest_tells_what_the_catalog_has(catalog: SqlCatalog, store:
     assert [wal.wal_id for wal in state.wals] == ["00000000000000aa"]
 
 
-async def test_clones_and_detached_topics_are_told(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_clones_and_detached_topics_are_told(catalog: Catalog, store: MemoryStore) -> None:
     (original,) = await create(catalog, "flights")
     await catalog.open_streams([original], node_id=1, node_epoch=1)
     object_id = await upload(catalog, store, original, 0, 100)
@@ -136,7 +136,7 @@ async def test_clones_and_detached_topics_are_told(catalog: SqlCatalog, store: M
     assert state.borrowed == [(clone.partitions[0].stream_id, 0, 100, object_id, original)]
 
 
-async def test_nothing_is_written_while_nothing_changes(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_nothing_is_written_while_nothing_changes(catalog: Catalog, store: MemoryStore) -> None:
     keeper = keeper_of(catalog, store)
     for _ in range(3):
         await keeper.ensure_current()
@@ -148,7 +148,7 @@ async def test_nothing_is_written_while_nothing_changes(catalog: SqlCatalog, sto
     assert (keeper.stats.writes, other.stats.writes) == (1, 1), "two nodes do not keep each other at it"
 
 
-async def test_a_change_is_written_soon_and_several_at_once(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_a_change_is_written_soon_and_several_at_once(catalog: Catalog, store: MemoryStore) -> None:
     keeper = keeper_of(catalog, store)
     async with running(keeper):
         await until(lambda: keeper.stats.writes == 1)
@@ -160,9 +160,7 @@ async def test_a_change_is_written_soon_and_several_at_once(catalog: SqlCatalog,
     assert keeper.stats.writes <= 4, "a second's changes are one manifest"
 
 
-async def test_a_failing_store_fails_no_change_and_is_told_until_it_works(
-    catalog: SqlCatalog, store: MemoryStore
-) -> None:
+async def test_a_failing_store_fails_no_change_and_is_told_until_it_works(catalog: Catalog, store: MemoryStore) -> None:
     broken = {"put"}
 
     async def fail(call: str, _key: str) -> None:
@@ -181,7 +179,7 @@ async def test_a_failing_store_fails_no_change_and_is_told_until_it_works(
 
 
 async def test_a_full_store_keeps_the_newest_manifest_and_gets_room_for_the_next(
-    catalog: SqlCatalog, store: MemoryStore
+    catalog: Catalog, store: MemoryStore
 ) -> None:
     keeper = keeper_of(catalog, store)
     for number in range(3):
@@ -203,7 +201,7 @@ async def test_a_full_store_keeps_the_newest_manifest_and_gets_room_for_the_next
 
 
 async def test_a_store_that_does_not_answer_does_not_hold_a_stop_for_long(
-    catalog: SqlCatalog, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang(_call: str, _key: str) -> None:
         await asyncio.Event().wait()
@@ -215,7 +213,7 @@ async def test_a_store_that_does_not_answer_does_not_hold_a_stop_for_long(
     assert keeper.stats.error == "the store does not answer"
 
 
-async def test_only_the_newest_manifests_are_kept(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_only_the_newest_manifests_are_kept(catalog: Catalog, store: MemoryStore) -> None:
     for life in range(3):
         keeper = keeper_of(catalog, store)
         for number in range(3):
@@ -227,7 +225,7 @@ async def test_only_the_newest_manifests_are_kept(catalog: SqlCatalog, store: Me
     assert len((await newest(store)).state.topics) == 9
 
 
-async def test_a_state_that_another_node_overtook_is_not_written(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_a_state_that_another_node_overtook_is_not_written(catalog: Catalog, store: MemoryStore) -> None:
     """Between taking a number and reading the state, another node writes, and then the catalog changes."""
     other = keeper_of(catalog, store, 2)
     keeper = keeper_of(catalog, store)
@@ -250,7 +248,7 @@ async def test_a_state_that_another_node_overtook_is_not_written(catalog: SqlCat
     assert [topic.name for topic in last.state.topics] == ["made-later"]
 
 
-async def test_what_is_deleted_is_in_no_newest_manifest(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_what_is_deleted_is_in_no_newest_manifest(catalog: Catalog, store: MemoryStore) -> None:
     (stream_id,) = await create(catalog, "flights")
     await catalog.open_streams([stream_id], node_id=1, node_epoch=1)
     first = await upload(catalog, store, stream_id, 0, 100)
@@ -277,7 +275,7 @@ async def test_what_is_deleted_is_in_no_newest_manifest(catalog: SqlCatalog, sto
     assert object_key(CLUSTER, first) not in store.objects
 
 
-async def test_nothing_is_deleted_while_no_manifest_can_be_written(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_nothing_is_deleted_while_no_manifest_can_be_written(catalog: Catalog, store: MemoryStore) -> None:
     (stream_id,) = await create(catalog, "flights")
     await catalog.open_streams([stream_id], node_id=1, node_epoch=1)
     first = await upload(catalog, store, stream_id, 0, 100)
@@ -302,7 +300,7 @@ async def test_nothing_is_deleted_while_no_manifest_can_be_written(catalog: SqlC
     assert (await catalog.get_objects([first]))[first].state is ObjectState.DESTROYED
 
 
-async def test_verify_counts_manifests_and_takes_them_for_no_objects(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_verify_counts_manifests_and_takes_them_for_no_objects(catalog: Catalog, store: MemoryStore) -> None:
     await keeper_of(catalog, store).ensure_current()
     await store.put(manifest_key("another", 1, 1), [b"x"], writer_id="w")
     report = await verify(catalog=catalog, stores={"main": store}, cluster=CLUSTER)
@@ -316,13 +314,13 @@ async def test_verify_counts_manifests_and_takes_them_for_no_objects(catalog: Sq
 # a catalog that does not know what the store has
 
 
-async def test_the_catalog_that_wrote_the_newest_manifest_is_taken(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_the_catalog_that_wrote_the_newest_manifest_is_taken(catalog: Catalog, store: MemoryStore) -> None:
     await check_catalog_is_newest(catalog, store, CLUSTER)
     await keeper_of(catalog, store).ensure_current()
     await check_catalog_is_newest(catalog, store, CLUSTER)
 
 
-async def test_a_manifest_that_its_node_drops_meanwhile_refuses_nobody(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_a_manifest_that_its_node_drops_meanwhile_refuses_nobody(catalog: Catalog, store: MemoryStore) -> None:
     await keeper_of(catalog, store).ensure_current()
 
     async def drop(call: str, key: str) -> None:
@@ -334,12 +332,12 @@ async def test_a_manifest_that_its_node_drops_meanwhile_refuses_nobody(catalog: 
     assert sequences(store) == []
 
 
-async def test_an_older_copy_of_the_catalog_is_refused(catalog: SqlCatalog, store: MemoryStore, tmp_path: Path) -> None:
+async def test_an_older_copy_of_the_catalog_is_refused(catalog: Catalog, store: MemoryStore, tmp_path: Path) -> None:
     await keeper_of(catalog, store).ensure_current()
     back_up(tmp_path / "catalog.db", tmp_path / "older.db")
     await create(catalog, "flights")
     await keeper_of(catalog, store).ensure_current()
-    older = SqlCatalog(f"sqlite:///{tmp_path / 'older.db'}")
+    older = Catalog(f"sqlite:///{tmp_path / 'older.db'}")
     await older.open(cluster=CLUSTER)
     try:
         with pytest.raises(CatalogError, match=r"older than the object store.*knows of 1 manifests.*number 2"):
@@ -351,9 +349,9 @@ async def test_an_older_copy_of_the_catalog_is_refused(catalog: SqlCatalog, stor
         await older.close()
 
 
-async def test_the_store_of_another_catalog_is_refused(store: MemoryStore, catalog: SqlCatalog, tmp_path: Path) -> None:
+async def test_the_store_of_another_catalog_is_refused(store: MemoryStore, catalog: Catalog, tmp_path: Path) -> None:
     await keeper_of(catalog, store).ensure_current()
-    other = SqlCatalog(f"sqlite:///{tmp_path / 'other.db'}")
+    other = Catalog(f"sqlite:///{tmp_path / 'other.db'}")
     await other.open(cluster=CLUSTER, new_id=bytes(15) + b"\1")
     try:
         for _ in range(5):
@@ -364,7 +362,7 @@ async def test_the_store_of_another_catalog_is_refused(store: MemoryStore, catal
         await other.close()
 
 
-async def test_a_manifest_under_the_key_of_another_is_corrupt(catalog: SqlCatalog, store: MemoryStore) -> None:
+async def test_a_manifest_under_the_key_of_another_is_corrupt(catalog: Catalog, store: MemoryStore) -> None:
     await keeper_of(catalog, store).ensure_current()
     store.objects[manifest_key(CLUSTER, 1, 9)] = store.objects[manifest_key(CLUSTER, 1, 1)]
     with pytest.raises(CorruptObject, match="it says that it is number 1"):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.sql import SqlCatalog
 from s3stream.maintain.verify import Finding, Trouble, VerifyReport, parse_object_key, verify
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamBatch, object_key
 from s3stream.object.format import FOOTER_BYTES
@@ -68,7 +68,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def storage(url: str) -> AsyncIterator[Storage]:
-    catalog = SqlCatalog(url)
+    catalog = Catalog(url)
     await catalog.open(cluster=CLUSTER)
     scene = await Storage.make(catalog)
     scene.store = MemoryStore("main")

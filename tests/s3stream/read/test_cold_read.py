@@ -158,7 +158,7 @@ async def test_a_read_looks_again_when_compaction_has_replaced_its_object(tmp_pa
 
 async def compact_by_hand(cluster: Cluster, stream_id: int) -> None:
     """Replace the stream's only object by a copy, and delete it at once."""
-    from s3stream.catalog.interface import CompactionCommit
+    from s3stream.catalog.values import CompactionCommit
     from s3stream.object.format import decode_block
     from s3stream.object.reader import read_index
     from s3stream.object.writer import ObjectWriter

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from s3stream.catalog.interface import Catalog, CompactionCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import CompactionCommit
 from s3stream.model import ObjectKind, object_key
 from s3stream.object.writer import ObjectWriter
 from s3stream.read.size_lookup import SLACK_SHARE

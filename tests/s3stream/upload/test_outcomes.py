@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from s3stream.catalog.interface import Catalog, CompactionCommit, UploadCommit
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import CompactionCommit, UploadCommit
 from s3stream.errors import CatalogDamaged, CatalogUnavailable, OutcomeUnknown, StorageStopped
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import NewObject, ObjectKind, ObjectState, object_key

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from s3stream.catalog import open_catalog
+from s3stream.catalog.catalog import Catalog
 from s3stream.model import StreamInfo
 from spark.direct import register
 from tests.support.events import QUIET, TIMEOUT_S
@@ -36,7 +36,7 @@ class Lake:
         """The catalog's streams of a topic, by partition."""
 
         async def find() -> dict[int, StreamInfo]:
-            catalog = open_catalog(f"sqlite:///{self.data_dir / 'catalog.db'}")
+            catalog = Catalog(f"sqlite:///{self.data_dir / 'catalog.db'}")
             await catalog.open(cluster="anabranch")
             try:
                 (found,) = [each for each in await catalog.list_topics() if each.name == topic]

@@ -1,5 +1,16 @@
-"""The catalog on a SQL database: each method hands the body of one transaction to `Database`."""
-# ruff: noqa: D102 - the methods are documented by the protocol `Catalog`, word for word what they do here
+"""The catalog: the metadata of a cluster in a SQL database.
+
+It names the cluster's nodes, topics, streams and objects, who owns them, and which object holds which offsets. Each
+method is one transaction of `Database`; the modules of this package hold the bodies of the transactions.
+
+Invariants:
+
+- Commands are idempotent: repeating one that succeeded succeeds again.
+- Commands that take `node_epoch` or a stream's epoch refuse old ones (two fences).
+- Queries have no side effects.
+
+Times are ms since 1970 and are always passed in. Errors are those of `s3stream.errors`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -9,7 +20,8 @@ from sqlalchemy import Connection
 from s3stream.catalog import configs, moves, nodes, objects, rows, state_rows, topics
 from s3stream.catalog.database import Database
 from s3stream.catalog.fill import Advance, Filling, advance, fill
-from s3stream.catalog.interface import (
+from s3stream.catalog.state import CatalogState
+from s3stream.catalog.values import (
     UNKNOWN_HOLDER,
     CompactionCommit,
     DetachedTopic,
@@ -21,15 +33,18 @@ from s3stream.catalog.interface import (
     UploadCommit,
     WalInfo,
 )
-from s3stream.catalog.state import CatalogState
 from s3stream.errors import AlreadyExists, CatalogError
 from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
 
 Result = TypeVar("Result")
 
 
-class SqlCatalog:
-    """`Catalog` on SQLite (`sqlite:///PATH`, one node) or PostgreSQL (`postgresql://...`, many nodes)."""
+class Catalog:
+    """A cluster's metadata on SQLite (`sqlite:///PATH`, one node) or PostgreSQL (`postgresql://...`, many nodes).
+
+    Call `open` before any method but `is_blank`. With `read_only` commands are refused, nothing is migrated, and
+    nothing is written, so that read access to the database is enough.
+    """
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._database = Database(url, read_only=read_only)
@@ -39,12 +54,22 @@ class SqlCatalog:
 
     @property
     def where(self) -> str:
+        """The URL without the password, for messages."""
         return self._database.where
 
     async def is_blank(self) -> bool:
+        """Return whether no node, topic or object was ever registered, or the database does not exist.
+
+        Works before `open`, on a schema of any version. Creates, migrates and writes nothing.
+        """
         return await self._database.look(nodes.is_blank, absent=True)
 
     async def open(self, *, cluster: str, new_id: bytes | None = None) -> None:
+        """Connect, migrate the schema, and set the cluster's name, or check that it is `cluster`.
+
+        A catalog without an identity gets `new_id`, 16 random bytes. A catalog opened with `read_only` is not changed:
+        its schema and name must be as expected.
+        """
         await self._database.open()
         if self._read_only:
             self._identity = await self._database.read(lambda c: nodes.check_cluster(c, cluster))
@@ -52,13 +77,19 @@ class SqlCatalog:
             self._identity = await self._database.write(lambda c: nodes.adopt_cluster(c, cluster, new_id))
 
     def identity(self) -> bytes:
+        """Return the catalog's unique id, 16 bytes, once it is open. Zero: it was never given one."""
         return self._identity
 
     async def close(self) -> None:
+        """Release connections and threads."""
         await self._database.close()
 
+    def watch_shape(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after each command of this object that may have changed topics, stream owners or configs."""
+        self._watchers.append(callback)
+
     async def _change(self, command: Callable[[Connection], Result]) -> Result:
-        """Write, and tell who watches the shape: also of a failure, behind which a change may stand."""
+        """Write, then call the watchers. A failed command may have taken effect, so they are called after it too."""
         try:
             return await self._database.write(command)
         finally:
@@ -78,64 +109,116 @@ class SqlCatalog:
         holder: NodeHolder = UNKNOWN_HOLDER,
         after_epoch: int | None = None,
     ) -> NodeInfo:
-        wanted = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder)
-        return await self._change(lambda c: nodes.register_node(c, wanted, after_epoch))
+        """Claim a node id: its epoch grows by one, and every writer with an older one is fenced.
+
+        With `after_epoch` the claim succeeds only if that is still the node's last epoch (0: never registered), so that
+        one of several processes that found the id free gets it. Raises NodeFenced for the others.
+        """
+        node = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder)
+        return await self._change(lambda c: nodes.register_node(c, node, after_epoch))
 
     async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
+        """Extend the lease. Raises NodeFenced when the epoch is old."""
         await self._database.write(lambda c: nodes.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
 
     async def stop_node(self, node_id: int, node_epoch: int, *, drained_wal: str | None, now_ms: int) -> None:
+        """End the lease of a node that stops, and mark its log, if named, as drained. Raises NodeFenced."""
         await self._database.write(lambda c: nodes.stop_node(c, node_id, node_epoch, drained_wal, now_ms))
 
     async def remove_node(self, node_id: int, *, now_ms: int) -> None:
+        """Remove the registration of a node that is dead and leads nothing. Raises NodeInUse, NotFound."""
         await self._database.write(lambda c: nodes.remove_node(c, node_id, now_ms))
 
     async def list_nodes(self) -> Sequence[NodeInfo]:
+        """Return all nodes that were registered and not removed, by id."""
         return await self._database.read(nodes.list_nodes)
 
     async def get_node(self, node_id: int) -> NodeInfo | None:
+        """Return a node that was ever registered, removed or not."""
         return await self._database.read(lambda c: nodes.get_node(c, node_id))
 
-    # logs
+    # write-ahead logs of nodes
 
     async def list_wals(self, node_id: int) -> Sequence[WalInfo]:
+        """Return every log that the node has used, in the order of their last use."""
         return await self._database.read(lambda c: nodes.list_wals(c, node_id))
 
     async def open_wal(self, wal_id: str, *, node_id: int, node_epoch: int, location: str, now_ms: int) -> None:
+        """Register the log that the node acknowledges into from now on.
+
+        Raises NodeFenced; CatalogError when the log was given up, or another log may hold records of the node's
+        streams.
+        """
         await self._change(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, location, now_ms))
 
     async def give_up_wal(self, wal_id: str, *, seen: NodeInfo, now_ms: int) -> None:
+        """Accept the loss of the records of a log that are in no object.
+
+        `seen` is the registration of the log's node at the time its process was found to be dead. Raises NodeInUse when
+        the registration has changed since, NotFound when the log is unknown or drained.
+        """
         await self._change(lambda c: nodes.give_up_wal(c, wal_id, seen, now_ms))
 
     async def count_open_streams(self, node_id: int) -> int:
+        """Count the streams that the node opened last: records past their ends may be in its log."""
         return await self._database.read(lambda c: nodes.count_open_streams(c, node_id))
 
-    # topics
+    # topics: changes name the topic by id, since a repeated command may meet a new topic of the same name
 
     async def create_topic(
         self, name: str, topic_id: bytes, *, partitions: int, configs: Mapping[str, str], leader: int, internal: bool
     ) -> TopicInfo:
+        """Create a topic and its streams, led by node `leader`.
+
+        Raises AlreadyExists, unless the existing topic has this `topic_id`.
+        """
         (created,) = await self.create_topics([NewTopic(name, topic_id, partitions, configs, internal)], leader=leader)
         if isinstance(created, AlreadyExists):
             raise created
         return created
 
     async def create_topics(self, wanted: Sequence[NewTopic], *, leader: int) -> Sequence[TopicInfo | AlreadyExists]:
+        """Create many topics in one transaction; answers are in the order of `wanted`.
+
+        A topic that cannot be created is answered with its error; the others are created.
+        """
         return await self._change(lambda c: topics.create_topics(c, wanted, leader))
 
     async def add_partitions(self, topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
+        """Grow the topic to `total` partitions. Raises CatalogError when it has more already, NotFound."""
         return await self._change(lambda c: topics.add_partitions(c, topic_id, total, leader))
 
     async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
-        _check_moment(now_ms, delete_after_ms)
+        """Delete the topics and their streams in one transaction; objects that are not needed become destroyed.
+
+        Ignores topics that do not exist.
+        """
+        _check_deadline(now_ms, delete_after_ms)
         await self._change(lambda c: topics.delete_topics(c, topic_ids, delete_after_ms))
 
     async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
+        """Change the topic's configs. Raises NotFound."""
         return await self._change(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
+
+    async def list_topics(self) -> Sequence[TopicInfo]:
+        """Return all topics by name."""
+        return await self._database.read(topics.list_topics)
+
+    async def list_topic_configs(self) -> Mapping[bytes, Mapping[str, str]]:
+        """Return the configs of topics by topic id, without topics that have none."""
+        return await self._database.read(topics.list_topic_configs)
+
+    # detach, attach and clone: catalog changes only, no data is touched
 
     async def detach_topic(
         self, name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int, now_ms: int
     ) -> None:
+        """Take a topic out of the cluster; its objects are kept until it is attached and deleted.
+
+        `ends` are the ends of its streams after all was uploaded. Writers to the streams are fenced. Raises EndMoved
+        when the committed ends differ from `ends`, StreamFenced when another node has one of the streams open,
+        NotFound.
+        """
         await self._change(
             lambda c: moves.detach_topic(
                 c, name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch, now_ms=now_ms
@@ -143,60 +226,66 @@ class SqlCatalog:
         )
 
     async def attach_topic(self, topic_id: bytes, name: str, *, node_id: int, node_epoch: int) -> TopicInfo:
+        """Bring a detached topic back as `name`, led by the node. Raises NotFound; AlreadyExists for a taken name."""
         return await self._change(lambda c: moves.attach_topic(c, topic_id, name, node_id, node_epoch))
 
     async def clone_topic(
-        self,
-        name: str,
-        new_name: str,
-        topic_id: bytes,
-        *,
-        ends: Mapping[int, int],
-        node_id: int,
-        node_epoch: int,
+        self, name: str, new_name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int
     ) -> TopicInfo:
+        """Create `new_name`, led by the node, with the records that `name` has up to `ends`.
+
+        The new streams refer to the same objects; later changes of either topic do not affect the other. Raises
+        EndMoved unless `ends` are the committed ends of all streams of `name`, NotFound, and AlreadyExists unless
+        `new_name` has this `topic_id`.
+        """
         return await self._change(
             lambda c: moves.clone_topic(c, name, new_name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch)
         )
 
     async def list_detached(self) -> Sequence[DetachedTopic]:
+        """Return the detached topics by name, the most recently detached first."""
         return await self._database.read(moves.list_detached)
-
-    async def list_topics(self) -> Sequence[TopicInfo]:
-        return await self._database.read(topics.list_topics)
-
-    async def list_topic_configs(self) -> Mapping[bytes, Mapping[str, str]]:
-        return await self._database.read(topics.list_topic_configs)
 
     # streams
 
     async def open_streams(self, stream_ids: Sequence[int], *, node_id: int, node_epoch: int) -> Sequence[OpenStream]:
+        """Take streams over: epoch and leader epoch of each grow by one, the leader becomes `node_id`.
+
+        One transaction; the answer is in the order of `stream_ids`. Raises StreamNotFound.
+        """
         return await self._change(lambda c: topics.open_streams(c, stream_ids, node_id, node_epoch))
 
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
+        """Return the streams that exist, by id."""
         return await self._database.read(lambda c: rows.find_streams(c, stream_ids))
 
     async def list_streams(self, *, after: int, limit: int) -> Sequence[StreamInfo]:
+        """Return the first `limit` streams with ids above `after`, by id."""
         return await self._database.read(lambda c: topics.list_streams(c, after, limit))
 
     async def next_stream_id(self) -> int:
+        """Return the id that the next stream will get: ids from there on were never used."""
         return await self._database.read(nodes.next_stream_id)
 
     async def trim_stream(
         self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int
     ) -> StreamInfo:
-        _check_moment(now_ms, delete_after_ms)
+        """Move the start forward (never back, never past the end); objects wholly before it become destroyed."""
+        _check_deadline(now_ms, delete_after_ms)
         return await self._database.write(lambda c: topics.trim_stream(c, stream_id, epoch, new_start, delete_after_ms))
 
     async def find_ranges(
         self, stream_id: int, start_offset: int, end_offset: int, *, limit: int
     ) -> Sequence[RangeLocation]:
+        """Return at most `limit` committed ranges that overlap [start, end), in offset order; O(log n + answer)."""
         return await self._database.read(lambda c: objects.find_ranges(c, stream_id, start_offset, end_offset, limit))
 
     async def stream_bytes(self, stream_ids: Sequence[int]) -> Mapping[int, int]:
+        """Return the bytes of the committed ranges of each stream."""
         return await self._database.read(lambda c: objects.stream_bytes(c, stream_ids))
 
     async def find_time(self, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
+        """Return the first live range whose largest timestamp is at or after `timestamp_ms`."""
         return await self._database.read(lambda c: objects.find_time(c, stream_id, timestamp_ms))
 
     # objects
@@ -212,7 +301,8 @@ class SqlCatalog:
         now_ms: int,
         deadline_ms: int,
     ) -> Sequence[int]:
-        _check_moment(now_ms, deadline_ms)
+        """Reserve object ids, never used before, for objects that are about to be written."""
+        _check_deadline(now_ms, deadline_ms)
         return await self._database.write(
             lambda c: objects.prepare_objects(
                 c,
@@ -226,84 +316,112 @@ class SqlCatalog:
         )
 
     async def note_multipart(self, object_id: int, upload_id: str) -> None:
+        """Record the multipart upload of a prepared object, so that a later process can abort it. Raises NotFound."""
         await self._database.write(lambda c: objects.note_multipart(c, object_id, upload_id))
 
     async def commit_upload(self, commit: UploadCommit) -> None:
+        """Make an upload visible. Refuses stale epochs, and ranges that do not begin at their stream's end."""
         await self._database.write(lambda c: objects.commit_upload(c, commit))
 
     async def commit_compaction(self, commit: CompactionCommit) -> None:
-        _check_moment(commit.now_ms, commit.delete_after_ms)
+        """Replace inputs with outputs. Every live range of the inputs must be covered by exactly one output."""
+        _check_deadline(commit.now_ms, commit.delete_after_ms)
         await self._database.write(lambda c: objects.commit_compaction(c, commit))
 
     async def get_objects(self, object_ids: Sequence[int]) -> Mapping[int, ObjectInfo]:
+        """Return the objects that exist, by id."""
         return await self._database.read(lambda c: rows.find_objects(c, object_ids))
 
     async def list_objects(self, *, after: int, limit: int) -> Sequence[ObjectInfo]:
+        """Return the first `limit` objects, in any state, with ids above `after`, by id."""
         return await self._database.read(lambda c: objects.list_objects(c, after, limit))
 
     async def list_node_ssos(self, node_id: int, *, limit: int) -> Sequence[ObjectInfo]:
+        """Return the node's newest committed stream set objects (SSO), oldest first."""
         return await self._database.read(lambda c: objects.list_node_ssos(c, node_id, limit))
 
     async def list_stream_objects(self, stream_id: int) -> Sequence[RangeLocation]:
+        """Return the stream's committed stream objects (SO) in offset order."""
         return await self._database.read(lambda c: objects.list_stream_objects(c, stream_id))
 
     async def list_compactable_streams(self, node_id: int, *, objects_min: int, limit: int) -> Sequence[int]:
+        """Return the streams the node has open with at least `objects_min` stream objects, most objects first."""
         return await self._database.read(lambda c: objects.list_compactable_streams(c, node_id, objects_min, limit))
 
     async def shared_objects(self) -> frozenset[int]:
+        """Return the stream objects (SO) that several streams refer to because a topic was cloned."""
         return await self._database.read(objects.shared_objects)
 
     async def object_ranges(self, object_ids: Sequence[int]) -> Mapping[int, Sequence[RangeLocation]]:
+        """Return the live ranges (past their stream's start, stream not deleted) of each object, in stream order."""
         return await self._database.read(lambda c: objects.object_ranges(c, object_ids))
 
     async def list_reapable(self, *, now_ms: int, limit: int) -> Sequence[tuple[ObjectInfo, str]]:
+        """Return prepared or destroyed objects past their deadline, each with its multipart upload id or ''."""
         return await self._database.read(lambda c: objects.list_reapable(c, now_ms, limit))
 
     async def condemn_objects(self, object_ids: Sequence[int], *, now_ms: int) -> Sequence[int]:
+        """Make prepared objects past their deadline destroyed, so that their writers can no longer commit them.
+
+        Returns which of the ids are destroyed now: only those may be deleted from the store.
+        """
         return await self._database.write(lambda c: objects.condemn_objects(c, object_ids, now_ms))
 
     async def discard_objects(self, object_ids: Sequence[int], *, now_ms: int, delete_after_ms: int) -> None:
-        _check_moment(now_ms, delete_after_ms)
+        """Make prepared objects destroyed: no commit can follow, and they are collected from `delete_after_ms` on.
+
+        Objects in other states are not changed: a writer may call this after a commit whose outcome it does not know.
+        """
+        _check_deadline(now_ms, delete_after_ms)
         await self._database.write(lambda c: objects.discard_objects(c, object_ids, delete_after_ms))
 
     async def forget_objects(self, object_ids: Sequence[int]) -> None:
+        """Delete the rows of prepared and destroyed objects whose bytes are gone from the store."""
         await self._database.write(lambda c: objects.forget_objects(c, object_ids))
 
     async def count_committed(self) -> Mapping[str, int]:
+        """Count the committed objects by the name of their store."""
         return await self._database.read(objects.count_committed)
 
     async def count_objects(self) -> Mapping[str, tuple[int, int]]:
+        """Return (count, bytes) by kind and state, as in `"SSO committed"`."""
         return await self._database.read(objects.count_objects)
 
-    # small things
+    # configs and producer ids
 
     async def alter_config(
         self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
     ) -> Mapping[str, str]:
+        """Change the configs of something other than a topic (a group, a feature); returns all its configs."""
         return await self._change(lambda c: configs.alter_config(c, kind, name, set_configs, unset))
 
     async def list_configs(self) -> Mapping[tuple[str, str], Mapping[str, str]]:
+        """Return all configs by kind and name of what they belong to, without empty ones."""
         return await self._database.read(configs.list_configs)
 
+    async def next_producer_ids(self, count: int) -> int:
+        """Reserve `count` producer ids; returns the first."""
+        return await self._database.write(lambda c: rows.take_ids(c, "producer", count))
+
+    # manifests: copies of the catalog's state in the object store
+
     async def read_state(self) -> tuple[int, CatalogState]:
+        """Return the number of the last manifest begun (0: none) and the state that a manifest holds."""
         return await self._database.read(state_rows.read_state)
 
     async def next_manifest(self, above: int) -> int:
+        """Return a new number for a manifest, higher than all before and than `above`."""
         return await self._database.write(lambda c: state_rows.next_number(c, above))
 
     async def fill(self, wanted: Filling) -> None:
+        """Insert the rows of a rebuilt catalog in one transaction. Raises CatalogError when it is not empty."""
         await self._database.write(lambda c: fill(c, wanted))
 
     async def advance(self, wanted: Advance) -> None:
+        """Move counters and epochs of a restored catalog past all that were given out since the copy was made."""
         await self._database.write(lambda c: advance(c, wanted))
 
-    def watch_shape(self, callback: Callable[[], None]) -> None:
-        self._watchers.append(callback)
 
-    async def next_producer_ids(self, count: int) -> int:
-        return await self._database.write(lambda c: rows.take_ids(c, "producer", count))
-
-
-def _check_moment(now_ms: int, later_ms: int) -> None:
-    if later_ms < now_ms:
-        raise CatalogError(f"a deadline is a time at or after now ({now_ms} ms), found {later_ms} ms")
+def _check_deadline(now_ms: int, deadline_ms: int) -> None:
+    if deadline_ms < now_ms:
+        raise CatalogError(f"a deadline is a time at or after now ({now_ms} ms), found {deadline_ms} ms")
