@@ -1,66 +1,250 @@
-"""What a handler is given: the components of the running node, put together by `broker.app`."""
+"""One running node: its components, the tasks behind them, and how it fails and stops.
 
-from collections.abc import Callable, Sequence
+`broker.app` builds a node; handlers, resources, the admin port and metrics are given it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Any, Self
 
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from broker.configs.broker import BrokerConfigs
+from broker.configs.cluster import ClusterConfigs
+from broker.configs.features import Features
+from broker.configs.group import GroupConfigs
+from broker.fetch_sessions import FetchSessions
+from broker.groups.coordinator import GroupCoordinator
+from broker.logging.levels import LogLevels
+from broker.membership.lease import LeaseKeeper
+from broker.membership.log_identity import wal_id_of
 from broker.membership.other_nodes import ElsewhereNotice
+from broker.net.server import Server
+from broker.settings.memory import Memory
 from broker.settings.model import Settings
+from broker.settings.producer_ids import ProducerIds
+from broker.telemetry.clients import ClientMetrics
+from broker.topics.manager import TopicManager
+from broker.topics.moves import TopicMoves
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.markers import MarkerWriter
+from compaction.node import CompactionNode
+from compaction.scheduler import CleaningScheduler
+from compaction.service import CompactionService
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.catalog import Catalog
 from s3stream.engine import S3Stream
+from s3stream.errors import CatalogError, NodeFenced
+from s3stream.maintain.manifest_keeper import ManifestKeeper
+from s3stream.outages import CATALOG
+from s3stream.store.interface import ObjectStore
+from s3stream.tasks import end_tasks
+from wal.log import DeltaWal
 
-if TYPE_CHECKING:
-    from broker.configs.broker import BrokerConfigs
-    from broker.configs.cluster import ClusterConfigs
-    from broker.configs.features import Features
-    from broker.configs.group import GroupConfigs
-    from broker.fetch_sessions import FetchSessions
-    from broker.groups.coordinator import GroupCoordinator
-    from broker.logging.levels import LogLevels
-    from broker.net.server import Server
-    from broker.settings.producer_ids import ProducerIds
-    from broker.telemetry.clients import ClientMetrics
-    from broker.topics.manager import TopicManager
-    from broker.transactions.coordinator import TransactionCoordinator
-    from broker.transactions.markers import MarkerWriter
+
+def _logger() -> FilteringBoundLogger:
+    logger: FilteringBoundLogger = structlog.get_logger("node")
+    return logger
 
 
 @dataclass(slots=True)
 class Address:
-    """Where clients reach the node."""
+    """Host and port that clients connect to."""
 
     host: str
     port: int
 
 
-@dataclass(slots=True)
+class NodeFailure:
+    """The first reason why a node can take no more writes."""
+
+    def __init__(self) -> None:
+        self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def report(self, error: Exception) -> None:
+        """Log the error, and keep it as the reason if it is the first one."""
+        reason = f"fenced: {error}" if isinstance(error, NodeFenced) else str(error)
+        _logger().error("the node takes no more writes", reason=reason)
+        if not self.reason.done():
+            self.reason.set_result(reason)
+
+
+class NodeTasks:
+    """The tasks of a node, in one task group. Use as an async context manager; its end cancels the tasks."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        await end_tasks(self._tasks)
+        # The group does not receive the body's error: it would wrap it in an exception group of one.
+        await self._group.__aexit__(None, None, None)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as a task."""
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Cancel all tasks, without waiting for them."""
+        for task in list(self._tasks):
+            task.cancel()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Node:
-    """One running node. Fields are set once, at the start, but for the counter."""
+    """One running node. Components are set once, at the start; counters and the lists of APIs and addresses follow."""
 
     settings: Settings
+    memory: Memory
     node_id: int
     cluster_id: str
     node_epoch: int
-    catalog: Catalog
-    storage: S3Stream
-    topics: "TopicManager"
-    groups: "GroupCoordinator"
-    transactions: "TransactionCoordinator"
-    markers: "MarkerWriter"
-    fetch_sessions: "FetchSessions"
-    producer_ids: "ProducerIds"
-    server: "Server"
-    cluster_configs: "ClusterConfigs"
-    broker_configs: "BrokerConfigs"
-    group_configs: "GroupConfigs"
-    features: "Features"
-    telemetry: "ClientMetrics"
-    log_levels: "LogLevels"
     now_ms: Callable[[], int]
+
+    catalog: Catalog
+    lease: LeaseKeeper
+    wal: DeltaWal
+    stores: Mapping[str, ObjectStore]
+    """By name; the first is the default one."""
+    storage: S3Stream
+    manifests: ManifestKeeper
+    compaction_node: CompactionNode
+    compaction: CompactionService
+    cleaning: CleaningScheduler
+
+    topics: TopicManager
+    moves: TopicMoves
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    markers: MarkerWriter
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    server: Server
+    cluster_configs: ClusterConfigs
+    broker_configs: BrokerConfigs
+    group_configs: GroupConfigs
+    features: Features
+    telemetry: ClientMetrics
+    log_levels: LogLevels
+
+    tasks: NodeTasks
+    failure: NodeFailure
+    stopping: bool = False
+
+    advertised: Address
     advertised_apis: Sequence[ApiVersion] = ()
-    """What ApiVersions answers."""
+    """APIs and versions in the answer to ApiVersions."""
+    admin_address: str = ""
+    """`host:port` of the admin port; empty while it does not listen."""
+    elsewhere: ElsewhereNotice = field(default_factory=ElsewhereNotice)
+
+    requests: dict[int, int] = field(default_factory=dict)
+    """Number of requests received, by API key."""
+    request_failures: int = 0
+    """Requests whose handler raised an unexpected error."""
     damaged_requests: int = 0
     """Requests answered with an error because an object is corrupt or missing."""
-    advertised: Address = field(default_factory=lambda: Address("", 0))
-    elsewhere: ElsewhereNotice = field(default_factory=ElsewhereNotice)
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients."""
+        return f"{self.advertised.host}:{self.advertised.port}"
+
+    @property
+    def failed(self) -> asyncio.Future[str]:
+        """Done, with the reason, when the node can take no more writes."""
+        return self.failure.reason
+
+    # while it runs
+
+    async def follow_catalog(self) -> None:
+        """Apply what the catalog has received through other nodes, and finish changes whose outcome was unknown."""
+        if gone := await self.topics.settle():
+            self.groups.forget_topics(gone)
+            self.transactions.forget_topics(gone)
+        await self.cluster_configs.settle()
+        await self.storage.damaged.forget_removed(self.catalog)
+        self.storage.outages.over(CATALOG)
+        await self._follow_configs()
+
+    async def _follow_configs(self) -> None:
+        """Apply configs that were set through other nodes, if there are any."""
+        try:
+            if len(await self.catalog.list_nodes()) > 1:
+                await self.topics.refresh_configs()
+                await self.cluster_configs.load()
+        except CatalogError as error:
+            _logger().warning("configs that other nodes may have set could not be read", reason=str(error))
+
+    async def watch_storage(self) -> None:
+        """Wait until the storage fails, and report it as the node's failure."""
+        error = await self.storage.wait_stopped()
+        if not self.stopping:
+            self.failure.report(error)
+
+    # stop
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer requests under way, upload, trim, end the lease.
+
+        Components are closed by the stack that built them.
+        """
+        began = time.perf_counter()
+        self.stopping = True
+        await self.server.stop_accepting()
+        self.groups.close()
+        self.transactions.close()
+        cut_off = await self.server.drain(self.settings.node.drain_timeout_ms)
+        self.tasks.cancel()
+        await self._close_storage()
+        await self.wal.close()
+        await self._leave()
+        await self.manifests.stop()
+        _logger().info(
+            "stopped",
+            connections_cut_off=cut_off,
+            wal_used_bytes=self.wal.used_bytes,
+            seconds=round(time.perf_counter() - began, 3),
+        )
+
+    async def _close_storage(self) -> None:
+        """Upload what is left, for a limited time: when the store is away, the log keeps the rest."""
+        storage = self.storage
+        if storage.error is None:
+            try:
+                async with asyncio.timeout(self.settings.node.stop_upload_timeout_ms / 1000):
+                    await storage.close(upload=True)
+            except TimeoutError:
+                _logger().warning(
+                    "not everything could be uploaded in time; the log keeps it for the next start",
+                    uncommitted_bytes=storage.uncommitted_bytes,
+                    waited_ms=self.settings.node.stop_upload_timeout_ms,
+                )
+        await storage.close(upload=False)
+
+    async def _leave(self) -> None:
+        """Record in the catalog that the node has stopped, and whether its log is empty."""
+        await self.lease.stop()
+        drained = wal_id_of(self.wal.log_id) if self.wal.drained else None
+        try:
+            await self.catalog.stop_node(self.node_id, self.node_epoch, drained_wal=drained, now_ms=self.now_ms())
+        except CatalogError as error:
+            _logger().warning("the catalog could not be told that the node has stopped", reason=str(error))
+
+    async def drop_clients(self) -> None:
+        """Close every client's socket at once. After a clean stop there is none left."""
+        await self.server.stop_accepting()
+        self.server.drop_all()

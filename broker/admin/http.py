@@ -14,17 +14,14 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from broker.admin.metrics import prometheus_text, status
 from broker.admin.storage import StorageRoutes
 from broker.admin.topics import Answer, Query, TopicRoutes
+from broker.node import Node
 from s3stream.errors import StorageError
 from s3stream.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from broker.app import RunningNode
 
 REQUEST_TIMEOUT_S = 10
 REQUEST_BYTES_MAX = 8 << 10
@@ -41,8 +38,8 @@ _REASONS = {
 class AdminServer:
     """Listens from `start` to `close`."""
 
-    def __init__(self, running: "RunningNode") -> None:
-        self._running = running
+    def __init__(self, node: Node) -> None:
+        self._node = node
         self._server: asyncio.Server | None = None
         self._requests: set[asyncio.Task[object]] = set()
         self.address = ""
@@ -52,8 +49,8 @@ class AdminServer:
             "/status": ("GET", self._status),
             "/compact": ("POST", self._compact),
             "/compact/plan": ("GET", self._compaction_plan),
-            **TopicRoutes(running.moves).routes,
-            **StorageRoutes(running.node).routes,
+            **TopicRoutes(node.moves).routes,
+            **StorageRoutes(node).routes,
         }
 
     async def start(self, bound: socket.socket) -> None:
@@ -108,21 +105,21 @@ class AdminServer:
         return await route[1](dict(parse_qsl(target.query)))
 
     async def _metrics(self, _: Query) -> Answer:
-        return 200, "text/plain; version=0.0.4", prometheus_text(self._running)
+        return 200, "text/plain; version=0.0.4", prometheus_text(self._node)
 
     async def _status(self, _: Query) -> Answer:
-        return 200, "application/json", json.dumps(await status(self._running), indent=2) + "\n"
+        return 200, "application/json", json.dumps(await status(self._node), indent=2) + "\n"
 
     async def _compact(self, _: Query) -> Answer:
         try:
-            summary = await self._running.compaction.run_once()
+            summary = await self._node.compaction.run_once()
         except StorageError as error:
             return 500, "text/plain", f"{error}\n"
         return 200, "application/json", json.dumps(summary.as_json(), indent=2) + "\n"
 
     async def _compaction_plan(self, _: Query) -> Answer:
         try:
-            plan = await self._running.compaction.plan()
+            plan = await self._node.compaction.plan()
         except StorageError as error:
             return 500, "text/plain", f"{error}\n"
-        return 200, "application/json", json.dumps(plan.as_json(self._running.compaction_node), indent=2) + "\n"
+        return 200, "application/json", json.dumps(plan.as_json(self._node.compaction_node), indent=2) + "\n"

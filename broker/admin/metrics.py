@@ -7,15 +7,12 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from broker.node import Node
 from protocol.registry import APIS
 from s3stream.errors import CatalogError
 from s3stream.outages import CATALOG
-
-if TYPE_CHECKING:
-    from broker.app import RunningNode
-    from broker.node import Node
 
 Sample = tuple[str, dict[str, str], float]
 """Name without prefix, labels, value."""
@@ -26,10 +23,10 @@ CATALOG_TIMEOUT_S = 2
 """How long a status waits for the catalog: what else it tells is wanted most while that is away."""
 
 
-def prometheus_text(running: "RunningNode") -> str:
+def prometheus_text(node: Node) -> str:
     """All samples, each name's together; names ending in `_total` are counters, the others gauges."""
     families: dict[str, list[str]] = {}
-    for name, labels, value in _samples(running):
+    for name, labels, value in _samples(node):
         inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
         shown = f"{int(value)}" if value == int(value) else f"{value:.9g}"
         sample = f"anabranch_{name}{{{inside}}} {shown}" if inside else f"anabranch_{name} {shown}"
@@ -40,9 +37,8 @@ def prometheus_text(running: "RunningNode") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _samples(running: "RunningNode") -> Iterator[Sample]:
-    node = running.node
-    for key, count in sorted(running.dispatcher.requests.items()):
+def _samples(node: Node) -> Iterator[Sample]:
+    for key, count in sorted(node.requests.items()):
         yield "requests_total", {"api": _api_name(key)}, count
     for key, latency in sorted(node.server.latency.items()):
         yield "request_seconds_total", {"api": _api_name(key)}, latency.seconds
@@ -50,7 +46,7 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
         for quantile in (0.5, 0.99):
             labels = {"api": _api_name(key), "quantile": str(quantile)}
             yield "request_seconds", labels, latency.quantile_us(quantile) / 1e6
-    yield "request_failures_total", {}, running.dispatcher.failures + node.damaged_requests
+    yield "request_failures_total", {}, node.request_failures + node.damaged_requests
     yield "connections", {}, len(node.server.connections)
     yield "request_bytes_held", {}, node.server.bytes_held
     yield "requests_waiting_for_memory", {}, node.server.budget.waiting
@@ -60,7 +56,7 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
     yield "topics", {}, len(node.topics)
     yield "partitions", {}, node.topics.partition_count
     yield from _of_storage(node)
-    wal = running.wal.snapshot()
+    wal = node.wal.snapshot()
     for name, value in _numbers(wal):
         yield f"wal_{name}" if name in WAL_GAUGES else f"wal_{name}_total", {}, value
     for quantile in (0.5, 0.99):
@@ -69,21 +65,21 @@ def _samples(running: "RunningNode") -> Iterator[Sample]:
         for name, value in _numbers(stats):
             yield f"{area}_{name}_total", {}, value
     yield from _of_clients(node)
-    for name, value in _numbers(running.compaction.stats):
+    for name, value in _numbers(node.compaction.stats):
         yield f"compaction_{name}_total", {}, value
-    dirt = [state.dirt for state in running.cleaning.states.values()]
+    dirt = [state.dirt for state in node.cleaning.states.values()]
     yield "compaction_dirty_bytes", {}, sum(each.dirty_bytes for each in dirt)
     yield "compaction_clean_bytes", {}, sum(each.clean_bytes for each in dirt)
-    manifests = running.manifests.stats
+    manifests = node.manifests.stats
     yield "manifests_written_total", {}, manifests.writes
     yield "manifest_failures_total", {}, manifests.failures
     yield "manifest_current", {}, manifests.error is None
-    for store in running.stores.values():
+    for store in node.stores.values():
         for name, value in _numbers(store.calls):
             yield "store_calls_total", {"store": store.name, "kind": name}, value
 
 
-def _of_storage(node: "Node") -> Iterator[Sample]:
+def _of_storage(node: Node) -> Iterator[Sample]:
     """What the storage holds, and what it waits for."""
     storage = node.storage
     yield "writable", {}, storage.writable
@@ -97,7 +93,7 @@ def _of_storage(node: "Node") -> Iterator[Sample]:
     yield "block_cache_bytes", {}, storage.block_cache_bytes
 
 
-def _of_clients(node: "Node") -> Iterator[Sample]:
+def _of_clients(node: Node) -> Iterator[Sample]:
     """What clients have pushed (KIP-714), and how much that is."""
     telemetry = node.telemetry
     yield "telemetry_clients", {}, len(telemetry)
@@ -119,15 +115,15 @@ def _numbers(stats: Any) -> Iterator[tuple[str, int]]:
             yield field.name, value
 
 
-def _store_calls(running: "RunningNode") -> dict[str, int]:
+def _store_calls(node: Node) -> dict[str, int]:
     """Calls to all stores together, by kind; each kind is there, though none was made."""
     calls: Counter[str] = Counter()
-    for store in running.stores.values():
+    for store in node.stores.values():
         calls.update(dict(_numbers(store.calls)))  # the sum of counters would leave out what is zero
     return dict(calls)
 
 
-async def _count_objects(node: "Node") -> dict[str, dict[str, int]] | None:
+async def _count_objects(node: Node) -> dict[str, dict[str, int]] | None:
     """Objects by kind and state; None while the catalog does not answer, which is noted as an outage."""
     try:
         async with asyncio.timeout(CATALOG_TIMEOUT_S):
@@ -142,12 +138,12 @@ async def _count_objects(node: "Node") -> dict[str, dict[str, int]] | None:
     return {kind: {"count": count, "bytes": size} for kind, (count, size) in found.items()}
 
 
-def _compacted_by_key(running: "RunningNode") -> dict[str, Any]:
+def _compacted_by_key(node: Node) -> dict[str, Any]:
     """What of the topics with `cleanup.policy=compact` is cleaned, as far as it was looked at since the start."""
     found: dict[str, Any] = {}
-    for topic in running.node.topics:
+    for topic in node.topics:
         if topic.config.compacted:
-            states = [running.cleaning.states.get(stream.stream_id) for stream in topic.streams]
+            states = [node.cleaning.states.get(stream.stream_id) for stream in topic.streams]
             dirt = [state.dirt for state in states if state is not None]
             found[topic.name] = {
                 "partitions": len(dirt),
@@ -158,18 +154,17 @@ def _compacted_by_key(running: "RunningNode") -> dict[str, Any]:
     return found
 
 
-async def status(running: "RunningNode") -> dict[str, Any]:
+async def status(node: Node) -> dict[str, Any]:
     """The state of the node: who it is, its topics, its log, its objects, its calls."""
-    node = running.node
-    storage, wal = node.storage, running.wal
+    storage, wal = node.storage, node.wal
     objects = await _count_objects(node)
     return {
         "node": {
             "id": node.node_id,
             "epoch": node.node_epoch,
             "cluster": node.cluster_id,
-            "address": running.bootstrap,
-            "data_dir": str(running.settings.node.data_dir.resolve()),
+            "address": node.bootstrap,
+            "data_dir": str(node.settings.node.data_dir.resolve()),
             "writable": storage.writable,
             "obstacles": storage.obstacles(),
             "error": None if storage.error is None else str(storage.error),
@@ -199,20 +194,20 @@ async def status(running: "RunningNode") -> dict[str, Any]:
             "append_latency_p50_us": wal.stats.latency_us(0.5),
             "append_latency_p99_us": wal.stats.latency_us(0.99),
         },
-        "memory": running.memory.describe(),
+        "memory": node.memory.describe(),
         "log_cache_bytes": storage.log_cache_bytes,
         "uncommitted_bytes": storage.uncommitted_bytes,
         "block_cache_bytes": storage.block_cache_bytes,
         "objects": objects,
         "damaged_objects": [damage.as_json() for damage in storage.damaged.entries()],
-        "manifest": dataclasses.asdict(running.manifests.stats),
-        "store_calls": _store_calls(running),
+        "manifest": dataclasses.asdict(node.manifests.stats),
+        "store_calls": _store_calls(node),
         "storage": dict(_numbers(storage.stats)),
         "compaction": {
-            "running": running.compaction.is_running,
-            "progress": None if running.compaction.progress is None else running.compaction.progress._asdict(),
-            "last": None if running.compaction.last is None else running.compaction.last.as_json(),
-            "by_key": _compacted_by_key(running),
+            "running": node.compaction.is_running,
+            "progress": None if node.compaction.progress is None else node.compaction.progress._asdict(),
+            "last": None if node.compaction.last is None else node.compaction.last.as_json(),
+            "by_key": _compacted_by_key(node),
         },
         "requests": {
             _api_name(key): {

@@ -6,19 +6,17 @@ POST /storage/discard?stream=ID   give those records up, for good: the partition
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.admin.topics import Answer, Query
+from broker.node import Node
 from s3stream.errors import StorageError
-
-if TYPE_CHECKING:
-    from broker.node import Node
 
 
 class StorageRoutes:
     """Answers for one node."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self.routes: Mapping[str, tuple[str, Callable[[Query], Awaitable[Answer]]]] = {
             "/storage/stopped": ("GET", self._stopped),

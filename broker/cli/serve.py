@@ -28,7 +28,7 @@ from broker.settings.sources import (
 )
 
 if TYPE_CHECKING:
-    from broker.app import RunningNode
+    from broker.node import Node
 
 BAD_SETTING = 2
 FAILED = 1
@@ -142,11 +142,11 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     try:
-        async with run_node(settings, levels) as running:
+        async with run_node(settings, levels) as node:
             serving.set()
             _calm_collector()
             try:
-                return await _until_stopped(running, stop)
+                return await _until_stopped(node, stop)
             finally:
                 limit_ms = settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms
                 stacks.limit_stop(limit_ms / 1000 + STOP_GRACE_S, dump)
@@ -162,7 +162,7 @@ def _calm_collector() -> None:
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
 
 
-async def _until_stopped(running: "RunningNode", stop: asyncio.Event) -> int:
-    running.failed.add_done_callback(lambda _: stop.set())
+async def _until_stopped(node: "Node", stop: asyncio.Event) -> int:
+    node.failed.add_done_callback(lambda _: stop.set())
     await stop.wait()
-    return FAILED if running.failed.done() else 0
+    return FAILED if node.failed.done() else 0

@@ -29,10 +29,11 @@ class Dispatcher:
     node: Node
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
-    requests: dict[int, int] = field(default_factory=dict)
-    """How many requests came, by API key."""
-    failures: int = 0
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("requests"))
+    _requests: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._requests = self.node.requests
 
     def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
         """Decode a request and call its handler."""
@@ -41,7 +42,7 @@ class Dispatcher:
         if handler is None or not handler.min_version <= version <= handler.max_version:
             self._refuse(exchange)
             return
-        self.requests[key] = self.requests.get(key, 0) + 1
+        self._requests[key] = self._requests.get(key, 0) + 1
         try:
             request, _ = decode(handler.api.request, frame, version, exchange.header_end)
         except (ProtocolError, KafkaError) as error:
@@ -92,6 +93,6 @@ class Dispatcher:
 
     def _failed(self, exchange: Exchange, handler: Handler, error: Exception) -> None:
         """A bug: say so with the traceback, and close this connection only."""
-        self.failures += 1
+        self.node.request_failures += 1
         self.log.error("request failed", api=handler.api.name, version=exchange.api_version, exc_info=error)
         exchange.connection.refuse(f"internal error in {handler.api.name}")

@@ -32,13 +32,13 @@ async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
         fetched = await client.call(FETCH, 12)
         assert fetched.responses[0].partitions[0].high_watermark == 1, "reads go on"
     async with running_node(tmp_path) as node:
-        assert node.node.topics.partition("t", 0).high_watermark == 1
+        assert node.topics.partition("t", 0).high_watermark == 1
 
 
 async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path) -> None:
     async with running_node(tmp_path, catalog_lease_ms=1000) as older:
         # As after a pause longer than the lease: nobody would take the id from a process that renews it.
-        await older.node.catalog.register_node(1, "elsewhere", 9092, now_ms=now_ms(), lease_ms=1000)
+        await older.catalog.register_node(1, "elsewhere", 9092, now_ms=now_ms(), lease_ms=1000)
         async with asyncio.timeout(10):
             assert "fenced" in await older.failed
 

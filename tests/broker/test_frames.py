@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import TELEMETRY_APIS, RunningNode
+from broker.app import TELEMETRY_APIS
 from broker.handlers import HANDLERS
+from broker.node import Node
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -25,18 +26,18 @@ METADATA = 3
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, network_request_bytes_max=1 << 20, network_node_bytes_max=1 << 22) as running:
         yield running
 
 
 @pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[RawClient]:
+async def client(node: Node) -> AsyncIterator[RawClient]:
     async with raw_client(node.bootstrap) as connected:
         yield connected
 
 
-async def assert_serves(node: RunningNode) -> None:
+async def assert_serves(node: Node) -> None:
     async with raw_client(node.bootstrap) as other:
         response = await other.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
         assert response.error_code == ErrorCode.NONE
@@ -65,21 +66,21 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("what", GARBAGE)
-async def test_garbage_closes_its_connection_and_no_other(node: RunningNode, client: RawClient, what: str) -> None:
+async def test_garbage_closes_its_connection_and_no_other(node: Node, client: RawClient, what: str) -> None:
     client.send_bytes(GARBAGE[what])
     assert await client.closed()
-    assert node.node.server.stats.closed_bad_input == 1
+    assert node.server.stats.closed_bad_input == 1
     await assert_serves(node)
 
 
-async def test_random_bytes_never_take_the_node_down(node: RunningNode) -> None:
+async def test_random_bytes_never_take_the_node_down(node: Node) -> None:
     seeded = random.Random(4711)
     for _ in range(50):
         async with raw_client(node.bootstrap) as client:
             body = seeded.randbytes(seeded.randrange(1, 200))
             key = seeded.choice(list(HANDLERS))
             client.send_bytes(request_frame(key, seeded.randrange(0, HANDLERS[key].max_version + 1), body))
-    assert node.dispatcher.failures == 0
+    assert node.request_failures == 0
     await assert_serves(node)
 
 
@@ -138,19 +139,19 @@ async def test_produce_is_pipelined_and_answered_in_order(client: RawClient) -> 
     assert response.responses[0].partitions[0].high_watermark == 50, "it saw what was sent before it"
 
 
-async def test_large_frames_of_every_split(node: RunningNode) -> None:
+async def test_large_frames_of_every_split(node: Node) -> None:
     async with raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         for size in (100, 4000, 5000, 65_530, 70_000, 300_000, 900_000):
             response = await client.produce("t", [batch_of(b"x" * size)])
             assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-    assert node.node.server.bytes_held == 0
+    assert node.server.bytes_held == 0
 
 
-async def test_held_bytes_return_to_zero_when_clients_vanish(node: RunningNode) -> None:
+async def test_held_bytes_return_to_zero_when_clients_vanish(node: Node) -> None:
     for _ in range(5):
         async with raw_client(node.bootstrap) as client:
             client.send_bytes(struct.pack(">i", 500_000) + bytes(100_000))
-    await until(lambda: not node.node.server.connections)
-    assert node.node.server.bytes_held == 0
+    await until(lambda: not node.server.connections)
+    assert node.server.bytes_held == 0
     await assert_serves(node)

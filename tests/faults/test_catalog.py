@@ -193,6 +193,6 @@ async def test_damage_that_is_met_while_a_node_runs_ends_it(tmp_path: Path) -> N
     # As in a crash, then: what was acknowledged is in the log.
     with pytest.MonkeyPatch.context() as patch:
         async with running_node(tmp_path, catalog_lease_ms=1_000) as node:
-            patch.setattr(node.node.catalog, "renew_lease", damaged)
+            patch.setattr(node.catalog, "renew_lease", damaged)
             assert await node.failed == "catalog c.db: database disk image is malformed; restore a backup"
             patch.undo()

@@ -25,8 +25,9 @@ from typing import Any, Final, Self
 
 import pytest
 
-from broker.app import RunningNode, run_node
+from broker.app import run_node
 from broker.logging.stacks import END as END_OF_STACKS
+from broker.node import Node
 from broker.settings.model import Settings
 from broker.settings.sources import all_settings, load
 
@@ -52,7 +53,7 @@ def settings_for(tmp_path: Path, **wanted: object) -> Settings:
 
 
 @asynccontextmanager
-async def running_node(tmp_path: Path, **wanted: object) -> AsyncIterator[RunningNode]:
+async def running_node(tmp_path: Path, **wanted: object) -> AsyncIterator[Node]:
     """Run a node in this loop; `bootstrap` is its address. It stops cleanly, or as in a crash if the body raises."""
     async with run_node(settings_for(tmp_path, **wanted)) as node:
         yield node

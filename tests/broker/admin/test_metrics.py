@@ -23,17 +23,17 @@ async def test_a_catalog_that_is_away_is_in_the_status_and_keeps_nobody_from_it(
 
         assert (await status(running))["outages"] == []
         with monkeypatch.context() as patch:
-            patch.setattr(running.node.catalog, "renew_lease", away)
-            await until(lambda: bool(running.node.storage.outages.current()), timeout_s=60, pause_s=0.01)
-            patch.setattr(running.node.catalog, "count_objects", away)
+            patch.setattr(running.catalog, "renew_lease", away)
+            await until(lambda: bool(running.storage.outages.current()), timeout_s=60, pause_s=0.01)
+            patch.setattr(running.catalog, "count_objects", away)
             told = await status(running)
             assert told["objects"] is None
             (outage,) = told["outages"]
             assert (outage["where"], outage["reason"]) == ("catalog", "catalog postgresql://h/d: connection refused")
-            assert 0 < outage["since_ms"] <= running.node.now_ms()
+            assert 0 < outage["since_ms"] <= running.now_ms()
             assert told["node"]["writable"], "what is acknowledged is in the log"
             assert 'anabranch_outage_since_seconds{where="catalog"}' in prometheus_text(running)
-        await until(lambda: not running.node.storage.outages.current(), timeout_s=60, pause_s=0.01)
+        await until(lambda: not running.storage.outages.current(), timeout_s=60, pause_s=0.01)
         assert (await status(running))["objects"] == {}
 
 
@@ -45,8 +45,8 @@ async def test_a_status_that_waited_too_shortly_does_not_hide_why_the_catalog_is
 
     monkeypatch.setattr(metrics, "CATALOG_TIMEOUT_S", 0.01)
     async with running_node(tmp_path) as running:
-        monkeypatch.setattr(running.node.catalog, "count_objects", hang)
-        outages = running.node.storage.outages
+        monkeypatch.setattr(running.catalog, "count_objects", hang)
+        outages = running.storage.outages
         assert [each["reason"] for each in (await status(running))["outages"]] == ["no answer within 0.01 s"]
         outages.note(CATALOG, CatalogUnavailable("connection refused"))
         assert [each["reason"] for each in (await status(running))["outages"]] == ["connection refused"]

@@ -15,8 +15,7 @@ from tests.support.node import running_node
 
 async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None:
     async with running_node(tmp_path, admin_port=0) as node:
-        assert node.admin is not None
-        address = node.admin.address
+        address = node.admin_address
 
         async def run(*arguments: str, answer: str = "") -> Result:
             return await asyncio.to_thread(
@@ -36,13 +35,13 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
         await producer.start()
         try:
             await producer.send_and_wait("t", b"1", partition=0)
-            topic = node.node.topics.get("t")
+            topic = node.topics.get("t")
             assert topic is not None
             partition = topic.partitions[0]
             assert partition is not None
             stream = partition.stream
             stream.error = Discontinuity("a record is missing")
-            node.node.storage._pipeline.stopped[stream.stream_id] = StoppedStream(stream.error, 0, -1, 4, 12, 5, 2000)
+            node.storage._pipeline.stopped[stream.stream_id] = StoppedStream(stream.error, 0, -1, 4, 12, 5, 2000)
             assert "\nanabranch_stopped_streams 1\n" in prometheus_text(node)
             shown = (await run("stopped")).output
             assert "t-0" in shown

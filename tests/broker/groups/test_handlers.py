@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from broker.app import RunningNode
 from broker.coordination import shards
+from broker.node import Node
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningNode]:
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
     """One node for all: each test has a group of its own name."""
     async with running_node(tmp_path_factory.mktemp("node")) as node, connect(node.bootstrap) as client:
         await prepare(client)
@@ -65,7 +65,7 @@ async def prepare(client: WireClient) -> None:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(node: RunningNode) -> AsyncIterator[WireClient]:
+async def client(node: Node) -> AsyncIterator[WireClient]:
     async with connect(node.bootstrap) as client:
         yield client
 
@@ -133,7 +133,7 @@ def error_of(response: OffsetCommitResponse) -> int:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_every_version_finds_the_coordinator(node: RunningNode, version: int, g: str) -> None:
+async def test_every_version_finds_the_coordinator(node: Node, version: int, g: str) -> None:
     async with connect(node.bootstrap) as client:
         if version < 4:
             found = await client.request(FindCoordinatorRequest(key="a"), version)
@@ -195,7 +195,7 @@ async def test_requests_for_members_are_checked_before_the_group_is(client: Wire
     assert (await client.request(LeaveGroupRequest(group_id=""))).error_code == ErrorCode.INVALID_GROUP_ID
 
 
-async def test_two_members_share_a_generation(node: RunningNode, client: WireClient, g: str) -> None:
+async def test_two_members_share_a_generation(node: Node, client: WireClient, g: str) -> None:
     first = await enter(client, g)
     async with connect(node.bootstrap, "second") as other:
         other.send(join(g), 3)
@@ -219,8 +219,8 @@ async def test_two_members_share_a_generation(node: RunningNode, client: WireCli
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-async def test_every_version_commits(node: RunningNode, client: WireClient, version: int, g: str) -> None:
-    topic = node.node.topics.get("flights")
+async def test_every_version_commits(node: Node, client: WireClient, version: int, g: str) -> None:
+    topic = node.topics.get("flights")
     assert topic is not None
     asked = commit(g).topics[0].partitions
     topics = [
@@ -239,9 +239,9 @@ async def test_every_version_commits(node: RunningNode, client: WireClient, vers
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-async def test_every_version_fetches(node: RunningNode, client: WireClient, version: int, g: str) -> None:
+async def test_every_version_fetches(node: Node, client: WireClient, version: int, g: str) -> None:
     await client.request(commit(g), 9)
-    topic = node.node.topics.get("flights")
+    topic = node.topics.get("flights")
     assert topic is not None
     if version < 8:
         asked = [OffsetFetchRequestTopic(name="flights", partition_indexes=[1, 2])]
@@ -399,8 +399,8 @@ async def test_groups_and_offsets_survive_a_restart(tmp_path: Path, g: str) -> N
         assert fetched.topics[0].partitions[0].committed_offset == 78
 
 
-async def test_clients_cannot_write_into_the_offsets_topic(node: RunningNode, client: WireClient) -> None:
-    topic = node.node.topics.get("__consumer_offsets")
+async def test_clients_cannot_write_into_the_offsets_topic(node: Node, client: WireClient) -> None:
+    topic = node.topics.get("__consumer_offsets")
     assert topic is not None
     batch = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
     data = TopicProduceData(
@@ -418,8 +418,8 @@ async def test_a_compacted_log_is_read_back_after_a_restart(tmp_path: Path, monk
         member = await enter(client, "g")
         for offset in range(50):
             assert error_of(await client.request(commit("g", offset, member=member), 9)) == 0
-        partition = node.node.topics.partition("__consumer_offsets", 0)
-        await node.node.groups.compact()
+        partition = node.topics.partition("__consumer_offsets", 0)
+        await node.groups.compact()
         assert partition.log_start_offset >= 50
         assert partition.high_watermark == partition.log_start_offset + 2
         assert error_of(await client.request(commit("g", 50, member=member), 9)) == 0

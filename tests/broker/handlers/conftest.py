@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.app import RunningNode
+from broker.node import Node
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.raw_client import RawClient, raw_client
 
 
 @pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[RawClient]:
+async def client(node: Node) -> AsyncIterator[RawClient]:
     """A connection to the node, which has the topic `t`."""
     async with raw_client(node.bootstrap) as connected:
         await connected.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.app import RunningNode
 from broker.configs.definitions import ConfigSource
+from broker.node import Node
 from broker.resources.values import Operation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages import alter_configs
@@ -48,7 +48,7 @@ SESSION = "consumer.session.timeout.ms"
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, topic_num_partitions=2) as running:
         yield running
 
@@ -64,13 +64,13 @@ async def sizes(client: RawClient) -> dict[int, int]:
     return {each.partition_index: each.partition_size for topic in found.topics for each in topic.partitions}
 
 
-async def test_log_dirs_tell_what_each_partition_takes(node: RunningNode, client: RawClient) -> None:
+async def test_log_dirs_tell_what_each_partition_takes(node: Node, client: RawClient) -> None:
     assert await sizes(client) == {0: 0, 1: 0}
     batch = batch_of(b"x" * 1000)
     for _ in range(3):
         await client.produce("t", [batch])
     assert await sizes(client) == {0: 3 * len(batch), 1: 0}, "in the log"
-    await node.node.storage.flush()
+    await node.storage.flush()
     await client.produce("t", [batch], partition=1)
     found = await sizes(client)
     assert found[0] >= 3 * len(batch), "in objects"
@@ -81,7 +81,7 @@ async def test_log_dirs_tell_what_each_partition_takes(node: RunningNode, client
     assert 0 < found.usable_bytes < found.total_bytes
 
 
-async def test_a_replica_stays_in_its_directory(node: RunningNode, client: RawClient) -> None:
+async def test_a_replica_stays_in_its_directory(node: Node, client: RawClient) -> None:
     async def move(path: str, topic: str, index: int) -> int:
         wanted = AlterReplicaLogDirTopic(name=topic, partitions=[index])
         request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[wanted])])
@@ -94,11 +94,11 @@ async def test_a_replica_stays_in_its_directory(node: RunningNode, client: RawCl
     assert await move(own, "u", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_only_a_replica_that_cannot_lead_is_named_in_an_election(node: RunningNode, client: RawClient) -> None:
+async def test_only_a_replica_that_cannot_lead_is_named_in_an_election(node: Node, client: RawClient) -> None:
     every = ElectLeadersRequest(topic_partitions=None)
     (topic,) = (await client.call(every, 2)).replica_election_results
     assert list(topic.partition_result) == []
-    node.node.topics.partition("t", 1).stream.error = StreamFenced("test")
+    node.topics.partition("t", 1).stream.error = StreamFenced("test")
     for kind, code in ((0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), (1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)):
         (topic,) = (
             await client.call(ElectLeadersRequest(election_type=kind, topic_partitions=None), 2)
@@ -124,12 +124,12 @@ async def test_a_partition_can_only_be_moved_to_where_it_is(client: RawClient) -
     assert list((await client.call(ListPartitionReassignmentsRequest(), 0)).topics) == []
 
 
-async def test_the_node_is_the_one_voter(node: RunningNode, client: RawClient) -> None:
+async def test_the_node_is_the_one_voter(node: Node, client: RawClient) -> None:
     topic = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData()])
     for version in range(3):
         answer = await client.call(DescribeQuorumRequest(topics=[topic]), version)
         partition = answer.topics[0].partitions[0]
-        assert (partition.leader_id, partition.leader_epoch) == (1, node.node.node_epoch)
+        assert (partition.leader_id, partition.leader_epoch) == (1, node.node_epoch)
         assert [voter.replica_id for voter in partition.current_voters] == [1]
         assert [each.node_id for each in answer.nodes] == ([1] if version == 2 else [])
 
@@ -174,14 +174,12 @@ async def test_a_lowered_group_version_turns_the_consumer_protocol_off_until_it_
         assert (await client.call(beat, 1)).error_code == ErrorCode.NONE
 
 
-async def test_a_node_that_lives_is_not_unregistered_and_one_that_is_gone_is(
-    node: RunningNode, client: RawClient
-) -> None:
+async def test_a_node_that_lives_is_not_unregistered_and_one_that_is_gone_is(node: Node, client: RawClient) -> None:
     async def unregister(node_id: int) -> tuple[int, str]:
         answer = await client.call(UnregisterBrokerRequest(broker_id=node_id), 0)
         return answer.error_code, answer.error_message or ""
 
-    await node.node.catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
+    await node.catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
     assert await unregister(7) == (ErrorCode.NONE, "")
     assert (await unregister(7))[0] == ErrorCode.BROKER_ID_NOT_REGISTERED
     code, message = await unregister(1)
@@ -235,8 +233,8 @@ async def test_configs_of_a_group_hold_at_once_and_over_a_restart(tmp_path: Path
         assert (await described(client, group, "g"))[SESSION] == ("45000", ConfigSource.DEFAULT_CONFIG)
         assert await alter(client, group, "g", (SESSION, Operation.SET, "50000")) == ErrorCode.NONE
         assert await alter(client, group, "g", (SESSION, Operation.SET, "1")) == ErrorCode.INVALID_CONFIG
-        assert node.node.group_configs.session_timeout_ms("g") == 50_000
-        assert node.node.group_configs.session_timeout_ms("other") == 45_000
+        assert node.group_configs.session_timeout_ms("g") == 50_000
+        assert node.group_configs.session_timeout_ms("other") == 45_000
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         assert (await described(client, group, "g"))[SESSION] == ("50000", ConfigSource.GROUP_CONFIG)
         assert await listed(client, group) == ["g"]
@@ -247,7 +245,7 @@ async def test_configs_of_a_group_hold_at_once_and_over_a_restart(tmp_path: Path
             configs=[alter_configs.AlterableConfig(name=beat_ms, value="6000")],
         )
         await client.call(alter_configs.AlterConfigsRequest(resources=[resource]), 2)
-        assert node.node.group_configs.session_timeout_ms("g") == 45_000, "replaced as a whole"
+        assert node.group_configs.session_timeout_ms("g") == 45_000, "replaced as a whole"
         await find_coordinator(client, "g", 0)
         beat = ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
@@ -263,16 +261,16 @@ async def test_levels_of_loggers_are_changed_and_forgotten(tmp_path: Path) -> No
         found = await described(client, loggers, "1")
         assert found["root"] == found["network"] == ("INFO", ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
         assert await alter(client, loggers, "1", ("network", Operation.SET, "DEBUG")) == ErrorCode.NONE
-        assert node.node.log_levels.level("network") == "DEBUG"
+        assert node.log_levels.level("network") == "DEBUG"
         both = (("node", Operation.SET, "ERROR"), ("nobody", Operation.SET, "INFO"))
         assert await alter(client, loggers, "1", *both) == ErrorCode.INVALID_CONFIG
-        assert node.node.log_levels.level("node") == "INFO", "all or none"
+        assert node.log_levels.level("node") == "INFO", "all or none"
         assert await alter(client, loggers, "1", ("network", Operation.DELETE, None)) == ErrorCode.NONE
-        assert node.node.log_levels.level("network") == "INFO"
+        assert node.log_levels.level("network") == "INFO"
         assert await alter(client, loggers, "1", ("root", Operation.SET, "ERROR")) == ErrorCode.NONE
         assert (await described(client, loggers, "1"))["requests"][0] == "ERROR"
     async with running_node(tmp_path) as node:
-        assert node.node.log_levels.level("requests") == "INFO"
+        assert node.log_levels.level("requests") == "INFO"
 
 
 async def test_a_subscription_is_kept_and_listed(tmp_path: Path) -> None:

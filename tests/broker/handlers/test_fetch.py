@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.app import RunningNode
 from broker.fetch_sessions import TARGETS_MAX
+from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.delete_topics import DeleteTopicsRequest
 from protocol.messages.fetch import (
@@ -29,7 +29,7 @@ LONG_MS = 20_000
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, topic_num_partitions=3, fetch_sessions_max=2, fetch_session_idle_ms=0) as running:
         yield running
 
@@ -75,16 +75,16 @@ async def test_an_offset_inside_a_batch_brings_the_whole_batch(client: RawClient
         assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (6, 6, 0)
 
 
-async def test_offsets_outside_the_log_are_out_of_range(node: RunningNode, client: RawClient) -> None:
+async def test_offsets_outside_the_log_are_out_of_range(node: Node, client: RawClient) -> None:
     await fill(client, 0, 3)
-    await node.node.topics.partition("t", 0).stream.trim(2)
+    await node.topics.partition("t", 0).stream.trim(2)
     codes = [partitions_of(await fetch(client, want(at)))[0].error_code for at in (-1, 0, 2, 6, 7)]
     out = ErrorCode.OFFSET_OUT_OF_RANGE
     assert codes == [out, out, 0, 0, out]
 
 
-async def test_unknown_partitions_topics_and_epochs(node: RunningNode, client: RawClient) -> None:
-    epoch = node.node.topics.partition("t", 0).leader_epoch
+async def test_unknown_partitions_topics_and_epochs(node: Node, client: RawClient) -> None:
+    epoch = node.topics.partition("t", 0).leader_epoch
     assert partitions_of(await fetch(client, want(0, first=9)))[9].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     older = partitions_of(await fetch(client, want(0, epoch=epoch - 1)))[0].error_code
     newer = partitions_of(await fetch(client, want(0, epoch=epoch + 1)))[0].error_code
@@ -105,9 +105,9 @@ async def test_limits_hold_but_for_the_first_batch(client: RawClient) -> None:
     assert [offsets_in(answer[at]) for at in range(3)] == [[0, 2, 4], [0], []]
 
 
-async def test_a_waiting_fetch_answers_as_soon_as_there_is_data(node: RunningNode, client: RawClient) -> None:
+async def test_a_waiting_fetch_answers_as_soon_as_there_is_data(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0, 0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
-    partition = node.node.topics.partition("t", 1)
+    partition = node.topics.partition("t", 1)
     await until(lambda: bool(partition._waiters))
     async with raw_client(node.bootstrap) as other:
         await fill(other, 1, 1)
@@ -116,9 +116,9 @@ async def test_a_waiting_fetch_answers_as_soon_as_there_is_data(node: RunningNod
     assert not partition._waiters
 
 
-async def test_a_waiting_fetch_waits_for_min_bytes(node: RunningNode, client: RawClient) -> None:
+async def test_a_waiting_fetch_waits_for_min_bytes(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0, 0), max_wait_ms=LONG_MS, min_bytes=2500, max_bytes=1 << 20), 12)
-    partition = node.node.topics.partition("t", 1)
+    partition = node.topics.partition("t", 1)
     await until(lambda: bool(partition._waiters))
     async with raw_client(node.bootstrap) as other:
         await fill(other, 0, 1)
@@ -135,9 +135,9 @@ async def test_a_waiting_fetch_ends_empty(client: RawClient) -> None:
     assert offsets_in(partitions_of(response)[0]) == []
 
 
-async def test_a_waiting_fetch_learns_that_its_topic_is_gone(node: RunningNode, client: RawClient) -> None:
+async def test_a_waiting_fetch_learns_that_its_topic_is_gone(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
-    partition = node.node.topics.partition("t", 0)
+    partition = node.topics.partition("t", 0)
     await until(lambda: bool(partition._waiters))
     async with raw_client(node.bootstrap) as other:
         await other.call(DeleteTopicsRequest(topic_names=["t"]), 5)
@@ -145,8 +145,8 @@ async def test_a_waiting_fetch_learns_that_its_topic_is_gone(node: RunningNode, 
     assert partitions_of(response)[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_client_that_leaves_leaves_no_waiter(node: RunningNode, client: RawClient) -> None:
-    partition = node.node.topics.partition("t", 0)
+async def test_a_client_that_leaves_leaves_no_waiter(node: Node, client: RawClient) -> None:
+    partition = node.topics.partition("t", 0)
     async with raw_client(node.bootstrap) as other:
         other.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
         await until(lambda: bool(partition._waiters))
@@ -157,7 +157,7 @@ async def test_a_stopping_node_answers_those_who_wait(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, asyncio.TaskGroup() as group, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         client.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
-        await until(lambda: bool(node.node.topics.partition("t", 0)._waiters))
+        await until(lambda: bool(node.topics.partition("t", 0)._waiters))
         stopping = group.create_task(node.stop())
         _, response = await client.receive(FetchRequest, 12)
         assert partitions_of(response)[0].error_code == ErrorCode.NONE
@@ -227,19 +227,19 @@ async def test_in_a_session_no_partition_starves(client: RawClient) -> None:
     assert served == [0, 1, 2, 0, 1, 2]
 
 
-async def test_the_number_of_sessions_is_bounded(node: RunningNode, client: RawClient) -> None:
+async def test_the_number_of_sessions_is_bounded(node: Node, client: RawClient) -> None:
     ids = [(await fetch(client, want(0), session_epoch=0)).session_id for _ in range(5)]
     assert len(set(ids)) == 5
-    assert len(node.node.fetch_sessions) == 2
-    assert node.node.fetch_sessions.evictions == 3
+    assert len(node.fetch_sessions) == 2
+    assert node.fetch_sessions.evictions == 3
 
 
-async def test_the_partitions_of_a_session_are_bounded(node: RunningNode, client: RawClient) -> None:
+async def test_the_partitions_of_a_session_are_bounded(node: Node, client: RawClient) -> None:
     first = await fetch(client, want(0), session_epoch=0)
     many = [FetchTopic(topic="u", partitions=[FetchPartition(partition=at) for at in range(TARGETS_MAX)])]
     grown = await fetch(client, many, session_id=first.session_id, session_epoch=1)
     assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert len(node.node.fetch_sessions) == 0
+    assert len(node.fetch_sessions) == 0
     full = await fetch(client, [*want(0), *many], session_epoch=0)
     assert (full.error_code, full.session_id) == (0, 0)
     assert len(partitions_of(full)) == TARGETS_MAX

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import RunningNode
+from broker.node import Node
 from protocol.batch import HEADER_BYTES, seal
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -50,7 +50,7 @@ GARBAGE = {
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path) as running:
         yield running
 
@@ -102,18 +102,18 @@ async def test_it_is_kept_found_by_time_and_read(tmp_path: Path, name: str) -> N
         assert await produce(client, batch_of(b"more")) == 3
 
 
-async def test_it_does_not_stop_the_cleaning_of_what_is_around_it(node: RunningNode) -> None:
+async def test_it_does_not_stop_the_cleaning_of_what_is_around_it(node: Node) -> None:
     async with raw_client(node.bootstrap) as client:
         await create(client, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
         await produce(client, keyed(b"old"))
         await produce(client, keyed(b"newer"))
         # No client can say this to a compacted topic, whose records are looked into: an earlier policy let it in.
-        partition = node.node.topics.partition("t", 0)
+        partition = node.topics.partition("t", 0)
         garbage = GARBAGE["uncompressed"]()
         partition.config = replace(partition.config, cleaning=None)
         await produce(client, garbage)
         await produce(client, keyed(b"newest"))
-        await node.node.storage.flush()
+        await node.storage.flush()
         async with asyncio.timeout(30):
             await node.compaction.run_once()
         bases = await fetched(client)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import RunningNode
+from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -26,7 +26,7 @@ T = 1_700_000_000_000
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path) as running:
         yield running
 
@@ -63,10 +63,10 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-async def test_every_kind_of_look_up(node: RunningNode, client: RawClient, flushed: bool) -> None:
+async def test_every_kind_of_look_up(node: Node, client: RawClient, flushed: bool) -> None:
     await fill(client)
     if flushed:
-        await node.node.storage.flush()
+        await node.storage.flush()
     found = {timestamp: await look_up(client, timestamp) for timestamp in EXPECTED}
     assert found == EXPECTED
 
@@ -115,7 +115,7 @@ async def test_leader_epochs_are_checked_and_remembered_over_restarts(tmp_path: 
     for _ in range(3):
         async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-            epoch = node.node.topics.partition("t", 0).leader_epoch
+            epoch = node.topics.partition("t", 0).leader_epoch
             assert (await look_up(client, -1, epoch=epoch))[0] == ErrorCode.NONE
             assert (await look_up(client, -1, epoch=epoch + 1))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
             assert (await look_up(client, -1, epoch=epoch - 1))[0] == ErrorCode.FENCED_LEADER_EPOCH
@@ -143,11 +143,11 @@ async def test_a_start_inside_a_batch_hides_only_what_is_before_it(client: RawCl
 
 
 async def test_a_start_that_moves_during_a_look_up_hides_what_it_passes(
-    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(client)
-    await node.node.storage.flush()
-    starts, search = [1, 4, 8], node.node.storage.offset_for_time
+    await node.storage.flush()
+    starts, search = [1, 4, 8], node.storage.offset_for_time
 
     async def search_and_trim(stream: Stream, timestamp_ms: int, from_offset: int) -> StreamBatch | None:
         found = await search(stream, timestamp_ms, from_offset)
@@ -155,16 +155,16 @@ async def test_a_start_that_moves_during_a_look_up_hides_what_it_passes(
             await stream.trim(starts.pop(0))
         return found
 
-    monkeypatch.setattr(node.node.storage, "offset_for_time", search_and_trim)
+    monkeypatch.setattr(node.storage, "offset_for_time", search_and_trim)
     assert await look_up(client, T) == (0, 1, T + 1)
     assert await look_up(client, T) == (0, 8, T + 502), "1 to 7 were deleted before the answer"
 
 
 async def test_a_start_that_moves_while_a_batch_is_looked_into_hides_no_more_of_it(
-    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(client)
-    await node.node.storage.flush()
+    await node.storage.flush()
     first_at = Partition._first_at
 
     async def look_and_trim(partition: Partition, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:

@@ -9,9 +9,9 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from broker.app import RunningNode
 from broker.handlers.produce import _while_connected
 from broker.net.exchange import Exchange
+from broker.node import Node
 from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, check_crc, parse_batch, patch, seal
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -39,7 +39,7 @@ class Crash(Exception):
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, topic_max_message_bytes=10_000) as running:
         yield running
 
@@ -165,8 +165,8 @@ async def test_one_bad_partition_does_not_touch_the_others(client: RawClient) ->
     assert codes == [[0, unknown], [unknown]]
 
 
-async def test_topics_by_id_from_version_13(node: RunningNode, client: RawClient) -> None:
-    topic = node.node.topics.get("t")
+async def test_topics_by_id_from_version_13(node: Node, client: RawClient) -> None:
+    topic = node.topics.get("t")
     assert topic is not None
     for topic_id, code in ((topic.topic_id, ErrorCode.NONE), (bytes(15) + b"\x01", ErrorCode.UNKNOWN_TOPIC_ID)):
         data = PartitionProduceData(index=0, records=bytes(batch_of(b"a")))
@@ -208,7 +208,7 @@ async def test_a_retry_gets_the_offsets_of_the_first_try(client: RawClient) -> N
 
 
 async def test_a_retry_beside_a_new_batch_is_not_answered_before_both_are_durable(
-    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="u")]), 9)
     first = batch_of(b"first", producer_id=5, producer_epoch=0, base_sequence=0)
@@ -250,25 +250,25 @@ async def test_sequences_are_remembered_over_a_restart(tmp_path: Path, crash: bo
         async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
             assert (await produce_one(client, first)).base_offset == 0
-            await node.node.storage.flush()
+            await node.storage.flush()
             assert (await produce_one(client, second)).base_offset == 1
             if crash:
                 raise Crash
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert node.node.storage.stats.recovered_records == (1 if crash else 0)
+        assert node.storage.stats.recovered_records == (1 if crash else 0)
         assert (await produce_one(client, second)).base_offset == 1
         assert (await produce_one(client, first)).base_offset == 0
         third = batch_of(b"c", producer_id=5, producer_epoch=1, base_sequence=2)
         assert (await produce_one(client, third)).base_offset == 2
 
 
-async def test_log_append_time_is_written_into_the_batch(node: RunningNode, client: RawClient) -> None:
+async def test_log_append_time_is_written_into_the_batch(node: Node, client: RawClient) -> None:
     await create(client, "stamped", message_timestamp_type="LogAppendTime")
     answer = await produce_one(client, batch_of(b"a", b"b", timestamp_ms=12), topic="stamped")
     assert answer.log_append_time_ms > NOW_MS
     (found,) = iterate_batches(await fetch_records(client, "stamped"))
     assert [record.timestamp_ms for record in decode_records(found[1])] == [answer.log_append_time_ms] * 2
-    partition = node.node.topics.partition("stamped", 0)
+    partition = node.topics.partition("stamped", 0)
     assert partition.max_timestamp.timestamp_ms == answer.log_append_time_ms
 
 
@@ -314,11 +314,11 @@ async def test_full_storage_makes_clients_wait_and_loses_nothing(tmp_path: Path)
             assert answer.error_code == ErrorCode.NONE, answer.error_message
             offsets.append(answer.base_offset)
         assert offsets == list(range(60))
-        assert node.node.storage.stats.uploads > 1
+        assert node.storage.stats.uploads > 1
 
 
 @contextlib.asynccontextmanager
-async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[RunningNode, RawClient, asyncio.Event]]:
+async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[Node, RawClient, asyncio.Event]]:
     """A node whose object store takes nothing before the event is set, and the client that has filled its storage."""
     store_is_back = asyncio.Event()
     async with (
@@ -337,8 +337,8 @@ async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[RunningNode, 
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
             for _ in range(60):
                 client.send(produce_request("t", [batch_of(b"x" * 500_000)]), 9)
-            await until(lambda: any(each._exclusive is not None for each in node.node.server.connections))
-            appended = node.node.topics.partition("t", 0).stream.next_offset
+            await until(lambda: any(each._exclusive is not None for each in node.server.connections))
+            appended = node.topics.partition("t", 0).stream.next_offset
             for _ in range(appended):
                 await client.receive(ProduceRequest, 9)
             try:
@@ -349,10 +349,10 @@ async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[RunningNode, 
 
 async def test_a_client_that_goes_away_from_a_full_node_takes_its_requests_along(tmp_path: Path) -> None:
     async with node_that_is_full(tmp_path) as (node, client, store_is_back):
-        appended = node.node.topics.partition("t", 0).stream.next_offset
+        appended = node.topics.partition("t", 0).stream.next_offset
         await client.close()
-        await until(lambda: not node.node.server.connections)
-        assert node.node.server.bytes_held == 0
+        await until(lambda: not node.server.connections)
+        assert node.server.bytes_held == 0
         store_is_back.set()
         async with raw_client(node.bootstrap) as again:
             assert (await produce_one(again, batch_of(b"next"))).base_offset == appended
@@ -365,7 +365,7 @@ async def test_acks_0_that_fails_after_waiting_for_room_closes_the_connection(tm
             PartitionProduceData(index=7, records=bytes(batch_of(b"there is no such partition"))),
         ]
         other.send(ProduceRequest(acks=0, topic_data=[TopicProduceData(name="t", partition_data=data)]), 9)
-        await until(lambda: sum(each._exclusive is not None for each in node.node.server.connections) == 2)
+        await until(lambda: sum(each._exclusive is not None for each in node.server.connections) == 2)
         store_is_back.set()
         assert await other.closed()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import RunningNode
 from broker.configs.definitions import ConfigSource
 from broker.configs.topic_table import TOPIC_CONFIGS
+from broker.node import Node
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages import alter_configs
@@ -43,7 +43,7 @@ TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(
         tmp_path, topic_num_partitions=2, topic_partitions_max=200, topic_max_message_bytes=2_000_000
     ) as running:
@@ -51,7 +51,7 @@ async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
 
 
 @pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[RawClient]:
+async def client(node: Node) -> AsyncIterator[RawClient]:
     async with raw_client(node.bootstrap) as connected:
         yield connected
 
@@ -95,31 +95,31 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_topics_that_cannot_be(node: RunningNode, client: RawClient, what: str) -> None:
+async def test_topics_that_cannot_be(node: Node, client: RawClient, what: str) -> None:
     await create(client, topic("first.topic"))
     wanted, code = REFUSED[what]
     (result,) = await create(client, wanted)
     assert ErrorCode(result.error_code) == code
     assert result.error_message
-    assert len(node.node.topics) == 1
+    assert len(node.topics) == 1
 
 
-async def test_a_created_topic_is_described_and_can_be_used(node: RunningNode, client: RawClient) -> None:
+async def test_a_created_topic_is_described_and_can_be_used(node: Node, client: RawClient) -> None:
     (result,) = await create(client, topic("t", 3, 1, retention_ms="1000"))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 1)
     assert {config.name for config in result.configs or ()} == set(TOPIC_CONFIGS)
     answer = (await metadata(client, "t")).topics[0]
     assert answer.topic_id == result.topic_id
-    assert [each.leader_id for each in answer.partitions] == [node.node.node_id] * 3
+    assert [each.leader_id for each in answer.partitions] == [node.node_id] * 3
     assert (await client.produce("t", [batch_of(b"a")], partition=2)).responses[0].partition_responses[
         0
     ].error_code == 0
 
 
-async def test_validate_only_creates_nothing(node: RunningNode, client: RawClient) -> None:
+async def test_validate_only_creates_nothing(node: Node, client: RawClient) -> None:
     (result,) = await create(client, topic("t", 3), validate_only=True)
     assert (result.error_code, result.num_partitions) == (0, 3)
-    assert len(node.node.topics) == 0
+    assert len(node.topics) == 0
 
 
 async def test_a_topic_named_twice_in_a_request(client: RawClient) -> None:
@@ -127,7 +127,7 @@ async def test_a_topic_named_twice_in_a_request(client: RawClient) -> None:
     assert [(each.name, each.error_code) for each in results] == [("t", ErrorCode.INVALID_REQUEST), ("u", 0)]
 
 
-async def test_topics_of_a_request_are_checked_against_each_other(node: RunningNode, client: RawClient) -> None:
+async def test_topics_of_a_request_are_checked_against_each_other(node: Node, client: RawClient) -> None:
     results = await create(
         client, topic("a.b", 150), topic("bad", 0), topic("a_b", 1, nonsense="1"), topic("c", 51), topic("d", 50)
     )
@@ -141,21 +141,21 @@ async def test_topics_of_a_request_are_checked_against_each_other(node: RunningN
     assert results[2].error_message == "Topic 'a_b' collides with existing topic: a.b"
     assert (results[3].error_message or "").startswith("51 partitions more than the 150 there are")
     for result in (results[0], results[4]):
-        served = node.node.topics.get(result.name)
+        served = node.topics.get(result.name)
         assert served is not None
         assert served.topic_id == result.topic_id
-    assert len(node.node.topics) == 2
+    assert len(node.topics) == 2
 
 
 async def test_all_topics_of_a_request_fail_when_the_catalog_does(
-    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object, **__: object) -> None:
         raise CatalogUnavailable("not now")
 
     await create(client, topic("t"), topic("u"))
-    monkeypatch.setattr(node.node.catalog, "create_topics", away)
-    monkeypatch.setattr(node.node.catalog, "delete_topics", away)
+    monkeypatch.setattr(node.catalog, "create_topics", away)
+    monkeypatch.setattr(node.catalog, "delete_topics", away)
     results = await create(client, topic("v"), topic("t"), topic("w"))
     assert [(each.error_code, each.error_message) for each in results] == [
         (ErrorCode.UNKNOWN_SERVER_ERROR, "not now"),
@@ -171,7 +171,7 @@ async def test_all_topics_of_a_request_fail_when_the_catalog_does(
     ]
 
 
-async def test_assignments(node: RunningNode, client: RawClient) -> None:
+async def test_assignments(node: Node, client: RawClient) -> None:
     def assigned(*brokers: int, factor: int = -1) -> CreatableTopic:
         return CreatableTopic(
             name="t",
@@ -187,7 +187,7 @@ async def test_assignments(node: RunningNode, client: RawClient) -> None:
     assert (await create(client, assigned(1, 1)))[0].num_partitions == 2
 
 
-async def test_metadata_creates_what_it_is_asked_for(node: RunningNode, client: RawClient) -> None:
+async def test_metadata_creates_what_it_is_asked_for(node: Node, client: RawClient) -> None:
     response = await metadata(client, "new", "not/valid")
     assert [(each.name, each.error_code, len(each.partitions)) for each in response.topics] == [
         ("new", 0, 2),
@@ -195,7 +195,7 @@ async def test_metadata_creates_what_it_is_asked_for(node: RunningNode, client: 
     ]
     response = await metadata(client, "other", allow_auto_topic_creation=False)
     assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    by_id = MetadataRequestTopic(topic_id=node.node.topics.partition("new", 0).topic_id, name=None)
+    by_id = MetadataRequestTopic(topic_id=node.topics.partition("new", 0).topic_id, name=None)
     unknown = MetadataRequestTopic(topic_id=b"0123456789abcdef", name=None)
     response = await client.call(MetadataRequest(topics=[by_id, unknown]), 12)
     assert [(each.name, each.error_code) for each in response.topics] == [
@@ -206,10 +206,10 @@ async def test_metadata_creates_what_it_is_asked_for(node: RunningNode, client: 
 
 @pytest.mark.parametrize("outcome", ["deleted", "answer lost"])
 async def test_a_topic_that_is_being_deleted_is_not_created_again_by_who_asks_for_it(
-    node: RunningNode, client: RawClient, monkeypatch: pytest.MonkeyPatch, outcome: str
+    node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch, outcome: str
 ) -> None:
     await create(client, topic("t"))
-    really, asked, go_on = node.node.catalog.delete_topics, asyncio.Event(), asyncio.Event()
+    really, asked, go_on = node.catalog.delete_topics, asyncio.Event(), asyncio.Event()
 
     async def held(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
         asked.set()
@@ -218,7 +218,7 @@ async def test_a_topic_that_is_being_deleted_is_not_created_again_by_who_asks_fo
             raise CatalogUnavailable("the connection broke off")
         await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
 
-    monkeypatch.setattr(node.node.catalog, "delete_topics", held)
+    monkeypatch.setattr(node.catalog, "delete_topics", held)
     async with raw_client(node.bootstrap) as other:
         deleting = asyncio.create_task(client.call(DeleteTopicsRequest(topic_names=["t"]), 5))
         try:
@@ -238,11 +238,11 @@ async def test_a_topic_that_is_being_deleted_is_not_created_again_by_who_asks_fo
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_metadata_in_every_version(node: RunningNode, client: RawClient, version: int) -> None:
+async def test_metadata_in_every_version(node: Node, client: RawClient, version: int) -> None:
     await create(client, topic("a"), topic("b"))
     response = await metadata(client, "a", version=version)
     assert [each.name for each in response.topics] == ["a"]
-    assert (response.brokers[0].node_id, response.brokers[0].port) == (1, node.node.advertised.port)
+    assert (response.brokers[0].node_id, response.brokers[0].port) == (1, node.advertised.port)
     response = await client.call(MetadataRequest(topics=None if version else ()), version)
     assert [each.name for each in response.topics] == ["a", "b"]
     if version:
@@ -254,7 +254,7 @@ async def test_no_auto_creation_when_it_is_off(tmp_path: Path) -> None:
         assert (await metadata(client, "t")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_growing_a_topic(node: RunningNode, client: RawClient) -> None:
+async def test_growing_a_topic(node: Node, client: RawClient) -> None:
     await create(client, topic("t", 2))
 
     async def grow(name: str, count: int, *, validate_only: bool = False) -> int:
@@ -277,7 +277,7 @@ async def test_growing_a_topic(node: RunningNode, client: RawClient) -> None:
     assert (await client.call(CreatePartitionsRequest(), 3)).results == ()
 
 
-async def test_deleting_topics_by_name_and_id(node: RunningNode, client: RawClient) -> None:
+async def test_deleting_topics_by_name_and_id(node: Node, client: RawClient) -> None:
     created = await create(client, topic("a"), topic("b"), topic("c"))
     response = await client.call(DeleteTopicsRequest(topic_names=["a", "none", "a"]), 5)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -298,7 +298,7 @@ async def test_deleting_topics_by_name_and_id(node: RunningNode, client: RawClie
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INVALID_REQUEST,
     ]
-    assert [each.name for each in node.node.topics] == ["c"]
+    assert [each.name for each in node.topics] == ["c"]
     assert (await client.produce("a", [batch_of(b"x")])).responses[0].partition_responses[0].error_code == unknown
     (again,) = await create(client, topic("a"))
     assert again.error_code == 0
@@ -349,10 +349,10 @@ async def test_configs_are_described_with_their_sources(client: RawClient) -> No
     assert await describe(client, BROKER, "") == {}
 
 
-async def test_spaces_around_a_value_mean_nothing(node: RunningNode, client: RawClient) -> None:
+async def test_spaces_around_a_value_mean_nothing(node: Node, client: RawClient) -> None:
     (created,) = await create(client, topic("t", compression_type=" gzip ", cleanup_policy=" compact "))
     assert created.error_code == 0, created.error_message
-    config = node.node.topics.partition("t", 0).config
+    config = node.topics.partition("t", 0).config
     assert (config.compression, config.compacted) == (Compression.GZIP, True)
 
 
@@ -445,10 +445,10 @@ async def test_topics_page_by_page(client: RawClient) -> None:
     ]
 
 
-async def test_the_cluster(node: RunningNode, client: RawClient) -> None:
+async def test_the_cluster(node: Node, client: RawClient) -> None:
     response = await client.call(DescribeClusterRequest(include_cluster_authorized_operations=True), 2)
     assert (response.cluster_id, response.controller_id) == ("anabranch", 1)
-    assert [(each.broker_id, each.port) for each in response.brokers] == [(1, node.node.advertised.port)]
+    assert [(each.broker_id, each.port) for each in response.brokers] == [(1, node.advertised.port)]
     assert response.cluster_authorized_operations > 0
     refused = await client.call(DescribeClusterRequest(endpoint_type=2), 2)
     assert refused.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE

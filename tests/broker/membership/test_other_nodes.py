@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.app import RunningNode
 from broker.configs.broker import ALL_NODES
 from broker.configs.cluster import BROKER, GROUP
 from broker.membership.other_nodes import ElsewhereNotice, other_nodes
+from broker.node import Node
 from broker.topics.manager import Topic
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -40,32 +40,30 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
     }
     cold = ["cold.type=local", f"cold.path={tmp_path / 'cold'}"]
     async with running_node(tmp_path / "1", node_id=1, stores=cold, **shared) as leader:
-        topic = await leader.node.topics.create("t", partitions=1, configs={})
-        (partition,) = leader.node.topics.led_partitions()
-        version = leader.node.topics.version
+        topic = await leader.topics.create("t", partitions=1, configs={})
+        (partition,) = leader.topics.led_partitions()
+        version = leader.topics.version
         async with running_node(tmp_path / "2", node_id=2, **shared) as other:
             # As a client would: any node takes the change, and the one that leads has to act on it.
-            await other.node.topics.alter("t", set_configs={RETENTION: "5000"}, unset=())
-            await other.node.cluster_configs.alter(GROUP, "g", set_configs={SESSION_TIMEOUT: "50000"}, unset=())
+            await other.topics.alter("t", set_configs={RETENTION: "5000"}, unset=())
+            await other.cluster_configs.alter(GROUP, "g", set_configs={SESSION_TIMEOUT: "50000"}, unset=())
             await until(lambda: partition.config.retention_ms == 5_000, timeout_s=60, pause_s=0.01)
             await until(
-                lambda: leader.node.cluster_configs.get(GROUP, "g") == {SESSION_TIMEOUT: "50000"},
+                lambda: leader.cluster_configs.get(GROUP, "g") == {SESSION_TIMEOUT: "50000"},
                 timeout_s=60,
                 pause_s=0.01,
             )
-            await other.node.cluster_configs.alter(
-                BROKER, ALL_NODES, set_configs={"message.max.bytes": "777"}, unset=()
-            )
-            await other.node.cluster_configs.alter(BROKER, "2", set_configs={"log.retention.bytes": "7"}, unset=())
+            await other.cluster_configs.alter(BROKER, ALL_NODES, set_configs={"message.max.bytes": "777"}, unset=())
+            await other.cluster_configs.alter(BROKER, "2", set_configs={"log.retention.bytes": "7"}, unset=())
             await until(lambda: partition.config.max_message_bytes == 777, timeout_s=60, pause_s=0.01)
             assert partition.config.retention_bytes == -1, "what is set for one node is no other's"
             assert topic.info.configs == {RETENTION: "5000"}
-            assert leader.node.topics.version == version, "no topic or partition has come or gone"
+            assert leader.topics.version == version, "no topic or partition has come or gone"
 
-            followed = other.node.topics.get("t")
+            followed = other.topics.get("t")
             assert followed is not None
             with capture_logs() as said:
-                await leader.node.topics.alter("t", set_configs={"storage.policy": "cold"}, unset=[RETENTION])
+                await leader.topics.alter("t", set_configs={"storage.policy": "cold"}, unset=[RETENTION])
                 await until(lambda: followed.info.configs == {"storage.policy": "cold"}, timeout_s=60, pause_s=0.01)
             assert partition.stream.store == "cold"
             assert followed.config.store == "local", "the other node has no store of that name, and says so"
@@ -73,15 +71,15 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
 
 
 @asynccontextmanager
-async def two_nodes(folder: Path, postgres: PostgresServer) -> AsyncIterator[tuple[RunningNode, RunningNode, Topic]]:
+async def two_nodes(folder: Path, postgres: PostgresServer) -> AsyncIterator[tuple[Node, Node, Topic]]:
     """Two nodes that know the topic `t`, whose only partition the first one leads; its topic comes third."""
     shared = {"catalog_url": postgres.new_database(), "objects_path": folder / "objects"}
     async with (
         running_node(folder / "1", node_id=1, **shared) as leader,
         running_node(folder / "2", node_id=2, **shared) as other,
     ):
-        topic = await leader.node.topics.create("t", partitions=1, configs={})
-        await other.node.topics.adopt("t")
+        topic = await leader.topics.create("t", partitions=1, configs={})
+        await other.topics.adopt("t")
         yield leader, other, topic
 
 
@@ -89,16 +87,16 @@ async def test_partitions_added_through_one_node_are_not_taken_by_another(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with two_nodes(tmp_path, postgres) as (leader, other, topic):
-        await leader.node.topics.grow("t", 2)
+        await leader.topics.grow("t", 2)
         async with raw_client(leader.bootstrap) as client:
             answer = await client.produce("t", [batch_of(b"acked")], partition=1)
             assert answer.responses[0].partition_responses[0].error_code == 0
-        grown = await other.node.topics.grow("t", 3)  # it did not know of the second one
+        grown = await other.topics.grow("t", 3)  # it did not know of the second one
         assert [partition is not None for partition in grown.partitions] == [False, False, True]
-        await leader.node.storage.flush()
+        await leader.storage.flush()
         (partition, stream) = (grown.info.partitions[1], topic.streams[1])
         assert stream.error is None
-        ends = await other.node.catalog.get_streams([partition.stream_id])
+        ends = await other.catalog.get_streams([partition.stream_id])
         assert ends[partition.stream_id].end_offset == 1, "the record has been uploaded by who has it"
 
 
@@ -106,9 +104,9 @@ async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with two_nodes(tmp_path, postgres) as (leader, other, topic):
-        await other.node.topics.alter("t", set_configs={RETENTION: "5000"}, unset=())
-        await leader.node.topics.grow("t", 2)
-        assert [partition.config.retention_ms for partition in leader.node.topics.led_partitions()] == [5_000, 5_000]
+        await other.topics.alter("t", set_configs={RETENTION: "5000"}, unset=())
+        await leader.topics.grow("t", 2)
+        assert [partition.config.retention_ms for partition in leader.topics.led_partitions()] == [5_000, 5_000]
         assert topic.config.retention_ms == 5_000
 
 
@@ -116,8 +114,8 @@ async def test_what_does_not_work_across_nodes_is_said(tmp_path: Path, postgres:
     shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
     with capture_logs() as alone:
         async with running_node(tmp_path / "1", node_id=1, **shared) as first:
-            await first.node.groups.ensure()
-            await first.node.transactions.ensure()
+            await first.groups.ensure()
+            await first.transactions.ensure()
             assert not warnings(alone)
             with capture_logs() as said:
                 async with running_node(tmp_path / "2", node_id=2, **shared) as second:

@@ -19,10 +19,10 @@ async def test_connections_beyond_the_limits_are_closed(tmp_path: Path) -> None:
             async with raw_client(node.bootstrap) as third:
                 assert await third.closed()
             await first.call(MetadataRequest(topics=()), 9)
-        await until(lambda: not node.node.server.connections)
+        await until(lambda: not node.server.connections)
         async with raw_client(node.bootstrap) as again:
             await again.call(MetadataRequest(topics=()), 9)
-        assert node.node.server.stats.refused_limit == 1
+        assert node.server.stats.refused_limit == 1
 
 
 async def test_idle_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ async def test_idle_connections_are_closed_and_waiting_ones_are_not(tmp_path: Pa
         async with raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=()), 9)
             assert await client.closed()
-        assert node.node.server.stats.closed_idle == 1
+        assert node.server.stats.closed_idle == 1
 
 
 async def test_many_clients_share_the_memory_for_requests(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ async def test_many_clients_share_the_memory_for_requests(tmp_path: Path) -> Non
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(work())
-        assert node.node.topics.partition("t", 0).high_watermark == 80
-        await until(lambda: not node.node.server.connections)
-        assert node.node.server.bytes_held == 0
+        assert node.topics.partition("t", 0).high_watermark == 80
+        await until(lambda: not node.server.connections)
+        assert node.server.bytes_held == 0
 
 
 async def test_a_slow_reader_does_not_hold_up_others(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_a_slow_reader_does_not_hold_up_others(tmp_path: Path) -> None:
         async with raw_client(node.bootstrap) as slow, raw_client(node.bootstrap) as other:
             for _ in range(50):
                 slow.send(request, 12)
-            await until(lambda: any(each._writing_paused for each in node.node.server.connections))
+            await until(lambda: any(each._writing_paused for each in node.server.connections))
             response = await other.call(request, 12)
             assert len(response.responses[0].partitions[0].records) > 9_000_000
             for _ in range(50):

@@ -61,7 +61,7 @@ async def test_a_leap_of_the_clock_leaves_deduplication_alone(
     settings = {"topic_producer_id_expiration_ms": 5 * MINUTE_MS}
     async with running_node(tmp_path, **settings) as node, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-        producers = node.node.topics.partition("t", 0).producers
+        producers = node.topics.partition("t", 0).producers
         await produce(client, PRODUCER_A)
         clock.ahead_ms = 9 * MINUTE_MS  # as little as a correction may be
         await until(lambda: not producers.entries, pause_s=0.01)

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import pytest
 
-from broker.app import RunningNode
+from broker.node import Node
 from broker.partitions.record_work import (
     RECORD_COST_BYTES,
     TURN_BYTES,
@@ -44,13 +44,13 @@ class Frame:
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, topic_decompressed_bytes_max=LIMIT_BYTES, wal_capacity_bytes=32 << 20) as running:
         yield running
 
 
 @pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[RawClient]:
+async def client(node: Node) -> AsyncIterator[RawClient]:
     async with raw_client(node.bootstrap) as connected:
         yield connected
 
@@ -81,13 +81,13 @@ async def produce(client: RawClient, batch: bytearray) -> PartitionProduceRespon
     [("cleanup_policy", "compact", NOW_MS), ("compression_type", "uncompressed", NOW_MS), ("", "", FUTURE_MS)],
 )
 async def test_a_bomb_is_refused_for_its_size(
-    node: RunningNode, client: RawClient, codec: Compression, config: str, value: str, timestamp_ms: int
+    node: Node, client: RawClient, codec: Compression, config: str, value: str, timestamp_ms: int
 ) -> None:
     await create(client, **({config: value} if config else {}))
     bomb = batch_of_size(8 * LIMIT_BYTES, codec, timestamp_ms=timestamp_ms)
     answer = await produce(client, bomb)
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE, answer.error_message
-    work = node.node.topics.partition("t", 0).work
+    work = node.topics.partition("t", 0).work
     assert work.batches_beside == 1
     assert work.bytes_here <= TURN_BYTES, "the loop gave up where its share of the turn ended"
     fitting = batch_of_size(LIMIT_BYTES // 2, codec)
@@ -118,13 +118,13 @@ async def test_no_more_records_are_named_than_an_answer_holds(client: RawClient)
 
 @pytest.mark.parametrize("codec", CODECS)
 async def test_recompression_beside_the_loop_keeps_the_records(
-    node: RunningNode, client: RawClient, codec: Compression
+    node: Node, client: RawClient, codec: Compression
 ) -> None:
     target = Compression.GZIP if codec is not Compression.GZIP else Compression.LZ4
     await create(client, compression_type=target.name.lower())
     batch = batch_of_size(LIMIT_BYTES // 2, codec, count=5)
     assert (await produce(client, batch)).error_code == ErrorCode.NONE
-    partition = node.node.topics.partition("t", 0)
+    partition = node.topics.partition("t", 0)
     assert partition.work.batches_beside == 1
     cached = partition.stream.read_cached(0, 1)
     assert cached is not None
@@ -141,7 +141,7 @@ async def test_a_batch_that_its_topics_codec_makes_too_large_is_refused(client: 
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_the_order_of_a_connection_is_kept(node: RunningNode, client: RawClient) -> None:
+async def test_the_order_of_a_connection_is_kept(node: Node, client: RawClient) -> None:
     await create(client, cleanup_policy="compact")
     large, small = LIMIT_BYTES // 2, 100
     sizes = [large, small, small, large, large, small]
@@ -152,12 +152,12 @@ async def test_the_order_of_a_connection_is_kept(node: RunningNode, client: RawC
         _, response = await client.receive(ProduceRequest, 9)
         answer = response.responses[0].partition_responses[0]
         assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, at)
-    assert node.node.topics.partition("t", 0).work.batches_beside == 3
+    assert node.topics.partition("t", 0).work.batches_beside == 3
 
 
-async def test_others_are_served_while_a_batch_is_looked_into(node: RunningNode, client: RawClient) -> None:
+async def test_others_are_served_while_a_batch_is_looked_into(node: Node, client: RawClient) -> None:
     await create(client, cleanup_policy="compact")
-    partition = node.node.topics.partition("t", 0)
+    partition = node.topics.partition("t", 0)
     may_go_on = threading.Event()
     blocked = asyncio.ensure_future(partition.work.run(may_go_on.wait))
     client.send(produce_request("t", [batch_of_size(LIMIT_BYTES // 2, Compression.ZSTD)]), 9)
@@ -171,7 +171,7 @@ async def test_others_are_served_while_a_batch_is_looked_into(node: RunningNode,
 
 
 @pytest.mark.parametrize("codec", CODECS)
-async def test_search_by_time_in_a_large_batch(node: RunningNode, client: RawClient, codec: Compression) -> None:
+async def test_search_by_time_in_a_large_batch(node: Node, client: RawClient, codec: Compression) -> None:
     await create(client)
     records = [Record(b"k", bytes(LIMIT_BYTES // 20), NOW_MS + at) for at in range(10)]
     assert (await produce(client, build_batch(records, compression=codec))).error_code == ErrorCode.NONE
@@ -186,7 +186,7 @@ async def test_search_by_time_in_a_large_batch(node: RunningNode, client: RawCli
 
     assert await offset_at(NOW_MS + 7) == 7
     assert await offset_at(NOW_MS + 20) == 10, "a batch that unfolds to too much is answered with its begin"
-    work = node.node.topics.partition("t", 0).work
+    work = node.topics.partition("t", 0).work
     assert work.batches_beside == 2
     assert work.bytes_here <= 2 * TURN_BYTES
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from broker.app import RunningNode
+from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.retention import PARTITIONS_IN_FLIGHT, enforce, enforce_all
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -38,8 +38,8 @@ async def test_batches_go_up_to_the_first_young_one(tmp_path: Path, flushed: boo
         await create(client, retention_ms="1000")
         await fill(client, 5000, 1001, 1000, 3000, 0)
         if flushed:
-            await node.node.storage.flush()
-        partition = node.node.topics.partition("t", 0)
+            await node.storage.flush()
+        partition = node.topics.partition("t", 0)
         assert await enforce(partition, T) == 4
         assert await enforce(partition, T) == 0
         assert partition.log_start_offset == 4, "the old one behind the young one waits"
@@ -55,7 +55,7 @@ async def test_nothing_goes_unasked(tmp_path: Path, configs: dict[str, str]) -> 
         await create(client, **configs)
         keyed = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
         assert (await client.produce("t", [keyed])).responses[0].partition_responses[0].error_code == 0
-        assert await enforce(node.node.topics.partition("t", 0), T) == 0
+        assert await enforce(node.topics.partition("t", 0), T) == 0
 
 
 async def test_it_happens_by_itself(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_it_happens_by_itself(tmp_path: Path) -> None:
     async with running_node(tmp_path, **settings) as node, raw_client(node.bootstrap) as client:
         await create(client)
         await fill(client, 0)
-        partition = node.node.topics.partition("t", 0)
+        partition = node.topics.partition("t", 0)
         await until(lambda: partition.log_start_offset == 2, pause_s=0.01)
 
 
@@ -86,13 +86,13 @@ async def test_records_without_a_timestamp_are_as_old_as_their_object(tmp_path: 
         await send(client, -1, -1)
         await send(client, -1)
         if flushed:
-            await node.node.storage.flush()
-        partition = node.node.topics.partition("t", 0)
-        assert await enforce(partition, node.node.now_ms()) == 0
+            await node.storage.flush()
+        partition = node.topics.partition("t", 0)
+        assert await enforce(partition, node.now_ms()) == 0
         assert await partition.offset_for_time(0) is None, "whoever looks for a time does not find them"
-        await node.node.storage.flush()
-        assert await enforce(partition, node.node.now_ms() + WEEK_MS - 60_000) == 0
-        assert await enforce(partition, node.node.now_ms() + WEEK_MS + 1) == 3
+        await node.storage.flush()
+        assert await enforce(partition, node.now_ms() + WEEK_MS - 60_000) == 0
+        assert await enforce(partition, node.now_ms() + WEEK_MS + 1) == 3
 
 
 @pytest.mark.parametrize("stored", ["log", "object", "joined", "restarted", "cloned"])
@@ -108,10 +108,10 @@ async def test_records_without_a_timestamp_stay_beside_old_ones(
         await send(client, *timestamps)
         await send(client, OLD)
         if stored != "log":
-            await node.node.storage.flush()
+            await node.storage.flush()
         if stored == "joined":
             await send(client, OLD)
-            await node.node.storage.flush()
+            await node.storage.flush()
             _ = await node.compaction.run_once()
         if stored == "cloned":
             _ = await node.moves.clone("t", "u")
@@ -122,12 +122,12 @@ async def test_records_without_a_timestamp_stay_beside_old_ones(
             await expect_only_old_to_go(node, name)
 
 
-async def expect_only_old_to_go(node: RunningNode, name: str) -> None:
-    partition, now_ms = node.node.topics.partition(name, 0), node.node.now_ms
+async def expect_only_old_to_go(node: Node, name: str) -> None:
+    partition, now_ms = node.topics.partition(name, 0), node.now_ms
     end = partition.high_watermark
     assert await enforce(partition, now_ms()) == 2
     assert await enforce(partition, now_ms()) == 0
-    await node.node.storage.flush()
+    await node.storage.flush()
     assert await enforce(partition, now_ms() + WEEK_MS - 60_000) == 0
     assert await enforce(partition, now_ms() + WEEK_MS + 1) == end - 2
 
@@ -138,13 +138,13 @@ async def test_what_a_snapshot_does_not_tell_is_looked_for(tmp_path: Path, versi
         await create(client, retention_ms=str(WEEK_MS))
         for timestamp in (OLD, -1, OLD):
             await send(client, timestamp)
-        await node.node.storage.flush()
-        partition = node.node.topics.partition("t", 0)
+        await node.storage.flush()
+        partition = node.topics.partition("t", 0)
         stream, snapshot = partition.stream, partition._encode_snapshot()
         stream.snapshot = bytes([version]) + snapshot[1:17] + snapshot[25:] if version else b""
-        again = Partition("t", partition.topic_id, 0, stream, partition.config, partition.work, node.node.now_ms)
+        again = Partition("t", partition.topic_id, 0, stream, partition.config, partition.work, node.now_ms)
         assert again.untimed_end == 3
-        assert await enforce(again, node.node.now_ms()) == 1
+        assert await enforce(again, node.now_ms()) == 1
 
 
 async def test_where_every_record_has_a_timestamp_no_data_is_read(tmp_path: Path) -> None:
@@ -152,10 +152,10 @@ async def test_where_every_record_has_a_timestamp_no_data_is_read(tmp_path: Path
         await create(client, retention_ms=str(WEEK_MS))
         for timestamp in (OLD, 0, OLD):
             await send(client, timestamp)
-        await node.node.storage.flush()
+        await node.storage.flush()
         calls = next(iter(node.stores.values())).calls
         gets = calls.get
-        assert await enforce(node.node.topics.partition("t", 0), node.node.now_ms()) == 3
+        assert await enforce(node.topics.partition("t", 0), node.now_ms()) == 3
         assert calls.get == gets
 
 
@@ -175,15 +175,15 @@ async def test_the_oldest_go_by_size_and_never_below_it(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, retention_bytes="700000")
         await fill_bytes(client, 6)
-        partition = node.node.topics.partition("t", 0)
+        partition = node.topics.partition("t", 0)
         assert await enforce(partition, T) == 0, "what is only in the log stays, as Kafka's active segment does"
-        await node.node.storage.flush()
+        await node.storage.flush()
         assert await enforce(partition, T) == 3
         assert await enforce(partition, T) == 0
         assert (partition.log_start_offset, partition.high_watermark) == (3, 6)
         await fill_bytes(client, 2)
         assert await enforce(partition, T) == 2, "what is not in objects yet counts"
-        await node.node.topics.alter("t", set_configs={"retention.bytes": "0"}, unset=())
+        await node.topics.alter("t", set_configs={"retention.bytes": "0"}, unset=())
         assert await enforce(partition, T) == 1
         assert (partition.log_start_offset, partition.high_watermark) == (6, 8)
 
@@ -192,10 +192,10 @@ async def test_the_stricter_of_age_and_size_counts(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, retention_bytes="100000000", retention_ms="1000")
         await fill(client, 5000, 5000, 0)
-        await node.node.storage.flush()
-        partition = node.node.topics.partition("t", 0)
+        await node.storage.flush()
+        partition = node.topics.partition("t", 0)
         assert await enforce(partition, T) == 4
-        await node.node.topics.alter("t", set_configs={"retention.ms": "-1", "retention.bytes": "0"}, unset=())
+        await node.topics.alter("t", set_configs={"retention.ms": "-1", "retention.bytes": "0"}, unset=())
         assert await enforce(partition, T) == 2
 
 

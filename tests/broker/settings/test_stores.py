@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from broker.admin.metrics import prometheus_text, status
-from broker.app import RunningNode, StartError
+from broker.app import StartError
 from broker.configs.definitions import ConfigSource
+from broker.node import Node
 from broker.settings import stores as stores_module
 from broker.settings.stores import find_object
 from protocol.errors import ErrorCode
@@ -54,16 +55,16 @@ async def described(client: RawClient) -> tuple[str, int]:
     return config.value, config.config_source
 
 
-async def put(node: RunningNode, client: RawClient) -> None:
+async def put(node: Node, client: RawClient) -> None:
     response = await client.produce("t", [batch_of(b"x" * 1000)])
     assert response.responses[0].partition_responses[0].error_code == 0
-    await node.node.storage.flush()
+    await node.storage.flush()
 
 
-async def placed(node: RunningNode) -> list[str]:
+async def placed(node: Node) -> list[str]:
     """The store of each range of the topic, in order."""
-    stream = node.node.topics.partition("t", 0).stream
-    found = await node.node.catalog.find_ranges(stream.stream_id, 0, 2**62, limit=100)
+    stream = node.topics.partition("t", 0).stream
+    found = await node.catalog.find_ranges(stream.stream_id, 0, 2**62, limit=100)
     return [location.object.store for location in found]
 
 
@@ -79,11 +80,11 @@ async def test_new_data_goes_where_the_policy_says_and_old_data_stays(tmp_path: 
         await put(node, client)
         assert await placed(node) == ["cold", "local", "cold"]
         assert any((tmp_path / "cold").rglob("*/anabranch/*"))
-        report = await verify(catalog=node.node.catalog, stores=node.stores, cluster="anabranch", deep=True)
+        report = await verify(catalog=node.catalog, stores=node.stores, cluster="anabranch", deep=True)
         assert report.ok
         assert 'store_calls_total{store="cold",kind="put"} 2' in await metrics(node)
     async with running_node(tmp_path, stores=stores(tmp_path)) as node, raw_client(node.bootstrap) as client:
-        partition = node.node.topics.partition("t", 0)
+        partition = node.topics.partition("t", 0)
         result = await partition.stream.read(0, 1 << 20)
         assert result.next_offset == 3
         await put(node, client)
@@ -92,7 +93,7 @@ async def test_new_data_goes_where_the_policy_says_and_old_data_stays(tmp_path: 
         assert (await partition.stream.read(0, 1 << 20)).next_offset == 4
 
 
-async def metrics(node: RunningNode) -> str:
+async def metrics(node: Node) -> str:
     return prometheus_text(node)
 
 
@@ -129,7 +130,7 @@ async def test_a_store_that_holds_objects_must_be_configured(tmp_path: Path) -> 
 async def test_a_store_that_a_topic_writes_to_must_be_configured(tmp_path: Path) -> None:
     async with running_node(tmp_path, stores=stores(tmp_path)) as node, raw_client(node.bootstrap) as client:
         await create(client, "cold")
-        assert node.node.topics.get("t") is not None
+        assert node.topics.get("t") is not None
     with pytest.raises(StartError, match=r"topic 't' has storage.policy=cold, but no such store is configured here"):
         async with running_node(tmp_path):
             pass

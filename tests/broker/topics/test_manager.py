@@ -24,9 +24,9 @@ async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> N
         raise CatalogUnavailable(f"not now: {stream_ids}")
 
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics = node.node.topics
+        topics = node.topics
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.node.storage, "open_streams", away)
+            patch.setattr(node.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable):
                 await topics.create("t", partitions=2, configs={})
         assert topics.get("t") is None
@@ -42,7 +42,7 @@ async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> N
 @pytest.mark.parametrize("altered", [False, True])
 async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: Path, altered: bool) -> None:
     async with running_node(tmp_path) as node:
-        topics, catalog = node.node.topics, node.node.catalog
+        topics, catalog = node.topics, node.catalog
         topic = await topics.create("t", partitions=1, configs={"retention.ms": "1000"})
         really = catalog.alter_topic
 
@@ -64,7 +64,7 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
 
 async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        topics, catalog = node.node.topics, node.node.catalog
+        topics, catalog = node.topics, node.catalog
         strange = await topics.create("strange", partitions=1, configs={"retention.ms": "1000"})
         plain = await topics.create("plain", partitions=1, configs={})
         for topic, name, value in ((strange, "compression.type", "newer"), (plain, "retention.ms", "2000")):
@@ -81,7 +81,7 @@ async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: P
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, deleted: bool) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics, catalog = node.node.topics, node.node.catalog
+        topics, catalog = node.topics, node.catalog
         topic = await topics.create("t", partitions=2, configs={})
         await topics.create("u", partitions=1, configs={})
         await client.produce("t", [batch_of(b"a")])
@@ -111,7 +111,7 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
             assert response.responses[0].partition_responses[0].base_offset == 1
             assert list(await topics.delete("t", "v", "u")) == ["t", "u"]
             assert list(await catalog.list_topics()) == []
-        await node.node.storage.flush()
+        await node.storage.flush()
 
 
 async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Path) -> None:
@@ -119,15 +119,15 @@ async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Pat
         raise CatalogUnavailable(f"not now: {names}")
 
     async with running_node(tmp_path) as node:
-        topics = node.node.topics
+        topics = node.topics
         await topics.create("t", partitions=1, configs={})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.node.catalog, "delete_topics", away)
+            patch.setattr(node.catalog, "delete_topics", away)
             with pytest.raises(CatalogUnavailable):
                 await topics.delete("t")
         await topics.delete("t")
         assert topics.get("t") is None
-        assert list(await node.node.catalog.list_topics()) == []
+        assert list(await node.catalog.list_topics()) == []
 
 
 async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: 
 
     wanted = [WantedTopic("a", 2, {}), WantedTopic("b", 1, {"retention.ms": "5"})]
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics, catalog = node.node.topics, node.node.catalog
+        topics, catalog = node.topics, node.catalog
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.node.storage, "open_streams", away)
+            patch.setattr(node.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable, match="3 streams"):
                 await topics.create_all(wanted)
         assert len(topics) == 0
@@ -163,13 +163,13 @@ async def test_a_start_serves_what_a_crash_left_between_the_catalog_and_the_map(
     async def create() -> None:
         async with running_node(tmp_path) as node:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(node.node.storage, "open_streams", crash)
-                await node.node.topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
+                patch.setattr(node.storage, "open_streams", crash)
+                await node.topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
 
     with pytest.raises(CrashError):
         await create()
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert [(topic.name, len(topic.streams)) for topic in node.node.topics] == [("a", 2), ("b", 1)]
+        assert [(topic.name, len(topic.streams)) for topic in node.topics] == [("a", 2), ("b", 1)]
         response = await client.produce("b", [batch_of(b"a")])
         assert response.responses[0].partition_responses[0].error_code == 0
 
@@ -179,10 +179,10 @@ async def test_topics_are_served_on_when_the_catalog_refuses_to_delete_them(tmp_
         raise CatalogError(f"no: {names}")
 
     async with running_node(tmp_path) as node:
-        topics = node.node.topics
+        topics = node.topics
         before = await topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.node.catalog, "delete_topics", refuse)
+            patch.setattr(node.catalog, "delete_topics", refuse)
             with pytest.raises(CatalogError):
                 await topics.delete("a", "b")
         assert list(topics) == list(before)
@@ -191,7 +191,7 @@ async def test_topics_are_served_on_when_the_catalog_refuses_to_delete_them(tmp_
 @pytest.mark.parametrize("grown", [False, True])
 async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Path, grown: bool) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics, catalog = node.node.topics, node.node.catalog
+        topics, catalog = node.topics, node.catalog
         topic = await topics.create("t", partitions=1, configs={})
         really = catalog.add_partitions
 
@@ -221,10 +221,10 @@ async def test_partitions_that_could_not_be_opened_are_opened_later(tmp_path: Pa
         raise CatalogUnavailable(f"not now: {stream_ids}")
 
     async with running_node(tmp_path) as node:
-        topics = node.node.topics
+        topics = node.topics
         topic = await topics.create("t", partitions=1, configs={})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.node.storage, "open_streams", away)
+            patch.setattr(node.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable):
                 await topics.grow("t", 2)
         assert len(topic.partitions) == 1

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.app import RunningNode
 from broker.cli.client import id_text
 from broker.cli.storage import storage
 from broker.cli.topic import topic as topic_command
+from broker.node import Node
 from broker.topics.manager import Topic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -28,7 +28,7 @@ PARTITIONS = 2
 
 
 @asynccontextmanager
-async def serving(tmp_path: Path, **settings: object) -> AsyncIterator[tuple[RunningNode, RawClient]]:
+async def serving(tmp_path: Path, **settings: object) -> AsyncIterator[tuple[Node, RawClient]]:
     async with running_node(tmp_path, **settings) as node, raw_client(node.bootstrap) as client:
         yield node, client
 
@@ -41,18 +41,18 @@ async def fill(client: RawClient, name: str, values: range) -> None:
             assert response.responses[0].partition_responses[0].error_code == 0
 
 
-async def made(node: RunningNode, client: RawClient, count: int = 4, name: str = "t") -> Topic:
+async def made(node: Node, client: RawClient, count: int = 4, name: str = "t") -> Topic:
     """A topic with some records in objects, and some only in the log."""
-    topic = await node.node.topics.create(name, partitions=PARTITIONS, configs={"retention.ms": "-1"})
+    topic = await node.topics.create(name, partitions=PARTITIONS, configs={"retention.ms": "-1"})
     await fill(client, name, range(count // 2))
-    await node.node.storage.flush()
+    await node.storage.flush()
     await fill(client, name, range(count // 2, count))
     return topic
 
 
-async def contents(node: RunningNode, name: str) -> list[list[bytes]]:
+async def contents(node: Node, name: str) -> list[list[bytes]]:
     """The batches of each partition, from its start on."""
-    topic = node.node.topics.get(name)
+    topic = node.topics.get(name)
     assert topic is not None, f"no topic {name}"
     found = []
     for stream in topic.streams:
@@ -65,8 +65,8 @@ async def contents(node: RunningNode, name: str) -> list[list[bytes]]:
     return found
 
 
-async def sound(node: RunningNode) -> None:
-    report = await verify(catalog=node.node.catalog, stores=node.stores, cluster=node.node.cluster_id, deep=True)
+async def sound(node: Node) -> None:
+    report = await verify(catalog=node.catalog, stores=node.stores, cluster=node.cluster_id, deep=True)
     assert report.findings == []
 
 
@@ -84,15 +84,15 @@ async def test_a_topic_is_detached_with_all_it_has_and_comes_back(tmp_path: Path
         topic = await made(node, client)
         before = await contents(node, "t")
         await node.moves.detach("t")
-        assert node.node.topics.get("t") is None
+        assert node.topics.get("t") is None
         response = await client.produce("t", [batch_of(b"late")], version=9)
         assert response.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         (detached,) = await node.moves.detached()
         assert (detached.name, detached.topic_id) == ("t", topic.topic_id)
-        assert node.wal.used_bytes == 0 or node.node.storage.uncommitted_bytes == 0
+        assert node.wal.used_bytes == 0 or node.storage.uncommitted_bytes == 0
         await node.moves.attach("t")
         assert await contents(node, "t") == before
-        again = node.node.topics.get("t")
+        again = node.topics.get("t")
         assert again is not None
         assert (again.topic_id, again.info.configs) == (topic.topic_id, {"retention.ms": "-1"})
         await fill(client, "t", range(4, 6))
@@ -131,7 +131,7 @@ async def test_a_detached_topic_outlives_restarts_and_collections(tmp_path: Path
         before = await contents(node, "t")
         await node.moves.detach("t")
     async with serving(tmp_path, storage_delete_delay_ms=0) as (node, client):
-        assert node.node.topics.get("t") is None
+        assert node.topics.get("t") is None
         await made(node, client)  # the name is free
         await node.compaction.run_once()
         error = await refused(node.moves.attach("t"))
@@ -141,7 +141,7 @@ async def test_a_detached_topic_outlives_restarts_and_collections(tmp_path: Path
         assert await contents(node, "old") == before
     async with serving(tmp_path) as (node, _):
         assert await contents(node, "old") == before
-        await node.node.topics.delete("old")
+        await node.topics.delete("old")
         await sound(node)
 
 
@@ -163,7 +163,7 @@ async def test_what_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
         topic = await made(node, client)
         moves = node.moves
-        await node.node.topics.create("__internal", partitions=1, configs={}, internal=True)
+        await node.topics.create("__internal", partitions=1, configs={}, internal=True)
         for change, message in (
             (moves.detach("x"), "Topic 'x' does not exist."),
             (moves.attach("x"), "No topic 'x' is detached."),
@@ -203,7 +203,7 @@ async def test_a_clone_has_the_records_and_goes_its_own_way(tmp_path: Path) -> N
         before = await contents(node, "t")
         puts = sum(store.calls.put for store in node.stores.values()) - node.manifests.stats.writes
         written = sum(store.calls.bytes_written for store in node.stores.values())
-        uncommitted = node.node.storage.uncommitted_bytes
+        uncommitted = node.storage.uncommitted_bytes
         await node.moves.clone("t", "u")
         puts = sum(store.calls.put for store in node.stores.values()) - node.manifests.stats.writes - puts
         assert puts <= 1, "what was only in the log"
@@ -213,7 +213,7 @@ async def test_a_clone_has_the_records_and_goes_its_own_way(tmp_path: Path) -> N
         await fill(client, "u", range(7, 10))
         assert [len(batches) for batches in await contents(node, "t")] == [5] * PARTITIONS
         assert [len(batches) for batches in await contents(node, "u")] == [7] * PARTITIONS
-        await node.node.storage.flush()
+        await node.storage.flush()
         await sound(node)
     async with serving(tmp_path) as (node, _):
         assert [batches[:4] for batches in await contents(node, "u")] == before
@@ -224,17 +224,17 @@ async def test_the_original_may_go_and_the_clone_stays(tmp_path: Path) -> None:
         await made(node, client)
         before = await contents(node, "t")
         await node.moves.clone("t", "u")
-        await node.node.topics.delete("t")
-        node.node.storage.invalidate([stream.stream_id for stream in topic_of(node, "u").streams])
+        await node.topics.delete("t")
+        node.storage.invalidate([stream.stream_id for stream in topic_of(node, "u").streams])
         assert await contents(node, "u") == before
         await sound(node)
         await node.compaction.run_once()
         assert await contents(node, "u") == before
         await sound(node)
-        await node.node.topics.delete("u")
-        objects = await node.node.catalog.list_objects(after=0, limit=1000)
+        await node.topics.delete("u")
+        objects = await node.catalog.list_objects(after=0, limit=1000)
         internal = {info.object_id for info in objects if info.state is ObjectState.COMMITTED}
-        located = await node.node.catalog.object_ranges(sorted(internal))
+        located = await node.catalog.object_ranges(sorted(internal))
         assert all(located.values()), "nothing is kept that nobody refers to"
 
 
@@ -253,14 +253,14 @@ async def test_both_are_read_after_a_compaction_and_trimmed_each_by_itself(tmp_p
         assert await contents(node, "u") == before
         await sound(node)
         await node.moves.detach("u")
-        await node.node.topics.delete("t")
+        await node.topics.delete("t")
         await node.moves.attach("u", "v")
         assert await contents(node, "v") == before
         await sound(node)
 
 
-def topic_of(node: RunningNode, name: str) -> Topic:
-    topic = node.node.topics.get(name)
+def topic_of(node: Node, name: str) -> Topic:
+    topic = node.topics.get(name)
     assert topic is not None
     return topic
 
@@ -268,7 +268,7 @@ def topic_of(node: RunningNode, name: str) -> Topic:
 async def test_a_clone_waits_for_an_upload_that_comes_between(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
         await made(node, client)
-        really = node.node.catalog.clone_topic
+        really = node.catalog.clone_topic
         times = 0
 
         async def busy(*args: Any, **kwargs: Any) -> Any:
@@ -279,7 +279,7 @@ async def test_a_clone_waits_for_an_upload_that_comes_between(tmp_path: Path) ->
             return await really(*args, **kwargs)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.node.catalog, "clone_topic", busy)
+            patch.setattr(node.catalog, "clone_topic", busy)
             await node.moves.clone("t", "u")
             times = -100
             assert "was uploaded 10 times meanwhile" in str((await refused(node.moves.clone("t", "v"))).message)
@@ -295,7 +295,7 @@ async def test_a_lost_answer_is_settled(tmp_path: Path, command: str, applied: b
     async with serving(tmp_path) as (node, client):
         await made(node, client)
         before = await contents(node, "t")
-        moves, topics = node.moves, node.node.topics
+        moves, topics = node.moves, node.topics
         if command == "attach_topic":
             await moves.detach("t")
         change: dict[str, Callable[[], Awaitable[object]]] = {
@@ -303,7 +303,7 @@ async def test_a_lost_answer_is_settled(tmp_path: Path, command: str, applied: b
             "attach_topic": lambda: moves.attach("t"),
             "clone_topic": lambda: moves.clone("t", "u"),
         }
-        really = getattr(node.node.catalog, command)
+        really = getattr(node.catalog, command)
 
         async def lost(*args: Any, **kwargs: Any) -> None:
             if applied:
@@ -311,7 +311,7 @@ async def test_a_lost_answer_is_settled(tmp_path: Path, command: str, applied: b
             raise CatalogUnavailable("the connection broke off")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.node.catalog, command, lost)
+            patch.setattr(node.catalog, command, lost)
             with pytest.raises(CatalogUnavailable):
                 await change[command]()
         # Whoever asks again comes to the same end, whatever became of the first time.
@@ -345,7 +345,7 @@ async def test_a_crash_at_any_step_of_a_detach_loses_nothing(tmp_path: Path, ste
         async with serving(tmp_path) as (node, client):
             await made(node, client)
             before.extend(await contents(node, "t"))
-            flush, detach = node.node.storage.flush, node.node.catalog.detach_topic
+            flush, detach = node.storage.flush, node.catalog.detach_topic
             flushes = 0
 
             async def flushing() -> None:
@@ -362,15 +362,15 @@ async def test_a_crash_at_any_step_of_a_detach_loses_nothing(tmp_path: Path, ste
                 raise CrashError
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(node.node.storage, "flush", flushing)
-                patch.setattr(node.node.catalog, "detach_topic", detaching)
+                patch.setattr(node.storage, "flush", flushing)
+                patch.setattr(node.catalog, "detach_topic", detaching)
                 await node.moves.detach("t")
 
     with pytest.raises(CrashError):
         await first_life()
     async with serving(tmp_path) as (node, client):
         gone = step == "after the catalog"
-        assert (node.node.topics.get("t") is None) == gone
+        assert (node.topics.get("t") is None) == gone
         if gone:
             await node.moves.attach("t")
         assert await contents(node, "t") == before
@@ -391,7 +391,7 @@ async def test_a_crash_around_attach_and_clone_leaves_all_or_nothing(
             before.extend(await contents(node, "t"))
             if command == "attach_topic":
                 await node.moves.detach("t")
-            really = getattr(node.node.catalog, command)
+            really = getattr(node.catalog, command)
 
             async def crash(*args: Any, **kwargs: Any) -> None:
                 if applied:
@@ -399,17 +399,17 @@ async def test_a_crash_around_attach_and_clone_leaves_all_or_nothing(
                 raise CrashError
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(node.node.catalog, command, crash)
+                patch.setattr(node.catalog, command, crash)
                 await (node.moves.attach("t") if command == "attach_topic" else node.moves.clone("t", "u"))
 
     with pytest.raises(CrashError):
         await first_life()
     async with serving(tmp_path) as (node, _):
         if command == "attach_topic" and not applied:
-            assert node.node.topics.get("t") is None
+            assert node.topics.get("t") is None
             await node.moves.attach("t")
         if command == "clone_topic":
-            assert (node.node.topics.get("u") is None) != applied
+            assert (node.topics.get("u") is None) != applied
             if applied:
                 assert await contents(node, "u") == before
         assert await contents(node, "t") == before
@@ -422,8 +422,7 @@ async def test_a_crash_around_attach_and_clone_leaves_all_or_nothing(
 async def test_the_commands_go_through_the_node(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
         await made(node, client)
-        assert node.admin is not None
-        address = node.admin.address
+        address = node.admin_address
 
         async def run(*arguments: str) -> Result:
             return await asyncio.to_thread(
@@ -435,7 +434,7 @@ async def test_the_commands_go_through_the_node(tmp_path: Path) -> None:
         result = await run("detach", "t")
         assert result.output.startswith("detached topic t with 2 partitions, id ")
         topic_id = result.output.split()[-1]
-        assert topic_id == id_text(next(iter(await node.node.catalog.list_detached())).topic_id)
+        assert topic_id == id_text(next(iter(await node.catalog.list_detached())).topic_id)
         shown = (await run("detached")).output
         assert topic_id in shown
         again = await run("detach", "t")
@@ -475,7 +474,7 @@ async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the
     """The detachment took effect and its answer was lost; records acknowledged here would reach nobody."""
     async with serving(tmp_path) as (node, client):
         topic = await made(node, client)
-        catalog, topics = node.node.catalog, node.node.topics
+        catalog, topics = node.catalog, node.topics
         really = catalog.detach_topic
 
         async def lost(*args: Any, **kwargs: Any) -> None:

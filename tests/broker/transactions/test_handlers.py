@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import RunningNode
+from broker.node import Node
 from protocol.batch import TRANSACTIONAL_MASK
 from protocol.errors import ErrorCode
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -173,13 +173,13 @@ class Client:
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, topic_num_partitions=3) as running:
         yield running
 
 
 @pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[Client]:
+async def client(node: Node) -> AsyncIterator[Client]:
     async with raw_client(node.bootstrap) as raw:
         yield await Client(raw).open()
 
@@ -261,7 +261,7 @@ async def test_what_a_transaction_cannot_take_in(client: Client) -> None:
     assert await client.produce(b"a", name="other") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-async def test_a_zombie_is_fenced_everywhere(client: Client, node: RunningNode) -> None:
+async def test_a_zombie_is_fenced_everywhere(client: Client, node: Node) -> None:
     async with raw_client(node.bootstrap) as raw:
         zombie = await Client(raw).open()
         assert await zombie.produce(b"a") is ErrorCode.NONE
@@ -374,7 +374,7 @@ async def test_tools_find_and_end_a_hanging_transaction(client: Client) -> None:
     assert producer.current_txn_start_offset == -1
 
 
-async def test_transactions_are_listed_and_described(client: Client, node: RunningNode) -> None:
+async def test_transactions_are_listed_and_described(client: Client, node: Node) -> None:
     assert await client.produce(b"a", partition=1) is ErrorCode.NONE
     async with raw_client(node.bootstrap) as raw:
         await Client(raw, "other").open()

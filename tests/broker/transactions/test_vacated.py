@@ -6,7 +6,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from broker.app import RunningNode
+from broker.node import Node
 from broker.partitions.transactions import Aborted, PartitionTransactions
 from tests.support.node import running_node
 
@@ -48,7 +48,7 @@ def test_a_trim_forgets_what_is_vacated_too() -> None:
     assert not state.is_vacated(entry)
 
 
-async def table(node: RunningNode, isolation_level: str) -> dict[bytes, bytes]:
+async def table(node: Node, isolation_level: str) -> dict[bytes, bytes]:
     consumer = AIOKafkaConsumer(bootstrap_servers=node.bootstrap, isolation_level=isolation_level)
     await consumer.start()
     try:
@@ -66,7 +66,7 @@ async def table(node: RunningNode, isolation_level: str) -> dict[bytes, bytes]:
         await consumer.stop()
 
 
-async def clean(node: RunningNode) -> None:
+async def clean(node: Node) -> None:
     """Upload all, and something new with it, and clean."""
     producer = AIOKafkaProducer(bootstrap_servers=node.bootstrap)
     await producer.start()
@@ -74,7 +74,7 @@ async def clean(node: RunningNode) -> None:
         await producer.send_and_wait("t", b"", key=b"tick", partition=0)
     finally:
         await producer.stop()
-    await node.node.storage.flush()
+    await node.storage.flush()
     summary = await node.compaction.run_once()
     assert summary.streams_cleaned > 0
     assert summary.errors == []
@@ -93,7 +93,7 @@ async def test_readers_of_committed_data_see_the_same_all_along(tmp_path: Path) 
             await producer.send_and_wait("t", value, key=key, partition=0)
             await (producer.abort_transaction() if value == b"aborted" else producer.commit_transaction())
         await producer.stop()
-        partition = node.node.topics.partition("t", 0)
+        partition = node.topics.partition("t", 0)
         await clean(node)
         (entry,) = partition.transactions.aborted
         assert not partition.transactions.is_vacated(entry)
@@ -105,6 +105,6 @@ async def test_readers_of_committed_data_see_the_same_all_along(tmp_path: Path) 
         assert partition.transactions.is_vacated(entry)
         assert await table(node, "read_committed") == EXPECTED
     async with running_node(tmp_path) as node:
-        assert node.node.topics.partition("t", 0).transactions.aborted_count == 0
+        assert node.topics.partition("t", 0).transactions.aborted_count == 0
         for isolation_level in ("read_committed", "read_uncommitted"):
             assert await table(node, isolation_level) == EXPECTED

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from broker.app import RunningNode
+from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningNode]:
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
     """One node for all: each test has a group and a topic of its own name."""
     async with running_node(tmp_path_factory.mktemp("node")) as node, connect(node.bootstrap) as client:
         await client.request(FindCoordinatorRequest(coordinator_keys=["any"]))
@@ -45,7 +45,7 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runnin
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(node: RunningNode, g: str) -> AsyncIterator[WireClient]:
+async def client(node: Node, g: str) -> AsyncIterator[WireClient]:
     async with connect(node.bootstrap) as client:
         topic = CreatableTopic(name=g, num_partitions=2, replication_factor=1)
         assert (await client.request(CreateTopicsRequest(topics=[topic]))).topics[0].error_code == 0
