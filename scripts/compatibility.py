@@ -1,9 +1,9 @@
-"""Write docs/compatibility.md: every API of Apache Kafka 4.3.1, what of it a node serves, and what differs.
+"""Write docs/compatibility.md: every API of Apache Kafka 4.3.1, the versions that a node serves, and the differences.
 
     python -m scripts.compatibility
 
-The versions served come from the handlers, the differences from the list that the differential test holds the node to;
-a test compares the page with what this script makes. What is said about an API beyond that is in `NOTES` below.
+The served versions come from the handlers, the differences from the list of the differential test. `NOTES` below has
+further remarks. A test compares the page with the output of this script.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,46 +20,46 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
 KAFKA_VERSION = "4.3.1"
 LINE = 120
 NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics plug-in"}
-"""APIs that Apache Kafka has messages of but does not name in ApiVersions."""
-_SECURITY = "Comes with authentication and authorisation; until then everybody may do everything."
-_QUOTAS = "Comes with quotas; until then nobody is throttled."
+"""APIs that Apache Kafka implements but does not list in ApiVersions."""
+_SECURITY = "Not implemented: authentication and authorization. Every client may do everything."
+_QUOTAS = "Not implemented: quotas. No client is throttled."
 _SHARE = "Share groups are not served."
-_STREAMS = "The streams protocol is not served; Kafka Streams uses the classic one."
-_QUORUM = "There is no quorum of controllers: a catalog in a database takes its place."
+_STREAMS = "The streams protocol is not served. Kafka Streams uses the classic protocol."
+_QUORUM = "There is no controller quorum: the catalog replaces it."
 NOTES: Mapping[int, str] = {
-    0: "0 to 2 are named for librdkafka, which else sends uncompressed, and refused, as in Apache Kafka.",
-    1: "Whole batches only; the last one is never cut. Followers do not fetch: a partition has one replica.",
-    2: "Nothing is tiered: -4 is the start of the log, -5 and -6 find nothing.",
-    3: "A topic is created before the answer; a leader is named only when it serves.",
-    10: "Groups and transactions; not share groups.",
+    0: "0 to 2 are advertised but refused, as in Apache Kafka: without them librdkafka sends uncompressed.",
+    1: "Whole batches only; the last one is never cut. There are no followers: a partition has one replica.",
+    2: "No tiered storage: -4 returns the log start offset, -5 and -6 return nothing.",
+    3: "A topic is created before the response. A leader is returned only when it is ready.",
+    10: "Groups and transactions, not share groups.",
     17: _SECURITY,
-    19: "One replica: a replication factor other than 1 or -1 is refused.",
-    27: "Between brokers; here for administrators that end a hanging transaction.",
+    19: "A replication factor other than 1 or -1 is refused.",
+    27: "In Apache Kafka between brokers; here for administrators who end a hanging transaction.",
     29: _SECURITY,
     30: _SECURITY,
     31: _SECURITY,
-    32: "Topics, brokers, loggers, groups (consumer protocol) and subscriptions to metrics of clients.",
+    32: "Topics, brokers, loggers, groups (consumer protocol) and client metrics subscriptions.",
     33: "Topics, brokers, groups, subscriptions.",
-    34: "A node has one directory: a replica can only be asked to stay there.",
-    35: "One directory, the node's; sizes are bytes in the log and in objects, room is that of a local object store.",
+    34: "A node has one log directory: a replica can only be assigned to it.",
+    35: "One log directory. Sizes are bytes in the log and in objects; free space is that of a local object store.",
     36: _SECURITY,
     38: _SECURITY,
     39: _SECURITY,
     40: _SECURITY,
     41: _SECURITY,
-    43: "A partition has one replica, which leads: an election is never needed.",
-    44: "Topics, brokers, groups, subscriptions, levels of loggers.",
-    45: "A cluster has one node: the assignment there is can be asked for again, any other is refused.",
-    46: "Nothing is ever under way.",
+    43: "A partition has one replica, its leader: an election is never needed.",
+    44: "Topics, brokers, groups, subscriptions, log levels.",
+    45: "Only the current assignment is accepted: a cluster has one node.",
+    46: "The list is always empty.",
     48: _QUOTAS,
     49: _QUOTAS,
     50: _SECURITY,
     51: _SECURITY,
-    55: "The node is the one voter; a catalog in a database takes the place of the log of metadata, so offsets are 0.",
+    55: "The node is the only voter. There is no metadata log, so offsets are 0.",
     57: "`group.version` and `transaction.version`; `metadata.version` has one level.",
-    64: "A node that lives or leads partitions is not forgotten.",
+    64: "A node that is alive or leads partitions is refused.",
     66: "Patterns are RE2's without Unicode classes.",
-    71: "With `telemetry.enabled`, while the admin port is on: what clients push is read there.",
+    71: "With `telemetry.enabled` and the admin port, which shows the metrics.",
     72: "Gauges and sums, shown on the admin port's metrics page.",
     76: _SHARE,
     77: _SHARE,
@@ -81,65 +81,72 @@ NOTES: Mapping[int, str] = {
 INTRODUCTION = f"""\
 # Compatibility
 
-What a node serves of the protocol of Apache Kafka {KAFKA_VERSION}, and how its answers differ. Made by
-`scripts/compatibility.py` from the handlers and the list that the differential test works with; do not edit it.
+The APIs of Apache Kafka {KAFKA_VERSION} that a node serves, and all known differences between their responses. This
+page is
+generated by `scripts/compatibility.py` from the handlers and the list of the differential test. Do not edit it.
 
-A node names an API in ApiVersions only when it works. Clients choose by that table, so that an API that is missing
-costs what needs it and nothing else.
+A node lists an API in ApiVersions only if it works. Clients choose features by this list, so a missing API disables
+only the features that need it.
 """
 SUMMARY = f"""
 ## Known differences in short
 
-Everything in which a node is known to differ from Apache Kafka {KAFKA_VERSION}.
+Known differences between a node and Apache Kafka {KAFKA_VERSION}.
 
 Not served, and therefore not advertised:
 
-- authentication and authorisation: SASL, TLS, ACLs, SCRAM users, delegation tokens;
+- authentication and authorization: SASL, TLS, ACLs, SCRAM users, delegation tokens;
 - quotas;
 - share groups, and the streams protocol of groups (KIP-932, KIP-1071);
-- a quorum of controllers, and adding and removing its voters.
+- controller quorums, and changes of their voters.
 
 Different by design:
 
-- A cluster has one node and a partition one replica: other replication factors and reassignments are refused, elections
-  are never needed, nobody fetches as a follower, no other replica is preferred for reading.
-- A catalog in a database takes the place of the log of metadata: DescribeQuorum has the node as its only voter, and
-  offsets of 0.
-- Configs of a broker that can be changed while it runs, for one (its id) or for all (the default): {{dynamic}}; beside
-  them those that are defaults of topics' configs without effect. They go before the settings of a node's start, and
-  topics without a value of their own follow at once. `auto.create.topics.enable` is one of them, which it is not in
-  Apache Kafka; any other name, and a value that is not allowed, is refused. There are no quotas, and so no defaults of
-  quotas.
-- Topics keep their records until told otherwise (`retention.ms` is -1); a topic chooses its object store by
-  `storage.policy`. Taken, described and without effect: {{no_effect}}.
-- Of the configs of groups, `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms` are served; of features,
-  `group.version` and `transaction.version`; `metadata.version` has one level, 30 (4.3-IV0), which tools read and nobody
-  can change.
-- A group of the consumer protocol assigns with the first heartbeat after a change. Apache Kafka puts changes of a
-  second together (KIP-1263, `group.consumer.assignment.interval.ms`, 1000), to compute less in large groups; here a
-  group acts as if that were 0, as in versions before 4.3, so that a member has its partitions sooner, and members that
-  join one after the other may move partitions more often.
-- Metadata creates a topic before it answers, and says at once why one cannot be created. An id is of a topic that
-  exists: one that was only validated has none.
-- `min.insync.replicas` is a plain default, not one that eligible leader replicas (KIP-966) set.
-- Nothing is tiered as in KIP-405: ListOffsets for -4 is the start of the log, for -5 and -6 nothing.
-- A batch is checked by its header, its checksum and the beginning of its first record or compressed frame, not record
-  by record. One whose producer claims that the broker has set its time is refused.
-- Metrics of clients are taken without a plug-in when `telemetry.enabled` says so, and read at once.
-- Patterns of topics (groups) and of ids (ListTransactions) are RE2's without Unicode classes, and bounded in size.
-- Frames are decoded strictly: negative lengths other than -1, and text that is not UTF-8, are malformed.
-- Errors say what is wrong where Apache Kafka gives its general words or the code alone, or fails inside.
-- Single fields: refusals of Produce have the start of the log; a duplicate batch has a time of append only in a topic
-  with LogAppendTime; the last timestamp of a producer (DescribeProducers) is when its last batch was appended; a Fetch
-  for negative bytes brings one batch, and one at an unknown isolation level reads uncommitted.
+- A cluster has one node and a partition one replica. Other replication factors and reassignments are refused, elections
+  are never needed, there are no followers, and no preferred read replica.
+- The catalog, a database, replaces the metadata log. DescribeQuorum shows the node as its only voter, with offsets of
+  0.
+- These broker configs can be changed while a node runs, for one node (its id) or for all (the default): {{dynamic}}.
+  The
+  defaults of topic configs without effect can be changed too. They override the settings of the node's start, and
+  topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable` cannot be changed at run
+  time. Other names and invalid values are refused. There are no quotas, and therefore no default quotas.
+- By default topics keep their records forever (`retention.ms` is -1). The config `storage.policy` selects a topic's
+  object
+  store. Accepted and described, but without effect: {{no_effect}}.
+- Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. Served features are
+  `group.version` and `transaction.version`. `metadata.version` has one level, 30 (4.3-IV0), which tools can read but
+  not change.
+- A group of the consumer protocol computes an assignment at the first heartbeat after a change. Apache Kafka combines
+  the
+  changes of one second (KIP-1263, `group.consumer.assignment.interval.ms`, 1000), which costs less in large groups.
+  Here the
+  interval is 0, as before version 4.3: members receive partitions sooner, but partitions may move more often while
+  members join one after the other.
+- Metadata creates a topic before it responds, and says why a topic cannot be created. Only existing topics have ids; a
+  validated topic has none.
+- `min.insync.replicas` is a plain default, not one set by eligible leader replicas (KIP-966).
+- There is no tiered storage (KIP-405): ListOffsets returns the log start offset for -4, and nothing for -5 and -6.
+- A batch is validated by its header, its checksum, and the beginning of its first record or compressed frame. Its
+  records
+  are not decoded. A batch is refused if its producer set the log append time bit.
+- Client metrics need no plug-in: with `telemetry.enabled` they are accepted and decoded at once.
+- Patterns of topics (groups) and of ids (ListTransactions) use RE2's syntax, and their size is limited.
+- Frames are decoded strictly: negative lengths other than -1 and invalid UTF-8 are malformed.
+- Errors have specific messages where Apache Kafka returns a general message, only the code, or an internal error.
+- Single fields: refusals of Produce contain the log start offset. A duplicate batch has a log append time only in
+  topics
+  with LogAppendTime. The last timestamp of a producer (DescribeProducers) is the time of its last append. A Fetch
+  with negative bytes returns one batch. A Fetch with an unknown isolation level reads uncommitted.
 """
 DIFFERENCES = """
-## Known differences, answer by answer
+## Known differences, response by response
 
-The differential test (`tests/differential/`) sends the same requests, valid and invalid, to a node and to Apache Kafka
-and compares the answers field by field, but for ids, times, epochs and addresses. These are all the differences it
-meets, by the script that meets them. A request is named as in the script; `*` stands for anything, and a field that is
-not named means the whole answer.
+The differential test (`tests/differential/`) sends the same valid and invalid requests to a node and to Apache Kafka,
+and compares the responses field by field, except ids, times, epochs and addresses. These are all differences it
+finds, by script. Requests are named as in the script. `*` matches anything. An entry without a field applies to the
+whole
+response.
 
 """
 
@@ -150,12 +157,12 @@ def versions(first: int, last: int) -> str:
 
 
 def kafka_versions(api: Api) -> str:
-    """What Apache Kafka advertises of an API."""
+    """Versions that Apache Kafka advertises."""
     return NOT_ADVERTISED.get(api.key) or versions(api.advertised_min_version, api.max_version)
 
 
 def our_versions(api: Api) -> str:
-    """What a node advertises of an API."""
+    """Versions that a node advertises."""
     handler = HANDLERS.get(api.key)
     return "no" if handler is None else versions(handler.advertised_min_version, handler.max_version)
 
@@ -191,7 +198,7 @@ def summary() -> str:
 
 
 def fill_items(text: str) -> str:
-    """Break the lines of a list anew."""
+    """Wrap the items of a list again."""
     lines: list[str] = []
     for line in text.splitlines():
         if lines and line.startswith("  ") and lines[-1].startswith("- "):

@@ -1,7 +1,7 @@
-"""What differs from Apache Kafka and is meant to, each with its reason.
+"""Intended differences from Apache Kafka, each with its reason.
 
-`KNOWN` lists the differences by script. Steps and paths are patterns (`*` stands for anything). An entry that covers
-nothing any more fails the test: then the difference is gone, and so should be the entry.
+`KNOWN` lists the differences by script. Steps and paths are patterns (`*` matches anything). The
+test fails for an entry that covers no difference any more: remove the entry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Known:
     kafka: Tree = ANY
     ours: Tree = ANY
     is_optional: bool = False
-    """It need not be there on every machine."""
+    """Not every machine shows this difference."""
 
     def covers(self, step: str, path: str, kafka: Tree, ours: Tree) -> bool:
         """Whether a difference found is this one."""
@@ -31,47 +31,47 @@ class Known:
         return values and fnmatchcase(step, self.step) and fnmatchcase(path, self.path)
 
 
-NOT_SERVED = "ApiVersions names an API only when it is served."
+NOT_SERVED = "ApiVersions lists only APIs that are served."
 NO_ELR = (
     "With eligible leader replicas (KIP-966) Apache Kafka keeps min.insync.replicas as a dynamic default of the "
-    "cluster. A partition here has one replica, and the default is a default."
+    "cluster. Here a partition has one replica, and the default is a plain default."
 )
-NO_ID_FOR_NOTHING = "Apache Kafka gives an id even to a topic that is only validated; here an id is of a topic."
+NO_ID_FOR_NOTHING = "Apache Kafka assigns an id even to a validated topic. Here only created topics have ids."
 CREATED_AT_ONCE = (
-    "Apache Kafka answers the first request for a topic it creates with an error, before the topic is there. Here the "
-    "answer comes when the topic serves."
+    "Apache Kafka answers the first request for a topic it creates with an error, before the topic exists. Here the "
+    "response is sent when the topic is ready."
 )
-KEPT_FOR_EVER = "A node keeps records until it is told otherwise (setting retention_ms)."
-SAYS_WHY = "Apache Kafka gives the code alone. Here a message says what is wrong with the batch."
-SAYS_MORE = "Apache Kafka gives the code alone. Here it comes with its meaning."
+KEPT_FOREVER = "By default a node keeps records forever (setting retention_ms)."
+SAYS_WHY = "Apache Kafka returns only the error code. Here a message describes what is wrong with the batch."
+SAYS_MORE = "Apache Kafka returns only the error code. Here a message is added."
 START_OF_LOG = (
-    "Apache Kafka leaves the start of the log out of some refusals. Here a partition that is known has it in all."
+    "Apache Kafka omits the log start offset in some refusals. Here all refusals for known partitions contain it."
 )
 NOT_LOOKED_INTO = (
-    "Apache Kafka reads every record of a batch. Here a batch is taken as the producer made it when its header agrees "
-    "with itself and with its checksum, and the first record, or the codec's frame, begins as it should: more would be "
-    "work for each record. A consumer of such a batch fails on it, as on any corrupt batch, and has to seek past it."
+    "Apache Kafka decodes every record of a batch. Here a batch is accepted if its header is consistent, its checksum "
+    "is correct, and its first record or compressed frame begins correctly. More would cost time for each record. "
+    "A consumer of such a batch fails, as for any corrupt batch, and must seek past it."
 )
 DUPLICATE_TIME = (
-    "Apache Kafka answers a duplicate with its batch's largest timestamp as if the broker had set it. "
-    "Here that field is of topics with LogAppendTime."
+    "For a duplicate, Apache Kafka returns the largest timestamp of its batch as if the broker had set it. "
+    "Here only topics with LogAppendTime have this field."
 )
 STRICT_DECODING = (
-    "Apache Kafka takes any negative length for null, and puts U+FFFD for what is not UTF-8. "
+    "Apache Kafka accepts any negative length as null, and replaces invalid UTF-8 by U+FFFD. "
     "Here such a frame is malformed."
 )
 
 NO_SUCH_BROKER_CONFIG = (
-    "Apache Kafka keeps any name for a broker's plug-ins. Here a name that has no meaning, or is a setting of a node's "
-    "start, is refused."
+    "Apache Kafka stores any name for the broker's plug-ins. Here unknown names, and names of settings that apply only "
+    "at a start, are refused."
 )
-AUTO_CREATE_IS_DYNAMIC = "Creation of topics by Metadata can be switched while the node runs."
-NO_NONSENSE_KEPT = "Apache Kafka takes any number for log.retention.ms and follows only those from -1 on."
-ONE_METADATA_VERSION = "There is no log of metadata, and so one level of metadata.version, which cannot be changed."
-OWN_LIMITS = "A node has limits of its own for connections (setting connections_max)."
-NAMED_STORES = "A topic chooses its object store by storage.policy, which Apache Kafka does not have."
-GROUP_CONFIGS_WITH_EFFECT = "Only those configs of groups are served that have an effect here: the consumer protocol's."
-NO_METADATA_LOG = "The catalog is a database, not a log: it has no offsets and no directory."
+AUTO_CREATE_IS_DYNAMIC = "Topic creation by Metadata can be switched on and off while the node runs."
+NO_NONSENSE_KEPT = "Apache Kafka accepts any number for log.retention.ms, but applies only -1 and above."
+ONE_METADATA_VERSION = "There is no metadata log. metadata.version has one level, which cannot be changed."
+OWN_LIMITS = "A node has its own connection limits (setting connections_max)."
+NAMED_STORES = "Apache Kafka has no storage.policy, which selects the object store of a topic."
+GROUP_CONFIGS_WITH_EFFECT = "Only group configs with an effect are served: those of the consumer protocol."
+NO_METADATA_LOG = "The catalog is a database, not a log, and has no offsets and no directory."
 
 KNOWN: Mapping[str, Sequence[Known]] = {
     "api_versions": (
@@ -93,23 +93,23 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "a name that collides v9",
             "topics.ac.collides.error_code",
-            "Apache Kafka lets the client ask again and again for a topic it can never create. Here it is told why.",
+            "Apache Kafka lets the client retry forever for a topic that it cannot create. Here the response says why.",
             "UNKNOWN_TOPIC_OR_PARTITION",
             "INVALID_TOPIC_EXCEPTION",
         ),
     ),
     "create_topics": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
-        Known("*", "*.retention.ms.value", KEPT_FOR_EVER, ours="-1"),
-        Known("*", "*.retention.ms.config_source", KEPT_FOR_EVER, 5, 4),
+        Known("*", "*.retention.ms.value", KEPT_FOREVER, ours="-1"),
+        Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
         Known("*", "topics.*.topic_id", NO_ID_FOR_NOTHING, ours="00" * 16),
-        Known("factor *", "topics.*.error_message", "There are no log directories that could be cordoned."),
+        Known("factor *", "topics.*.error_message", "No log directories exist that could be cordoned."),
     ),
     "create_topics_with_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
-        Known("*", "*.retention.ms.value", KEPT_FOR_EVER, ours="-1"),
-        Known("*", "*.retention.ms.config_source", KEPT_FOR_EVER, 5, 4),
+        Known("*", "*.retention.ms.value", KEPT_FOREVER, ours="-1"),
+        Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
     ),
     "produce_good": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
@@ -119,14 +119,14 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "unknown codec *",
             "*.error_code",
-            "Apache Kafka fails inside; here the error is named.",
+            "Apache Kafka fails with an internal error. Here the error is specific.",
             "UNKNOWN_SERVER_ERROR",
             "UNSUPPORTED_COMPRESSION_TYPE",
         ),
         Known(
             "* without * v9",
             "*.error_code",
-            "Apache Kafka fails inside; here the error is named.",
+            "Apache Kafka fails with an internal error. Here the error is specific.",
             "UNKNOWN_SERVER_ERROR",
             "INVALID_RECORD",
         ),
@@ -134,7 +134,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "log append time bit *",
             "*.partition_responses.0.*",
-            "Apache Kafka keeps a batch whose producer claims that the broker has set its time. Here that is refused.",
+            "Apache Kafka accepts a batch whose producer set the log append time bit. Here it is refused.",
         ),
     ),
     "produce_limits": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
@@ -145,16 +145,26 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("again sequence *", "*.log_append_time_ms", DUPLICATE_TIME, ours=-1),
     ),
     "fetch": (
-        Known("negative bytes*", "*", "Apache Kafka fails inside. Here it is as good as no bytes: one batch comes."),
-        Known("isolation level 2 *", "*", "Apache Kafka fails inside. Here any level but 1 is read uncommitted."),
+        Known(
+            "negative bytes*",
+            "*",
+            "Apache Kafka fails with an internal error. Here it means zero: one batch is returned.",
+        ),
+        Known(
+            "isolation level 2 *",
+            "*",
+            "Apache Kafka fails with an internal error. Here any level except 1 means read uncommitted.",
+        ),
     ),
     "find_coordinator": (
-        Known("of a key of type *", "*error_message", "Apache Kafka gives its general words; here the type is named."),
+        Known(
+            "of a key of type *", "*error_message", "Apache Kafka returns a general message. Here it names the type."
+        ),
     ),
     "describe_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
-        Known("with synonyms v*", "*.retention.ms.synonyms", KEPT_FOR_EVER),
-        Known("unknown type v4", "results.0.error_message", "Apache Kafka gives its general words."),
+        Known("with synonyms v*", "*.retention.ms.synonyms", KEPT_FOREVER),
+        Known("unknown type v4", "results.0.error_message", "Apache Kafka returns a general message."),
         Known(
             "broker v*",
             "*.auto.create.topics.enable.read_only",
@@ -170,19 +180,21 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("the quorum v*", "*.log_end_offset", NO_METADATA_LOG, ours=0),
         Known("the quorum v*", "*.high_watermark", NO_METADATA_LOG, ours=0),
         Known("the quorum v2", "*.replica_directory_id", NO_METADATA_LOG, ours="00" * 16),
-        Known("the quorum v2", "nodes.0.listeners.0.*", "A node's controller is reached where its clients connect."),
+        Known(
+            "the quorum v2", "nodes.0.listeners.0.*", "A node's controller has the same address as its client listener."
+        ),
     ),
     "telemetry": (
         Known(
             "not OTLP v0",
             "error_code",
-            "Apache Kafka leaves it to its plug-in to read what is pushed. Here it is read at once.",
+            "Apache Kafka leaves the decoding of pushed metrics to a plug-in. Here they are decoded at once.",
             "NONE",
             "INVALID_RECORD",
         ),
     ),
     "alter_configs": (
-        Known("an unknown operation v*", "*", "Apache Kafka fails inside; here the error is named."),
+        Known("an unknown operation v*", "*", "Apache Kafka fails with an internal error. Here the error is specific."),
         Known("an unknown config of a broker v*", "responses.0.error_*", NO_SUCH_BROKER_CONFIG),
     ),
     "update_features": (
@@ -202,7 +214,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "producers v0",
             "*.last_timestamp",
-            "Apache Kafka gives the timestamp of the last batch, here it is the time of the append.",
+            "Apache Kafka returns the timestamp of the last batch. Here it is the time of its append.",
             ours="<now>",
         ),
     ),
@@ -215,7 +227,9 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("produce of another id v9", "*.log_start_offset", START_OF_LOG, -1, 0),
     ),
     "consumer_group_life": (Known("described when deleted v1", "groups..error_message", SAYS_MORE, kafka=None),),
-    "metadata": (Known("zero id, no name v12", "*", "Apache Kafka fails inside; here the name is invalid."),),
+    "metadata": (
+        Known("zero id, no name v12", "*", "Apache Kafka fails with an internal error. Here the name is invalid."),
+    ),
     "malformed": (
         Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),
         Known("a name that is not UTF-8 v1", "", STRICT_DECODING, ours=CLOSED),
