@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.resources import RESOURCES
 from broker.resources.loggers import UNKNOWN_TYPE
+from broker.resources.table import RESOURCES
 from broker.resources.values import ConfigValue
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.describe_configs import (

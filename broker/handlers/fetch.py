@@ -272,15 +272,15 @@ class _Call:
                 self._seen[read.partition] = read.partition.appended_bytes
                 read.partition.add_waiter(self._grown)
 
-    def _grown(self, partition: Partition, appended_bytes: int) -> None:
+    def _grown(self, partition: Partition) -> None:
         """A partition has grown, or changed: look again once this turn of the loop has told of all that did."""
-        self._bytes_grown += appended_bytes - self._seen[partition]
-        closed = partition.stream.error is not None
-        if appended_bytes == self._seen[partition]:
-            # Woken for something older than the wait, or for a change that is no append: look again all the same.
-            closed = True
+        appended_bytes = partition.appended_bytes
+        grown = appended_bytes - self._seen[partition]
+        self._bytes_grown += grown
         self._seen[partition] = appended_bytes
-        if not self._scheduled and (closed or self._bytes_grown >= self._min_bytes):
+        # A call without growth tells of an append from before the wait, or of a change that is no append.
+        recheck = not grown or partition.stream.error is not None or self._bytes_grown >= self._min_bytes
+        if recheck and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._look_again)
 

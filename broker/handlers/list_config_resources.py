@@ -2,7 +2,7 @@
 
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.resources import RESOURCES
+from broker.resources.table import RESOURCES
 from broker.resources.values import ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.list_config_resources import (

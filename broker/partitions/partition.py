@@ -39,8 +39,8 @@ VACATED_KEPT_MS = 60 * 60_000
 """A read that began before a compaction is over after this."""
 Verify = Callable[["Partition", int, int], None]
 """Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
-Waiter = Callable[["Partition", int], None]
-"""Called with how many bytes became readable."""
+Waiter = Callable[["Partition"], None]
+"""Called with the partition when records became readable, or when it changed in another way."""
 
 
 class Appended(NamedTuple):
@@ -95,6 +95,7 @@ class Partition:
         self.work = work
         self.now_ms = now_ms
         self.appended_bytes = 0
+        """Bytes appended since the start of the node: waiters compare it with what they saw before."""
         self._last_durable: Durable | None = None
         self._read_failure = ""
         self._waiters: dict[Waiter, None] = {}
@@ -368,8 +369,8 @@ class Partition:
     def wake_all(self) -> None:
         """Have all waiters look again: the partition has changed in another way than by an append."""
         for waiter in list(self._waiters):
-            waiter(self, self.appended_bytes)
+            waiter(self)
 
     def _wake(self, _: WalError | None) -> None:
         for waiter in list(self._waiters):
-            waiter(self, self.appended_bytes)
+            waiter(self)

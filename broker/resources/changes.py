@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from broker.resources import RESOURCES
+from broker.resources.table import RESOURCES
 from broker.resources.values import Resource
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageError
