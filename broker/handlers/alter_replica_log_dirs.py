@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs: a replica can be asked to lie where it lies, since a node has one directory (KIP-113)."""
 
-from broker.handlers.describe_log_dirs import log_dir
+from broker.handlers.log_dir import log_dir
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError

@@ -6,8 +6,8 @@ from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import ConsumerMember
 from broker.groups.consumer.records import by_topic
 from broker.groups.consumer.values import TopicIdPartition
-from broker.handlers.consumer_group_heartbeat import check_consumer_protocol
-from broker.handlers.describe_groups import ALL_GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from broker.handlers.consumer_protocol import check_consumer_protocol
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -25,7 +25,7 @@ USES_CLASSIC_PROTOCOL, USES_CONSUMER_PROTOCOL = 0, 1
 
 def handle(node: Node, request: ConsumerGroupDescribeRequest, context: Exchange) -> ConsumerGroupDescribeResponse:  # noqa: ARG001 - every handler's signature
     """Answer at once."""
-    operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
     return ConsumerGroupDescribeResponse(
         groups=[_described(node, group_id, operations) for group_id in request.group_ids]
     )

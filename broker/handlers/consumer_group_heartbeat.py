@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from broker.configs.features import GROUP_VERSION
 from broker.groups.consumer.assignors import ASSIGNORS
 from broker.groups.consumer.records import by_topic
 from broker.groups.consumer.values import (
@@ -13,6 +12,7 @@ from broker.groups.consumer.values import (
     Partitions,
     TopicIdPartition,
 )
+from broker.handlers.consumer_protocol import check_consumer_protocol
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -47,12 +47,6 @@ def handle(
     except KafkaError as refused:
         return _refusal(refused)
     return None
-
-
-def check_consumer_protocol(node: Node) -> None:
-    """Raise UNSUPPORTED_VERSION when the cluster has gone back to where the consumer protocol is off."""
-    if node.features.level(GROUP_VERSION) < 1:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "")
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from broker.handlers.create_topics import check_replicas, check_unique
+from broker.handlers.topic_checks import check_replicas, check_unique
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError

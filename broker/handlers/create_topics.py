@@ -7,6 +7,7 @@ from dataclasses import replace
 from broker.configs.definitions import ConfigSource
 from broker.configs.topic import check_topic_configs
 from broker.configs.topic_table import TOPIC_CONFIGS
+from broker.handlers.topic_checks import check_replicas, check_unique
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.manager import Batch, WantedTopic
@@ -62,12 +63,6 @@ async def _create(node: Node, wanted: Sequence[WantedTopic], results: dict[str, 
             results[topic.name] = _failure(topic.name, answer.code, answer.message)
         else:
             results[topic.name] = replace(results[topic.name], topic_id=answer.topic_id)
-
-
-def check_unique(names: Counter[str], name: str) -> None:
-    """Raise INVALID_REQUEST when a request names a topic twice: which of the two counts cannot be told."""
-    if names[name] > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 
 def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
@@ -132,21 +127,6 @@ def _assigned_partitions(node: Node, wanted: CreatableTopic) -> int:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
     return len(indexes)
-
-
-def check_replicas(node: Node, broker_ids: Sequence[int]) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT for any replicas but one on this node."""
-    what = "The manual partition assignment includes"
-    if not broker_ids:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} an empty replica list.")
-    for broker_id, count in sorted(Counter(broker_ids).items()):
-        if broker_id != node.node_id:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{what} broker {broker_id}, but no such broker is registered.",
-            )
-        if count > 1:
-            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {broker_id} more than once.")
 
 
 def _described(node: Node, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:

@@ -1,6 +1,6 @@
 """DescribeCluster: the nodes and who is the controller."""
 
-from broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
@@ -37,6 +37,6 @@ def handle(node: Node, request: DescribeClusterRequest, context: Exchange) -> De
         controller_id=node.node_id,
         brokers=(broker,),
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )

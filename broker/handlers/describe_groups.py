@@ -2,6 +2,7 @@
 
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.table import GroupState
+from broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -14,14 +15,11 @@ from protocol.messages.describe_groups import (
 
 NOT_FOUND_VERSION = 6
 """From here on an unknown group is an error; before, it is a group in state Dead."""
-ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without ACLs everybody may do everything."""
-OPERATIONS_NOT_ASKED_FOR = -(2**31)
 
 
 def handle(node: Node, request: DescribeGroupsRequest, context: Exchange) -> DescribeGroupsResponse:
     """Answer at once."""
-    operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
     return DescribeGroupsResponse(
         groups=[_described(node, group_id, context.api_version, operations) for group_id in request.groups]
     )
@@ -40,7 +38,7 @@ def _described(node: Node, group_id: str, version: int, operations: int) -> Desc
             error_message=None if found else problem,
             group_id=group_id,
             group_state=GroupState.DEAD,
-            authorized_operations=operations if found else OPERATIONS_NOT_ASKED_FOR,
+            authorized_operations=operations if found else NOT_REQUESTED,
         )
     stable = group.state is GroupState.STABLE
     return DescribedGroup(

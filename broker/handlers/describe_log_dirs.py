@@ -2,6 +2,7 @@
 
 import shutil
 
+from broker.handlers.log_dir import log_dir
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
@@ -15,15 +16,8 @@ from protocol.messages.describe_log_dirs import (
 )
 from s3stream.errors import StorageError
 
-__all__ = ["handle", "log_dir"]
-
 UNKNOWN_BYTES = -1
 """An object store has no size that one could ask for."""
-
-
-def log_dir(node: Node) -> str:
-    """What stands for a log directory."""
-    return str(node.settings.node.data_dir.resolve())
 
 
 async def handle(node: Node, request: DescribeLogDirsRequest, context: Exchange) -> DescribeLogDirsResponse:

@@ -1,6 +1,6 @@
 """DescribeTopicPartitions: topics page by page (KIP-966); a partition has one replica."""
 
-from broker.handlers.metadata import TOPIC_OPERATIONS
+from broker.handlers.authorized_operations import TOPIC_OPERATIONS
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.manager import Topic, check_topic_name

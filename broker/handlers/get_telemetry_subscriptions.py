@@ -1,8 +1,6 @@
 """GetTelemetrySubscriptions: tell a client which metrics to push, how often, and packed how (KIP-714)."""
 
-import base64
-from collections.abc import Mapping
-
+from broker.handlers.client_attributes import client_attributes
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.telemetry.clients import ACCEPTED
@@ -11,21 +9,6 @@ from protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )
-
-__all__ = ["client_attributes", "handle"]
-
-
-def client_attributes(instance_id: bytes, context: Exchange) -> Mapping[str, str]:
-    """What subscriptions can match of a client, by Kafka's names; an id as Kafka writes it."""
-    connection = context.connection
-    return {
-        "client_instance_id": base64.urlsafe_b64encode(instance_id).rstrip(b"=").decode(),
-        "client_id": context.client_id or "",
-        "client_software_name": connection.software_name,
-        "client_software_version": connection.software_version,
-        "client_source_address": connection.host,
-        "client_source_port": str(connection.port),
-    }
 
 
 def handle(

@@ -4,6 +4,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from broker.configs.broker_table import AUTO_CREATE
+from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.manager import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, Topic, check_topic_name
@@ -19,10 +20,6 @@ from protocol.messages.metadata import (
 from protocol.wire import ZERO_UUID
 from s3stream.errors import StorageError
 
-TOPIC_OPERATIONS = 3576
-"""Every operation on a topic is allowed: the bits of Kafka's AclOperation."""
-CLUSTER_OPERATIONS = 8096
-NOT_ASKED = -(2**31)
 IDS_SINCE = 12
 
 
@@ -110,7 +107,7 @@ def _topic(node: Node, request: MetadataRequest, topic: Topic) -> MetadataRespon
         topic_id=topic.topic_id,
         is_internal=topic.info.internal,
         partitions=[_partition(node, topic, index) for index in range(len(topic.partitions))],
-        topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED,
+        topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED,
     )
 
 
@@ -151,6 +148,6 @@ def _respond(node: Node, request: MetadataRequest, topics: Sequence[MetadataResp
         controller_id=node.node_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )

@@ -1,6 +1,6 @@
 """PushTelemetry: take the metrics of a client, to be read on the node's metrics page (KIP-714)."""
 
-from broker.handlers.get_telemetry_subscriptions import client_attributes
+from broker.handlers.client_attributes import client_attributes
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.telemetry.clients import Push

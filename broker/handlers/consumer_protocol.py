@@ -1,0 +1,11 @@
+"""The check that the cluster's feature level allows the consumer protocol of KIP-848."""
+
+from broker.configs.features import GROUP_VERSION
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+
+
+def check_consumer_protocol(node: Node) -> None:
+    """Raise UNSUPPORTED_VERSION when `group.version` was lowered to 0, which turns the protocol off."""
+    if node.features.level(GROUP_VERSION) < 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "")

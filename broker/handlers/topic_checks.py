@@ -1,0 +1,28 @@
+"""Checks that CreateTopics and CreatePartitions share. The messages are Kafka's."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+
+
+def check_unique(names: Counter[str], name: str) -> None:
+    """Raise INVALID_REQUEST when a request names a topic more than once. `names` counts its names."""
+    if names[name] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+
+
+def check_replicas(node: Node, broker_ids: Sequence[int]) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT unless the one replica is on this node."""
+    what = "The manual partition assignment includes"
+    if not broker_ids:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} an empty replica list.")
+    for broker_id, count in sorted(Counter(broker_ids).items()):
+        if broker_id != node.node_id:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{what} broker {broker_id}, but no such broker is registered.",
+            )
+        if count > 1:
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {broker_id} more than once.")
