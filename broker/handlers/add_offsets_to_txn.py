@@ -15,7 +15,7 @@ from s3stream.errors import StorageError
 FENCED_VERSION = 2
 
 
-async def handle(node: Node, request: AddOffsetsToTxnRequest, context: Exchange) -> AddOffsetsToTxnResponse:
+async def handle(node: Node, request: AddOffsetsToTxnRequest, exchange: Exchange) -> AddOffsetsToTxnResponse:
     """Answer when the coordinator's record is durable."""
     if not request.transactional_id:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -25,7 +25,7 @@ async def handle(node: Node, request: AddOffsetsToTxnRequest, context: Exchange)
         producer = Producer(request.producer_id, request.producer_epoch)
         await node.transactions.add(request.transactional_id, producer, [where], VERSION_1)
     except KafkaError as error:
-        return AddOffsetsToTxnResponse(error_code=code_for_old(error.code, context.api_version, FENCED_VERSION))
+        return AddOffsetsToTxnResponse(error_code=code_for_old(error.code, exchange.api_version, FENCED_VERSION))
     except StorageError:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return AddOffsetsToTxnResponse()

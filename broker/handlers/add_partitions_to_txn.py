@@ -31,9 +31,9 @@ FENCED_VERSION = 2
 Errors = dict[TopicPartition, ErrorCode]
 
 
-async def handle(node: Node, request: AddPartitionsToTxnRequest, context: Exchange) -> AddPartitionsToTxnResponse:
+async def handle(node: Node, request: AddPartitionsToTxnRequest, exchange: Exchange) -> AddPartitionsToTxnResponse:
     """Add the partitions of each transaction, all of them or none."""
-    version = context.api_version
+    version = exchange.api_version
     if version >= BATCH_VERSION:
         results = [await _of_broker(node, transaction) for transaction in request.transactions]
         return AddPartitionsToTxnResponse(results_by_transaction=results)

@@ -12,9 +12,8 @@ from protocol.messages.alter_configs import (
 )
 
 
-async def handle(node: Node, request: AlterConfigsRequest, context: Exchange) -> AlterConfigsResponse:
+async def handle(node: Node, request: AlterConfigsRequest, _exchange: Exchange) -> AlterConfigsResponse:
     """Change each resource that can be changed."""
-    del context
 
     async def replace(resource: Resource, wanted: AlterConfigsResource) -> None:
         configs = [(config.name, config.value) for config in wanted.configs]

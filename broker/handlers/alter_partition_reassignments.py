@@ -18,10 +18,9 @@ from protocol.messages.alter_partition_reassignments import (
 
 
 def handle(
-    node: Node, request: AlterPartitionReassignmentsRequest, context: Exchange
+    node: Node, request: AlterPartitionReassignmentsRequest, _exchange: Exchange
 ) -> AlterPartitionReassignmentsResponse:
     """Answer each partition by itself."""
-    del context
     responses = [
         ReassignableTopicResponse(
             name=topic.name, partitions=[_answer(node, topic.name, wanted) for wanted in topic.partitions]

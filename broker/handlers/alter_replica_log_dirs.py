@@ -12,9 +12,8 @@ from protocol.messages.alter_replica_log_dirs import (
 )
 
 
-def handle(node: Node, request: AlterReplicaLogDirsRequest, context: Exchange) -> AlterReplicaLogDirsResponse:
+def handle(node: Node, request: AlterReplicaLogDirsRequest, _exchange: Exchange) -> AlterReplicaLogDirsResponse:
     """Answer each partition once; what is asked of it last counts."""
-    del context
     codes: dict[str, dict[int, ErrorCode]] = {}
     for wanted in request.dirs:
         for topic in wanted.topics:

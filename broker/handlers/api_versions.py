@@ -26,18 +26,18 @@ _SUPPORTED_ABOVE_ZERO = [feature for feature in _SUPPORTED if feature.min_versio
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(node: Node, request: ApiVersionsRequest, context: Exchange) -> ApiVersionsResponse:
+def handle(node: Node, request: ApiVersionsRequest, exchange: Exchange) -> ApiVersionsResponse:
     """Answer with the table; a malformed software name or version gets INVALID_REQUEST (KIP-511)."""
-    if context.api_version >= SOFTWARE_SINCE and not (
+    if exchange.api_version >= SOFTWARE_SINCE and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if context.api_version >= SOFTWARE_SINCE:
-        context.connection.software_name = request.client_software_name
-        context.connection.software_version = request.client_software_version
+    if exchange.api_version >= SOFTWARE_SINCE:
+        exchange.connection.software_name = request.client_software_name
+        exchange.connection.software_version = request.client_software_version
     return ApiVersionsResponse(
         api_keys=node.advertised_apis,
-        supported_features=_SUPPORTED if context.api_version >= FEATURES_FROM_ZERO_SINCE else _SUPPORTED_ABOVE_ZERO,
+        supported_features=_SUPPORTED if exchange.api_version >= FEATURES_FROM_ZERO_SINCE else _SUPPORTED_ABOVE_ZERO,
         finalized_features_epoch=node.features.epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from broker.net.exchange import Exchange
 
 
-def client_attributes(instance_id: bytes, context: Exchange) -> Mapping[str, str]:
+def client_attributes(instance_id: bytes, exchange: Exchange) -> Mapping[str, str]:
     """The attributes by Kafka's names; the instance id in base64, as Kafka writes it."""
-    connection = context.connection
+    connection = exchange.connection
     return {
         "client_instance_id": base64.urlsafe_b64encode(instance_id).rstrip(b"=").decode(),
-        "client_id": context.client_id or "",
+        "client_id": exchange.client_id or "",
         "client_software_name": connection.software_name,
         "client_software_version": connection.software_version,
         "client_source_address": connection.host,

@@ -23,7 +23,7 @@ from protocol.messages.consumer_group_describe import (
 USES_CLASSIC_PROTOCOL, USES_CONSUMER_PROTOCOL = 0, 1
 
 
-def handle(node: Node, request: ConsumerGroupDescribeRequest, context: Exchange) -> ConsumerGroupDescribeResponse:  # noqa: ARG001 - every handler's signature
+def handle(node: Node, request: ConsumerGroupDescribeRequest, _exchange: Exchange) -> ConsumerGroupDescribeResponse:
     """Answer at once."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
     return ConsumerGroupDescribeResponse(

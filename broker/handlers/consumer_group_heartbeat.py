@@ -28,22 +28,22 @@ CLIENT_MADE_ID_VERSION = 1
 
 
 def handle(
-    node: Node, request: ConsumerGroupHeartbeatRequest, context: Exchange
+    node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange
 ) -> ConsumerGroupHeartbeatResponse | None:
     """Check what does not depend on the group, hand the request to it; None when the answer comes later."""
 
     def done(answer: BeatAnswer | KafkaError) -> None:
         if isinstance(answer, KafkaError):
-            context.complete(_refusal(answer))
+            exchange.complete(_refusal(answer))
         else:
-            context.complete(_response(answer, node.group_configs.heartbeat_interval_ms(request.group_id)))
+            exchange.complete(_response(answer, node.group_configs.heartbeat_interval_ms(request.group_id)))
 
     try:
         check_consumer_protocol(node)
         shard = node.groups.shard(request.group_id) if request.group_id else None
-        _check(request, context.api_version)
+        _check(request, exchange.api_version)
         assert shard is not None, "a request without a group id is refused"
-        shard.consumer_heartbeat(request.group_id, _beat(node, request, context), done)
+        shard.consumer_heartbeat(request.group_id, _beat(node, request, exchange), done)
     except KafkaError as refused:
         return _refusal(refused)
     return None
@@ -87,7 +87,7 @@ def _invalid(problem: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
-def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, context: Exchange) -> Beat:
+def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange) -> Beat:
     return Beat(
         member_id=request.member_id or node.groups.new_id(),
         epoch=request.member_epoch,
@@ -98,8 +98,8 @@ def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, context: Exchange)
         topic_regex=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
-        client_id=context.client_id or "",
-        client_host=f"/{context.client_host}",
+        client_id=exchange.client_id or "",
+        client_host=f"/{exchange.client_host}",
     )
 
 

@@ -15,9 +15,8 @@ from protocol.messages.create_partitions import (
 from s3stream.errors import StorageError
 
 
-async def handle(node: Node, request: CreatePartitionsRequest, context: Exchange) -> CreatePartitionsResponse:
+async def handle(node: Node, request: CreatePartitionsRequest, _exchange: Exchange) -> CreatePartitionsResponse:
     """Grow each topic that can be grown."""
-    del context
     names = Counter(topic.name for topic in request.topics)
     results = []
     for name, topic in {topic.name: topic for topic in request.topics}.items():

@@ -22,9 +22,8 @@ from protocol.messages.create_topics import (
 from s3stream.errors import StorageError
 
 
-async def handle(node: Node, request: CreateTopicsRequest, context: Exchange) -> CreateTopicsResponse:
+async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) -> CreateTopicsResponse:
     """Check in the order of the request, then create together what may be."""
-    del context
     names = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatableTopicResult] = {}
     batch = Batch()

@@ -8,7 +8,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
-async def handle(node: Node, request: DeleteGroupsRequest, context: Exchange) -> DeleteGroupsResponse:  # noqa: ARG001 - every handler's signature
+async def handle(node: Node, request: DeleteGroupsRequest, _exchange: Exchange) -> DeleteGroupsResponse:
     """Start all deletions, then wait for all."""
     deletions = [(group_id, _delete(node, group_id)) for group_id in request.groups_names]
     return DeleteGroupsResponse(

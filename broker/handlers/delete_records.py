@@ -17,9 +17,8 @@ HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
 
 
-async def handle(node: Node, request: DeleteRecordsRequest, context: Exchange) -> DeleteRecordsResponse:
+async def handle(node: Node, request: DeleteRecordsRequest, _exchange: Exchange) -> DeleteRecordsResponse:
     """Trim every partition that can be trimmed."""
-    del context
     topics = []
     for topic in request.topics:
         results = [await _trim(node, topic.name, wanted) for wanted in topic.partitions]

@@ -12,10 +12,10 @@ from s3stream.errors import StorageError
 STATES_SINCE = 6
 
 
-async def handle(node: Node, request: DeleteTopicsRequest, context: Exchange) -> DeleteTopicsResponse:
+async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -> DeleteTopicsResponse:
     """Delete the topics that can be deleted, together."""
     wanted: list[tuple[str | None, bytes]]
-    if context.api_version >= STATES_SINCE:
+    if exchange.api_version >= STATES_SINCE:
         wanted = [(state.name, state.topic_id) for state in request.topics]
     else:
         wanted = [(name, ZERO_UUID) for name in request.topic_names]

@@ -14,9 +14,8 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-def handle(node: Node, request: DescribeClusterRequest, context: Exchange) -> DescribeClusterResponse:
+def handle(node: Node, request: DescribeClusterRequest, _exchange: Exchange) -> DescribeClusterResponse:
     """Describe the brokers; controllers are not reached through this listener."""
-    del context
     if request.endpoint_type != BROKERS:
         known = request.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(

@@ -18,9 +18,8 @@ from protocol.messages.describe_configs import (
 )
 
 
-def handle(node: Node, request: DescribeConfigsRequest, context: Exchange) -> DescribeConfigsResponse:
+def handle(node: Node, request: DescribeConfigsRequest, _exchange: Exchange) -> DescribeConfigsResponse:
     """Describe each resource; an error concerns its resource only."""
-    del context
     return DescribeConfigsResponse(results=[_resource(node, request, wanted) for wanted in request.resources])
 
 

@@ -17,11 +17,11 @@ NOT_FOUND_VERSION = 6
 """From here on an unknown group is an error; before, it is a group in state Dead."""
 
 
-def handle(node: Node, request: DescribeGroupsRequest, context: Exchange) -> DescribeGroupsResponse:
+def handle(node: Node, request: DescribeGroupsRequest, exchange: Exchange) -> DescribeGroupsResponse:
     """Answer at once."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
     return DescribeGroupsResponse(
-        groups=[_described(node, group_id, context.api_version, operations) for group_id in request.groups]
+        groups=[_described(node, group_id, exchange.api_version, operations) for group_id in request.groups]
     )
 
 

@@ -20,9 +20,8 @@ UNKNOWN_BYTES = -1
 """An object store has no size that one could ask for."""
 
 
-async def handle(node: Node, request: DescribeLogDirsRequest, context: Exchange) -> DescribeLogDirsResponse:
+async def handle(node: Node, request: DescribeLogDirsRequest, _exchange: Exchange) -> DescribeLogDirsResponse:
     """Describe the partitions asked for that this node leads; null asks for all."""
-    del context
     partitions = _wanted(node, request)
     try:
         committed = await node.catalog.stream_bytes([partition.stream.stream_id for partition in partitions])

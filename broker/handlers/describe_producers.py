@@ -13,7 +13,7 @@ from protocol.messages.describe_producers import (
 )
 
 
-def handle(node: Node, request: DescribeProducersRequest, context: Exchange) -> DescribeProducersResponse:  # noqa: ARG001 - every handler's signature
+def handle(node: Node, request: DescribeProducersRequest, _exchange: Exchange) -> DescribeProducersResponse:
     """Answer at once."""
     return DescribeProducersResponse(
         topics=[

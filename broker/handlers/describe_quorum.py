@@ -22,14 +22,14 @@ LISTENER = "PLAINTEXT"
 NODES_SINCE = 2
 
 
-def handle(node: Node, request: DescribeQuorumRequest, context: Exchange) -> DescribeQuorumResponse:
+def handle(node: Node, request: DescribeQuorumRequest, exchange: Exchange) -> DescribeQuorumResponse:
     """Describe partition 0 of the log of metadata, when it alone is asked for."""
     asked = [
         (topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     ]
     if asked != [(CLUSTER_METADATA_TOPIC, 0)]:
         return DescribeQuorumResponse(
-            error_message="", topics=[_unknown(topic, context.api_version) for topic in request.topics]
+            error_message="", topics=[_unknown(topic, exchange.api_version) for topic in request.topics]
         )
     now_ms = node.now_ms()
     voter = ReplicaState(replica_id=node.node_id, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms)
@@ -45,7 +45,7 @@ def handle(node: Node, request: DescribeQuorumRequest, context: Exchange) -> Des
         topics=(TopicDataResponse(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,)),),
         nodes=(
             (describe_quorum.Node(node_id=node.node_id, listeners=(listener,)),)
-            if context.api_version >= NODES_SINCE
+            if exchange.api_version >= NODES_SINCE
             else ()
         ),
     )

@@ -17,9 +17,8 @@ PARTITIONS_MAX = 2000
 """max.request.partition.size.limit of Kafka."""
 
 
-def handle(node: Node, request: DescribeTopicPartitionsRequest, context: Exchange) -> DescribeTopicPartitionsResponse:
+def handle(node: Node, request: DescribeTopicPartitionsRequest, _exchange: Exchange) -> DescribeTopicPartitionsResponse:
     """Describe topics in the order of their names, from the cursor on, as many partitions as fit."""
-    del context
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in node.topics]
     first_index = 0
     if request.cursor is not None:

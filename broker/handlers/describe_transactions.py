@@ -11,7 +11,7 @@ from protocol.messages.describe_transactions import (
 )
 
 
-def handle(node: Node, request: DescribeTransactionsRequest, context: Exchange) -> DescribeTransactionsResponse:  # noqa: ARG001 - every handler's signature
+def handle(node: Node, request: DescribeTransactionsRequest, _exchange: Exchange) -> DescribeTransactionsResponse:
     """Answer at once."""
     return DescribeTransactionsResponse(
         transaction_states=[_described(node, transactional_id) for transactional_id in request.transactional_ids]

@@ -14,9 +14,8 @@ from protocol.messages.elect_leaders import (
 PREFERRED, UNCLEAN = 0, 1
 
 
-def handle(node: Node, request: ElectLeadersRequest, context: Exchange) -> ElectLeadersResponse:
+def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) -> ElectLeadersResponse:
     """Say of each partition why nothing happens. Of all of them, only those are named whose replica cannot lead."""
-    del context
     if request.election_type not in {PREFERRED, UNCLEAN}:
         return _refuse(request)
     if request.topic_partitions is None:

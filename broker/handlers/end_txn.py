@@ -14,11 +14,11 @@ V2_VERSION = 5
 """From here on each transaction has an epoch of its own, and the answer brings the next one."""
 
 
-async def handle(node: Node, request: EndTxnRequest, context: Exchange) -> EndTxnResponse:
+async def handle(node: Node, request: EndTxnRequest, exchange: Exchange) -> EndTxnResponse:
     """Decide."""
     if not request.transactional_id:
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
-    version = VERSION_2 if context.api_version >= V2_VERSION else VERSION_1
+    version = VERSION_2 if exchange.api_version >= V2_VERSION else VERSION_1
     try:
         producer = await node.transactions.end(
             request.transactional_id,
@@ -27,7 +27,7 @@ async def handle(node: Node, request: EndTxnRequest, context: Exchange) -> EndTx
             version=version,
         )
     except KafkaError as error:
-        return EndTxnResponse(error_code=code_for_old(error.code, context.api_version, FENCED_VERSION))
+        return EndTxnResponse(error_code=code_for_old(error.code, exchange.api_version, FENCED_VERSION))
     except StorageError:
         return EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

@@ -44,16 +44,16 @@ READ_COMMITTED = 1
 
 
 def handle(
-    node: Node, request: FetchRequest, context: Exchange
+    node: Node, request: FetchRequest, exchange: Exchange
 ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
     """Answer at once if there is enough, wait if there is not."""
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)  # there are no followers
     try:
-        plan = node.fetch_sessions.plan(request, context.api_version, node.now_ms())
+        plan = node.fetch_sessions.plan(request, exchange.api_version, node.now_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    call = _Call(node, request, context, plan)
+    call = _Call(node, request, exchange, plan)
     call.read_cached()
     if call.cold:
         return call.load_and_respond()
@@ -90,8 +90,7 @@ class _Call:
     __slots__ = (
         "_bytes_grown",
         "_bytes_max",
-        "_context",
-        "_deadline_s",
+        "_exchange",
         "_failed",
         "_min_bytes",
         "_node",
@@ -105,10 +104,10 @@ class _Call:
         "cold",
     )
 
-    def __init__(self, node: Node, request: FetchRequest, context: Exchange, plan: FetchPlan) -> None:
+    def __init__(self, node: Node, request: FetchRequest, exchange: Exchange, plan: FetchPlan) -> None:
         self._node = node
         self._request = request
-        self._context = context
+        self._exchange = exchange
         self._plan = plan
         self._bytes_max = min(request.max_bytes, node.settings.fetch.response_bytes_max)
         self._min_bytes = min(request.min_bytes, self._bytes_max)
@@ -130,7 +129,7 @@ class _Call:
             or self._failed
             or self._request.max_wait_ms <= 0
             or not self._reads
-            or self._context.connection.draining
+            or self._exchange.connection.draining
         )
 
     # reading
@@ -264,8 +263,8 @@ class _Call:
         """Hang on every partition until enough has come or the time is over."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._finish)
-        self._context.on_close = self._stop_waiting
-        self._context.on_drain = self._finish
+        self._exchange.on_close = self._stop_waiting
+        self._exchange.on_drain = self._finish
         self._bytes_grown = self._size_bytes
         for read in self._reads:
             if read.partition is not None:
@@ -298,7 +297,7 @@ class _Call:
         self._stop_waiting()
         if read_again:
             self.read_cached()
-        self._context.complete(self.respond())
+        self._exchange.complete(self.respond())
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -307,7 +306,7 @@ class _Call:
         for partition in self._seen:
             partition.remove_waiter(self._grown)
         self._seen.clear()
-        self._context.on_close = self._context.on_drain = None
+        self._exchange.on_close = self._exchange.on_drain = None
 
     # answering
 
@@ -350,7 +349,7 @@ class _Call:
     def _topic_response(self, topic: str | bytes, partitions: list[PartitionData]) -> FetchableTopicResponse:
         if isinstance(topic, str):
             return FetchableTopicResponse(topic=topic, partitions=partitions)
-        assert self._context.api_version >= TOPIC_IDS_SINCE, "ids name topics from this version on"
+        assert self._exchange.api_version >= TOPIC_IDS_SINCE, "ids name topics from this version on"
         return FetchableTopicResponse(topic_id=topic, partitions=partitions)
 
 

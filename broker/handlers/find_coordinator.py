@@ -24,13 +24,13 @@ BATCH_VERSION = 4
 
 
 def handle(
-    node: Node, request: FindCoordinatorRequest, context: Exchange
+    node: Node, request: FindCoordinatorRequest, exchange: Exchange
 ) -> FindCoordinatorResponse | Coroutine[None, None, FindCoordinatorResponse]:
     """Answer at once if the coordinator's topic is there, else create it first."""
     coordinator = _coordinator_of(node, request.key_type)
     if coordinator is not None and not coordinator.ready:
-        return _create_and_answer(coordinator, node, request, context.api_version)
-    return _answer(node, request, context.api_version)
+        return _create_and_answer(coordinator, node, request, exchange.api_version)
+    return _answer(node, request, exchange.api_version)
 
 
 def _coordinator_of(node: Node, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:

@@ -12,12 +12,12 @@ from protocol.messages.get_telemetry_subscriptions import (
 
 
 def handle(
-    node: Node, request: GetTelemetrySubscriptionsRequest, context: Exchange
+    node: Node, request: GetTelemetrySubscriptionsRequest, exchange: Exchange
 ) -> GetTelemetrySubscriptionsResponse:
     """Answer at once."""
     try:
         instance_id, wanted = node.telemetry.ask(
-            request.client_instance_id, client_attributes(request.client_instance_id, context)
+            request.client_instance_id, client_attributes(request.client_instance_id, exchange)
         )
     except KafkaError as error:
         return GetTelemetrySubscriptionsResponse(error_code=error.code)

@@ -6,7 +6,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-def handle(node: Node, request: HeartbeatRequest, context: Exchange) -> HeartbeatResponse:  # noqa: ARG001 - every handler's signature
+def handle(node: Node, request: HeartbeatRequest, _exchange: Exchange) -> HeartbeatResponse:
     """Answer at once."""
     group_id = request.group_id
     try:

@@ -13,10 +13,9 @@ from protocol.messages.incremental_alter_configs import (
 
 
 async def handle(
-    node: Node, request: IncrementalAlterConfigsRequest, context: Exchange
+    node: Node, request: IncrementalAlterConfigsRequest, _exchange: Exchange
 ) -> IncrementalAlterConfigsResponse:
     """Change each resource that can be changed."""
-    del context
 
     async def alter(resource: Resource, wanted: AlterConfigsResource) -> None:
         changes = [Change(config.name, config.config_operation, config.value) for config in wanted.configs]

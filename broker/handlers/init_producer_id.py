@@ -12,7 +12,7 @@ from s3stream.errors import StorageError
 FENCED_VERSION = 4
 
 
-async def handle(node: Node, request: InitProducerIdRequest, context: Exchange) -> InitProducerIdResponse:
+async def handle(node: Node, request: InitProducerIdRequest, exchange: Exchange) -> InitProducerIdResponse:
     """Give a new id with epoch 0 to every producer without a transactional id, as Kafka does."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return _failed(ErrorCode.INVALID_REQUEST)
@@ -22,7 +22,7 @@ async def handle(node: Node, request: InitProducerIdRequest, context: Exchange) 
         expected = Producer(request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
         producer = await node.transactions.init(request.transactional_id, request.transaction_timeout_ms, expected)
     except KafkaError as error:
-        return _failed(code_for_old(error.code, context.api_version, FENCED_VERSION))
+        return _failed(code_for_old(error.code, exchange.api_version, FENCED_VERSION))
     except StorageError:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

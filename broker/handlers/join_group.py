@@ -13,14 +13,14 @@ NULLABLE_PROTOCOL_NAME_VERSION = 7
 SKIP_ASSIGNMENT_VERSION = 9
 
 
-async def handle(node: Node, request: JoinGroupRequest, context: Exchange) -> JoinGroupResponse:
+async def handle(node: Node, request: JoinGroupRequest, exchange: Exchange) -> JoinGroupResponse:
     """Check what does not depend on the group, hand the request to it, wait for its answer."""
     ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-    version = context.api_version
+    version = exchange.api_version
     try:
         shard = node.groups.members_shard(request.group_id)
         _check_session_timeout(node, request)
-        shard.join(request.group_id, _join(node, request, context, ticket))
+        shard.join(request.group_id, _join(node, request, exchange, ticket))
     except KafkaError as error:
         return _response(JoinAnswer(error.code, request.member_id), version)
     return _response(await ticket, version)
@@ -32,23 +32,23 @@ def _check_session_timeout(node: Node, request: JoinGroupRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
 
 
-def _join(node: Node, request: JoinGroupRequest, context: Exchange, ticket: asyncio.Future[JoinAnswer]) -> Join:
+def _join(node: Node, request: JoinGroupRequest, exchange: Exchange, ticket: asyncio.Future[JoinAnswer]) -> Join:
     rebalance_timeout_ms = request.rebalance_timeout_ms
-    client_id = context.client_id or ""
+    client_id = exchange.client_id or ""
     return Join(
         ticket=ticket,
         member_id=request.member_id,
         fresh_member_id=f"{request.group_instance_id or client_id}-{node.groups.new_id()}",
         group_instance_id=request.group_instance_id,
         client_id=client_id,
-        client_host=f"/{context.client_host}",
+        client_host=f"/{exchange.client_host}",
         session_timeout_ms=request.session_timeout_ms,
         # Version 0 has one timeout for both.
         rebalance_timeout_ms=request.session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
         protocol_type=request.protocol_type,
         protocols=[MemberProtocol(protocol.name, protocol.metadata) for protocol in request.protocols],
-        member_id_required=context.api_version >= MEMBER_ID_REQUIRED_VERSION,
-        can_skip_assignment=context.api_version >= SKIP_ASSIGNMENT_VERSION,
+        member_id_required=exchange.api_version >= MEMBER_ID_REQUIRED_VERSION,
+        can_skip_assignment=exchange.api_version >= SKIP_ASSIGNMENT_VERSION,
     )
 
 

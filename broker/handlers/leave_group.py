@@ -10,9 +10,9 @@ BATCH_VERSION = 3
 """From here on a request names many members."""
 
 
-def handle(node: Node, request: LeaveGroupRequest, context: Exchange) -> LeaveGroupResponse:
+def handle(node: Node, request: LeaveGroupRequest, exchange: Exchange) -> LeaveGroupResponse:
     """Answer at once; the rebalance, if there is one, follows."""
-    batch = context.api_version >= BATCH_VERSION
+    batch = exchange.api_version >= BATCH_VERSION
     if batch:
         leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
     else:

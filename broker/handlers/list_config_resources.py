@@ -14,10 +14,10 @@ from protocol.messages.list_config_resources import (
 TYPES_SINCE = 1
 
 
-def handle(node: Node, request: ListConfigResourcesRequest, context: Exchange) -> ListConfigResourcesResponse:
+def handle(node: Node, request: ListConfigResourcesRequest, exchange: Exchange) -> ListConfigResourcesResponse:
     """List the resources of the types asked for; none named means all types. Version 0 asks for client metrics only."""
     wanted = {int(ResourceType.CLIENT_METRICS)}
-    if context.api_version >= TYPES_SINCE:
+    if exchange.api_version >= TYPES_SINCE:
         wanted = set(request.resource_types or RESOURCES)
     if not wanted <= set(RESOURCES):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

@@ -6,7 +6,7 @@ from protocol.errors import KafkaError
 from protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-def handle(node: Node, request: ListGroupsRequest, context: Exchange) -> ListGroupsResponse:  # noqa: ARG001 - every handler's signature
+def handle(node: Node, request: ListGroupsRequest, _exchange: Exchange) -> ListGroupsResponse:
     """Answer at once. Filters ignore case, and a name that nothing has matches nothing."""
     states = {state.lower() for state in request.states_filter}
     types = {type_.lower() for type_ in request.types_filter}

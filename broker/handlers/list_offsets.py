@@ -33,7 +33,7 @@ Answers = list[tuple[str, list[ListOffsetsPartitionResponse | Coroutine[Any, Any
 
 
 def handle(
-    node: Node, request: ListOffsetsRequest, context: Exchange
+    node: Node, request: ListOffsetsRequest, exchange: Exchange
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     """Answer at once; look-ups by time that go to objects make it a coroutine."""
     answers: Answers = []
@@ -41,7 +41,7 @@ def handle(
     for topic in request.topics:
         twice = _named_twice(topic.partitions) if len(topic.partitions) > 1 else ()
         parts = [
-            _lookup(node, topic.name, wanted, context.api_version, request.isolation_level)
+            _lookup(node, topic.name, wanted, exchange.api_version, request.isolation_level)
             for wanted in topic.partitions
             if wanted.partition_index not in twice
         ]
@@ -50,7 +50,7 @@ def handle(
         ]
         must_wait = must_wait or any(not isinstance(part, ListOffsetsPartitionResponse) for part in parts)
         answers.append((topic.name, parts))
-    with_epoch = context.api_version >= LEADER_EPOCH_SINCE
+    with_epoch = exchange.api_version >= LEADER_EPOCH_SINCE
     return _await_all(answers, with_epoch=with_epoch) if must_wait else _respond(answers, with_epoch=with_epoch)
 
 

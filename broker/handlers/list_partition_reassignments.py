@@ -9,8 +9,7 @@ from protocol.messages.list_partition_reassignments import (
 
 
 def handle(
-    node: Node, request: ListPartitionReassignmentsRequest, context: Exchange
+    _node: Node, _request: ListPartitionReassignmentsRequest, _exchange: Exchange
 ) -> ListPartitionReassignmentsResponse:
     """Nothing, whatever is asked for."""
-    del node, request, context
     return ListPartitionReassignmentsResponse(error_message=None)

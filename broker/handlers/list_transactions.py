@@ -17,10 +17,9 @@ MATCHED_AT_ONCE = 500
 
 
 def handle(
-    node: Node, request: ListTransactionsRequest, context: Exchange
+    node: Node, request: ListTransactionsRequest, _exchange: Exchange
 ) -> ListTransactionsResponse | Coroutine[Any, Any, ListTransactionsResponse]:
     """Answer at once, but for a pattern. States nobody knows are named; if there are no others, nothing matches."""
-    del context
     unknown = [label for label in request.state_filters if label not in BY_LABEL]
     states = {BY_LABEL[label] for label in request.state_filters if label in BY_LABEL}
     producer_ids = set(request.producer_id_filters)

@@ -24,10 +24,10 @@ IDS_SINCE = 12
 
 
 def handle(
-    node: Node, request: MetadataRequest, context: Exchange
+    node: Node, request: MetadataRequest, exchange: Exchange
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     """Answer at once; only when a topic has to be created, later."""
-    version = context.api_version
+    version = exchange.api_version
     if request.topics is None or (version == 0 and not request.topics):
         return _respond(node, request, [_topic(node, request, topic) for topic in node.topics])
     if version < IDS_SINCE and any(wanted.name is None or wanted.topic_id != ZERO_UUID for wanted in request.topics):

@@ -27,9 +27,9 @@ Refused = dict[tuple[int, int], ErrorCode]
 """Error by position of topic and partition in the request; those not in it share the fate of the write."""
 
 
-def handle(node: Node, request: OffsetCommitRequest, context: Exchange) -> OffsetCommitResponse | None:
+def handle(node: Node, request: OffsetCommitRequest, exchange: Exchange) -> OffsetCommitResponse | None:
     """Check every partition, hand the good ones to the group; None when the answer comes later."""
-    offsets, refused = _plan(node, request, context.api_version)
+    offsets, refused = _plan(node, request, exchange.api_version)
     if not offsets:
         return _response(request, refused, ErrorCode.NONE)
     try:
@@ -39,8 +39,8 @@ def handle(node: Node, request: OffsetCommitRequest, context: Exchange) -> Offse
             request.group_instance_id,
             request.generation_id_or_member_epoch,
             offsets,
-            lambda error: context.complete(_response(request, refused, _commit_error(error))),
-            speaks_epochs=context.api_version >= MEMBER_EPOCH_VERSION,
+            lambda error: exchange.complete(_response(request, refused, _commit_error(error))),
+            speaks_epochs=exchange.api_version >= MEMBER_EPOCH_VERSION,
         )
     except KafkaError as error:
         return _response(request, refused, error.code)

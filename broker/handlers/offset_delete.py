@@ -14,7 +14,7 @@ from protocol.messages.offset_delete import (
 )
 
 
-async def handle(node: Node, request: OffsetDeleteRequest, context: Exchange) -> OffsetDeleteResponse:  # noqa: ARG001 - every handler's signature
+async def handle(node: Node, request: OffsetDeleteRequest, _exchange: Exchange) -> OffsetDeleteResponse:
     """Drop what may be dropped, and wait until that is durable."""
     keys = [
         TopicPartition(topic.name, partition.partition_index)

@@ -44,9 +44,9 @@ class FoundTopic(NamedTuple):
         return ErrorCode.UNSTABLE_OFFSET_COMMIT if partition in self.unstable else self.error
 
 
-def handle(node: Node, request: OffsetFetchRequest, context: Exchange) -> OffsetFetchResponse:
+def handle(node: Node, request: OffsetFetchRequest, exchange: Exchange) -> OffsetFetchResponse:
     """Answer at once."""
-    version = context.api_version
+    version = exchange.api_version
     stable = request.require_stable
     if version >= GROUPS_VERSION:
         return OffsetFetchResponse(groups=[_group(node, asked, version, stable=stable) for asked in request.groups])

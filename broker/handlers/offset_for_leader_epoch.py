@@ -12,9 +12,8 @@ from protocol.messages.offset_for_leader_epoch import (
 )
 
 
-def handle(node: Node, request: OffsetForLeaderEpochRequest, context: Exchange) -> OffsetForLeaderEpochResponse:
+def handle(node: Node, request: OffsetForLeaderEpochRequest, _exchange: Exchange) -> OffsetForLeaderEpochResponse:
     """Look every partition up."""
-    del context
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

@@ -60,22 +60,22 @@ class _NotInTransaction(Exception):
 
 
 def handle(
-    node: Node, request: ProduceRequest, context: Exchange
+    node: Node, request: ProduceRequest, exchange: Exchange
 ) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
     """Append what the request brings; the answer leaves when it is durable (acks=0: there is none)."""
     if not -1 <= request.acks <= 1:
         return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
-    call = _Call(node, request, context.api_version)
+    call = _Call(node, request, exchange.api_version)
     if not call.append_all():
-        return call.wait_and_finish(context, answer=request.acks != 0)
+        return call.wait_and_finish(exchange, answer=request.acks != 0)
     if request.acks == 0:
-        context.complete(None)
-        call.close_if_failed(context)
+        exchange.complete(None)
+        call.close_if_failed(exchange)
         return None
     durable = call.durable
     if durable is None:
         return call.response()
-    durable.add_done_callback(lambda error: context.complete(call.response(error)))
+    durable.add_done_callback(lambda error: exchange.complete(call.response(error)))
     return None
 
 
@@ -220,16 +220,16 @@ class _Call:
             else:
                 self._answer(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
 
-    async def _prepare(self, preparation: PreparationBeside, context: Exchange) -> None:
+    async def _prepare(self, preparation: PreparationBeside, exchange: Exchange) -> None:
         """Have the next batch's records looked into beside the loop; a refusal answers for the batch."""
         self._preparation = None
         try:
-            async with _while_connected(context):
+            async with _while_connected(exchange):
                 self._prepared = await preparation.run()
         except KafkaError as error:
             self._answer(self._refusal(*self._work[self._next], error))
 
-    async def wait_and_finish(self, context: Exchange, *, answer: bool) -> ProduceResponse | None:
+    async def wait_and_finish(self, exchange: Exchange, *, answer: bool) -> ProduceResponse | None:
         """Go on when uploads have made room, the partition is in the transaction, or the records were looked into.
 
         A client that goes away meanwhile takes what is not appended along: it sends again what had no answer, and
@@ -240,17 +240,17 @@ class _Call:
                 if self._joining is not None:
                     await self._join_transaction(*self._joining)
                 elif self._preparation is not None:
-                    await self._prepare(self._preparation, context)
+                    await self._prepare(self._preparation, exchange)
                 else:
-                    await self._wait_for_room(context)
+                    await self._wait_for_room(exchange)
             except StorageError:
                 pass  # the next attempt meets the reason, and answers with it
-            if context.closed:
+            if exchange.closed:
                 return None
             if self.append_all():
                 break
         if not answer:
-            self.close_if_failed(context)
+            self.close_if_failed(exchange)
             return None
         if self.durable is None:
             return self.response()
@@ -260,18 +260,18 @@ class _Call:
             return self.response(error)
         return self.response()
 
-    async def _wait_for_room(self, context: Exchange) -> None:
+    async def _wait_for_room(self, exchange: Exchange) -> None:
         """Return when an append may succeed, or nobody waits for it any more. Raises StorageError."""
         storage = self._node.storage
-        async with _while_connected(context):
+        async with _while_connected(exchange):
             if storage.writable:  # full all the same: this batch needs more room than is left
                 await storage.flush()
             await storage.wait_writable()
 
-    def close_if_failed(self, context: Exchange) -> None:
+    def close_if_failed(self, exchange: Exchange) -> None:
         """acks=0: an error can only be told by closing the connection, as Kafka does."""
         if self.failed:
-            context.connection.refuse("a Produce request with acks=0 failed")
+            exchange.connection.refuse("a Produce request with acks=0 failed")
 
     def response(self, error: WalError | None = None) -> ProduceResponse:
         """The answer; with `error` the log has failed, and nothing of this request counts as written."""
@@ -303,17 +303,17 @@ class _Call:
 
 
 @asynccontextmanager
-async def _while_connected(context: Exchange) -> AsyncIterator[None]:
+async def _while_connected(exchange: Exchange) -> AsyncIterator[None]:
     """End the wait in the body early when the client goes, or has gone before it begins."""
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(0 if context.closed else None) as patience:
-            context.on_close = lambda: patience.reschedule(loop.time())
+        async with asyncio.timeout(0 if exchange.closed else None) as patience:
+            exchange.on_close = lambda: patience.reschedule(loop.time())
             yield
     except TimeoutError:
-        assert context.closed, "only the client's going ends the wait early"
+        assert exchange.closed, "only the client's going ends the wait early"
     finally:
-        context.on_close = None
+        exchange.on_close = None
 
 
 def _last_of_each(work: list[_Item]) -> list[_Item]:

@@ -8,7 +8,7 @@ from protocol.errors import KafkaError
 from protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 
 
-def handle(node: Node, request: PushTelemetryRequest, context: Exchange) -> PushTelemetryResponse:
+def handle(node: Node, request: PushTelemetryRequest, exchange: Exchange) -> PushTelemetryResponse:
     """Answer at once."""
     push = Push(
         instance_id=bytes(request.client_instance_id),
@@ -18,7 +18,7 @@ def handle(node: Node, request: PushTelemetryRequest, context: Exchange) -> Push
         metrics=request.metrics,
     )
     try:
-        node.telemetry.push(push, client_attributes(push.instance_id, context))
+        node.telemetry.push(push, client_attributes(push.instance_id, exchange))
     except KafkaError as error:
         return PushTelemetryResponse(error_code=error.code)
     return PushTelemetryResponse()

@@ -12,10 +12,10 @@ NAMES_PROTOCOL_SINCE = 5
 """From here on a member says what it believes the group's protocol to be (KIP-559)."""
 
 
-async def handle(node: Node, request: SyncGroupRequest, context: Exchange) -> SyncGroupResponse:
+async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> SyncGroupResponse:
     """Hand the request to its group and wait for the answer."""
     named = request.protocol_type is not None and request.protocol_name is not None
-    if context.api_version >= NAMES_PROTOCOL_SINCE and not named:
+    if exchange.api_version >= NAMES_PROTOCOL_SINCE and not named:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
     sync = Sync(

@@ -29,13 +29,13 @@ ADD_VERSION = 5
 Refused = dict[TopicPartition, ErrorCode]
 
 
-async def handle(node: Node, request: TxnOffsetCommitRequest, context: Exchange) -> TxnOffsetCommitResponse:
+async def handle(node: Node, request: TxnOffsetCommitRequest, exchange: Exchange) -> TxnOffsetCommitResponse:
     """Check every partition, hand the good ones to the group as part of the transaction."""
     offsets, refused = _plan(node, request)
     error = ErrorCode.NONE
     if offsets:
         try:
-            error = await _commit(node, request, context.api_version, offsets)
+            error = await _commit(node, request, exchange.api_version, offsets)
         except KafkaError as refusal:
             error = refusal.code
         except StorageError:

@@ -7,9 +7,8 @@ from protocol.messages.unregister_broker import UnregisterBrokerRequest, Unregis
 from s3stream.errors import NodeInUse, NotFound, StorageError
 
 
-async def handle(node: Node, request: UnregisterBrokerRequest, context: Exchange) -> UnregisterBrokerResponse:
+async def handle(node: Node, request: UnregisterBrokerRequest, _exchange: Exchange) -> UnregisterBrokerResponse:
     """Answer when it is forgotten."""
-    del context
     code, message = ErrorCode.NONE, None
     try:
         await node.catalog.remove_node(request.broker_id, now_ms=node.now_ms())

@@ -15,9 +15,9 @@ UPGRADE_TYPE_SINCE = 1
 RESULTS_UNTIL = 1
 
 
-async def handle(node: Node, request: UpdateFeaturesRequest, context: Exchange) -> UpdateFeaturesResponse:
+async def handle(node: Node, request: UpdateFeaturesRequest, exchange: Exchange) -> UpdateFeaturesResponse:
     """Answer when the levels hold."""
-    version = context.api_version
+    version = exchange.api_version
     wanted = {update.feature: update for update in request.feature_updates}
     updates = []
     for name, update in wanted.items():

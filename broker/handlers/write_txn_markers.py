@@ -25,7 +25,7 @@ from s3stream.errors import StorageError, StorageFull
 from wal.interface import WalError
 
 
-async def handle(node: Node, request: WriteTxnMarkersRequest, context: Exchange) -> WriteTxnMarkersResponse:  # noqa: ARG001 - every handler's signature
+async def handle(node: Node, request: WriteTxnMarkersRequest, _exchange: Exchange) -> WriteTxnMarkersResponse:
     """Write them in the order of the request."""
     return WriteTxnMarkersResponse(markers=[await _write(node, marker) for marker in request.markers])
 
