@@ -14,33 +14,21 @@ offsets lie past the start, or a cache may hold its records.
 """
 
 import asyncio
-import dataclasses
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
+from broker.fetch_sessions import FetchPlan, FetchTarget
+from broker.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
-from broker.partitions.transactions import Aborted
-from protocol.batch import parse_batch
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.fetch import (
-    AbortedTransaction,
-    EpochEndOffset,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
+from protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse
 from s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError
 from s3stream.model import StreamBatch
-from wal.interface import Buffer
 
 COLD_WAIT_MS_MIN = 500
 """Data that has to be loaded is waited for this long at least, whatever the client's max wait."""
-READ_COMMITTED = 1
 
 
 def handle(
@@ -53,7 +41,7 @@ def handle(
         plan = node.fetch_sessions.plan(request, exchange.api_version, node.now_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    call = _Call(node, request, exchange, plan)
+    call = _FetchCall(node, request, exchange, plan)
     call.read_cached()
     if call.cold:
         return call.load_and_respond()
@@ -63,28 +51,7 @@ def handle(
     return None
 
 
-@dataclass(slots=True)
-class _Read:
-    """One partition's part of the answer."""
-
-    target: FetchTarget
-    partition: Partition | None
-    error: ErrorCode = ErrorCode.NONE
-    batches: Sequence[StreamBatch] = ()
-    size_bytes: int = 0
-    diverging: EpochEndOffset | None = None
-
-    def refuse_deleted(self) -> None:
-        """Answer OFFSET_OUT_OF_RANGE instead of data that the log's start has passed since it was read.
-
-        Which transactions were aborted is known from the start on only: the answer must not hold what lies before.
-        """
-        if self.batches and self.partition is not None and self.target.fetch_offset < self.partition.log_start_offset:
-            self.error = ErrorCode.OFFSET_OUT_OF_RANGE
-            self.batches, self.size_bytes = (), 0
-
-
-class _Call:
+class _FetchCall:
     """One Fetch request."""
 
     __slots__ = (
@@ -111,10 +78,10 @@ class _Call:
         self._plan = plan
         self._bytes_max = min(request.max_bytes, node.settings.fetch.response_bytes_max)
         self._min_bytes = min(request.min_bytes, self._bytes_max)
-        self._reads: list[_Read] = []
+        self._reads: list[PartitionRead] = []
         self._size_bytes = 0
         self._failed = False
-        self.cold: list[_Read] = []
+        self.cold: list[PartitionRead] = []
         """Partitions whose data has to be loaded."""
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
@@ -141,7 +108,7 @@ class _Call:
         self._size_bytes = 0
         self._failed = False
         for target in self._plan.targets:
-            read = _Read(target, None)
+            read = PartitionRead(target, None)
             self._reads.append(read)
             try:
                 read.partition = partition = self._find(target)
@@ -164,7 +131,7 @@ class _Call:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return topics.partition_of(found, index)
 
-    def _read_partition(self, read: _Read, partition: Partition) -> None:
+    def _read_partition(self, read: PartitionRead, partition: Partition) -> None:
         target, stream = read.target, partition.stream
         offset = target.fetch_offset
         if offset == stream.confirmed_offset:
@@ -192,7 +159,7 @@ class _Call:
             return partition.last_stable_offset
         return partition.high_watermark
 
-    def _take(self, read: _Read, batches: Sequence[StreamBatch], bytes_max: int) -> None:
+    def _take(self, read: PartitionRead, batches: Sequence[StreamBatch], bytes_max: int) -> None:
         """Keep what was read. Only the first data of a response may be larger than the limits allow (KIP-74)."""
         if not batches or (self._size_bytes and len(batches[0].payload) > bytes_max):
             return
@@ -201,7 +168,7 @@ class _Call:
             read.size_bytes += len(batch.payload)
         self._size_bytes += read.size_bytes
 
-    def _check_divergence(self, read: _Read, partition: Partition) -> bool:
+    def _check_divergence(self, read: PartitionRead, partition: Partition) -> bool:
         """Whether what the client fetched last is not what the log has (KIP-595): it must cut its copy back."""
         target = read.target
         epoch, end_offset = partition.epochs.end_offset_of(target.last_fetched_epoch, partition.high_watermark)
@@ -239,7 +206,7 @@ class _Call:
         self._node.damaged_requests += any(read.error == ErrorCode.CORRUPT_MESSAGE for read in self._reads)
         return self.respond()
 
-    async def _load(self, read: _Read, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:
+    async def _load(self, read: PartitionRead, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:
         assert read.partition is not None, "a partition that is read was found"
         try:
             result = await read.partition.stream.read(
@@ -311,87 +278,8 @@ class _Call:
     # answering
 
     def respond(self) -> FetchResponse:
-        """Build the answer; in an incremental session only what has changed for the client."""
-        responses: list[FetchableTopicResponse] = []
-        previous: str | bytes | None = None
-        partitions: list[PartitionData] = []
+        """Build the answer from what was read last."""
         reads = self._reads
         if self._failed:
-            reads = sorted(reads, key=lambda read: read.partition is None)  # what is not known comes last, as in Kafka
-        for read in reads:
-            target = read.target
-            if not self._is_news(read) and self._plan.incremental:
-                continue
-            topic = target.key[0]
-            if topic != previous:
-                previous = topic
-                partitions = []
-                responses.append(self._topic_response(topic, partitions))
-            partitions.append(_partition_data(read, self._request.isolation_level))
-            if read.batches:
-                self._plan.served(target)
-        return FetchResponse(session_id=self._plan.session_id, responses=responses)
-
-    def _is_news(self, read: _Read) -> bool:
-        """Whether the client must be told of the partition, noting what it is told."""
-        target, partition = read.target, read.partition
-        failed = read.error != ErrorCode.NONE or read.diverging is not None
-        news = bool(read.batches) or failed or target.sent_error
-        target.sent_error = failed
-        if partition is not None and not failed:
-            high_watermark, log_start_offset = partition.high_watermark, partition.log_start_offset
-            if target.sent_high_watermark != high_watermark or target.sent_log_start_offset != log_start_offset:
-                news = True
-            target.sent_high_watermark = high_watermark
-            target.sent_log_start_offset = log_start_offset
-        return news
-
-    def _topic_response(self, topic: str | bytes, partitions: list[PartitionData]) -> FetchableTopicResponse:
-        if isinstance(topic, str):
-            return FetchableTopicResponse(topic=topic, partitions=partitions)
-        assert self._exchange.api_version >= TOPIC_IDS_SINCE, "ids name topics from this version on"
-        return FetchableTopicResponse(topic_id=topic, partitions=partitions)
-
-
-def _partition_data(read: _Read, isolation_level: int) -> PartitionData:
-    index = read.target.key[1]
-    partition = read.partition
-    if read.error != ErrorCode.NONE or partition is None:
-        return PartitionData(
-            partition_index=index,
-            error_code=read.error,
-            high_watermark=-1,
-            aborted_transactions=() if partition is None else None,
-            records=b"",
-        )
-    records: list[Buffer] = [batch.payload for batch in read.batches]
-    data = PartitionData(
-        partition_index=index,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        log_start_offset=partition.log_start_offset,
-        aborted_transactions=_aborted(read, partition) if isolation_level == READ_COMMITTED else None,
-        records=records,
-    )
-    return data if read.diverging is None else dataclasses.replace(data, diverging_epoch=read.diverging)
-
-
-def _aborted(read: _Read, partition: Partition) -> list[AbortedTransaction]:
-    """The aborted transactions among what was read: the client leaves their records out."""
-    if not read.batches:
-        return []
-    transactions = partition.transactions
-    return [
-        AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-        for entry in transactions.aborted_between(read.target.fetch_offset, read.batches[-1].end_offset)
-        if not transactions.is_vacated(entry) or _is_among(entry, read.batches)
-    ]
-
-
-def _is_among(entry: Aborted, batches: Sequence[StreamBatch]) -> bool:
-    """Whether a batch holds data of the transaction."""
-    for batch in batches:
-        header = parse_batch(batch.payload)
-        if header.producer_id == entry.producer_id and entry.first_offset <= header.base_offset < entry.last_offset:
-            return True
-    return False
+            reads = sorted(reads, key=lambda read: read.partition is None)  # unknown partitions come last, as in Kafka
+        return build_response(self._plan, reads, self._request.isolation_level, self._exchange.api_version)

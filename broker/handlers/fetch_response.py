@@ -1,0 +1,131 @@
+"""The response to a Fetch request, built from what was read of each partition.
+
+In an incremental session (KIP-227) the response names only the partitions that have changed for the client.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
+from broker.partitions.partition import Partition
+from broker.partitions.transactions import Aborted
+from protocol.batch import parse_batch
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
+from s3stream.model import StreamBatch
+from wal.interface import Buffer
+
+READ_COMMITTED = 1
+
+
+@dataclass(slots=True)
+class PartitionRead:
+    """What was read of one partition, or the error."""
+
+    target: FetchTarget
+    partition: Partition | None
+    error: ErrorCode = ErrorCode.NONE
+    batches: Sequence[StreamBatch] = ()
+    size_bytes: int = 0
+    diverging: EpochEndOffset | None = None
+
+    def refuse_deleted(self) -> None:
+        """Answer OFFSET_OUT_OF_RANGE instead of data that the log's start has passed since it was read.
+
+        Which transactions were aborted is known from the start on only: the answer must not hold what lies before.
+        """
+        if self.batches and self.partition is not None and self.target.fetch_offset < self.partition.log_start_offset:
+            self.error = ErrorCode.OFFSET_OUT_OF_RANGE
+            self.batches, self.size_bytes = (), 0
+
+
+def build_response(
+    plan: FetchPlan, reads: Iterable[PartitionRead], isolation_level: int, api_version: int
+) -> FetchResponse:
+    """Build the response from `reads`, in their order, and note in the session what it contains."""
+    responses: list[FetchableTopicResponse] = []
+    previous: str | bytes | None = None
+    partitions: list[PartitionData] = []
+    for read in reads:
+        target = read.target
+        if not _note_news(read) and plan.incremental:
+            continue
+        topic = target.key[0]
+        if topic != previous:
+            previous = topic
+            partitions = []
+            if isinstance(topic, str):
+                responses.append(FetchableTopicResponse(topic=topic, partitions=partitions))
+            else:
+                assert api_version >= TOPIC_IDS_SINCE, "ids name topics from this version on"
+                responses.append(FetchableTopicResponse(topic_id=topic, partitions=partitions))
+        partitions.append(_partition_data(read, isolation_level))
+        if read.batches:
+            plan.served(target)
+    return FetchResponse(session_id=plan.session_id, responses=responses)
+
+
+def _note_news(read: PartitionRead) -> bool:
+    """Return whether the response must contain the partition, and note what the client then has of it."""
+    target, partition = read.target, read.partition
+    failed = read.error != ErrorCode.NONE or read.diverging is not None
+    news = bool(read.batches) or failed or target.sent_error
+    target.sent_error = failed
+    if partition is not None and not failed:
+        high_watermark, log_start_offset = partition.high_watermark, partition.log_start_offset
+        if target.sent_high_watermark != high_watermark or target.sent_log_start_offset != log_start_offset:
+            news = True
+        target.sent_high_watermark = high_watermark
+        target.sent_log_start_offset = log_start_offset
+    return news
+
+
+def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
+    index = read.target.key[1]
+    partition = read.partition
+    if read.error != ErrorCode.NONE or partition is None:
+        return PartitionData(
+            partition_index=index,
+            error_code=read.error,
+            high_watermark=-1,
+            aborted_transactions=() if partition is None else None,
+            records=b"",
+        )
+    records: list[Buffer] = [batch.payload for batch in read.batches]
+    data = PartitionData(
+        partition_index=index,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log_start_offset,
+        aborted_transactions=_aborted(read, partition) if isolation_level == READ_COMMITTED else None,
+        records=records,
+    )
+    return data if read.diverging is None else dataclasses.replace(data, diverging_epoch=read.diverging)
+
+
+def _aborted(read: PartitionRead, partition: Partition) -> list[AbortedTransaction]:
+    """The aborted transactions among what was read: the client leaves their records out."""
+    if not read.batches:
+        return []
+    transactions = partition.transactions
+    return [
+        AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+        for entry in transactions.aborted_between(read.target.fetch_offset, read.batches[-1].end_offset)
+        if not transactions.is_vacated(entry) or _is_among(entry, read.batches)
+    ]
+
+
+def _is_among(entry: Aborted, batches: Sequence[StreamBatch]) -> bool:
+    """Whether a batch holds data of the transaction."""
+    for batch in batches:
+        header = parse_batch(batch.payload)
+        if header.producer_id == entry.producer_id and entry.first_offset <= header.base_offset < entry.last_offset:
+            return True
+    return False
