@@ -34,7 +34,7 @@ from s3stream.model import StreamBatch
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
-from s3stream.store.s3 import S3Settings, S3Store
+from s3stream.store.s3 import S3Store
 from spark.java import cache_folder
 from tests.support.s3 import s3_server
 from tests.support.storage import Cluster, fill, memory_cluster
@@ -356,17 +356,7 @@ async def measure_costs(report: Report) -> None:
 async def measure_s3(report: Report, sizes: Sizes, folder: Path) -> None:
     """Upload and cold read beside plain parallel PUTs and ranged GETs of the same bytes by the same client."""
     with s3_server(folder) as server:
-        store = S3Store(
-            "main",
-            S3Settings(
-                bucket=server.bucket,
-                endpoint=server.endpoint,
-                region=server.region,
-                access_key=server.access_key,
-                secret_key=server.secret_key,
-            ),
-            rng=random.Random(1),
-        )
+        store = S3Store("main", server.new_bucket().settings(), rng=random.Random(1))
         await store.open()
         try:
             await beside_plain_client(report, sizes, store)

@@ -15,6 +15,9 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.postgres import PostgresServer
+    from tests.support.s3 import S3Bucket, S3Server
+
 # Machines are shared and slow at times: how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000)
@@ -22,6 +25,33 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
 SPARK_TIMEOUT_S = 900
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[PostgresServer]":
+    """The PostgreSQL server of a test run; each test takes new databases of it. Skipped where it is not installed."""
+    from tests.support.postgres import postgres_server
+
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]":
+    """The S3 server of a test run; each test takes new buckets of it. Skipped where it is not installed."""
+    from tests.support.s3 import s3_server
+
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "S3Bucket":
+    """An empty S3 bucket, with its credentials in the environment."""
+    from tests.support.s3 import set_credentials
+
+    set_credentials(monkeypatch)
+    return s3.new_bucket()
 
 
 @pytest.fixture(scope="session")

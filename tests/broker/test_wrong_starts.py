@@ -4,7 +4,7 @@ import re
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from broker.cli.wal import wal
 from tests.support.node import NodeProcess
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.postgres import PostgresServer
 from wal.format import PAGE_BYTES, RING_POSITION
 
 pytestmark = pytest.mark.timeout(240)
@@ -25,12 +25,6 @@ RECORDS = 5_000
 LONG_LEASE_MS = 600_000
 """Nobody waits for the end of it in a test."""
 WAITS = "waiting for the end of the node's lease"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,6 +1,6 @@
 """Commits whose answers are lost: what took effect is never undone, and what did not leaves nothing behind."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,16 +21,10 @@ from tests.compaction.cleaning.test_cleaner import kafka_batch
 from tests.compaction.cluster import HOUR_MS, NODE, Cluster, cluster
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.compaction.test_concurrency import MIB, joinable, memory
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_proxy import lossy_server
 
 SO = ObjectKind.SO
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture

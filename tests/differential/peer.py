@@ -5,13 +5,10 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.codec import decode_exact, encode
-from protocol.registry import APIS, Api
-from tests.support.raw_client import request_frame
+from protocol.codec import encode
+from tests.support.raw_client import API_OF, decode_response, request_frame
 
 TIMEOUT_S = 30.0
-API_OF: dict[type, Api] = {api.request: api for api in APIS.values()}
-API_VERSIONS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +41,12 @@ class Wire:
         api = API_OF[type(request)]
         body = encode(request, version)
         self.send_bytes(
-            request_frame(api.key, version, body, correlation_id=self._correlation_id, client="differential")
+            request_frame(api.key, version, body, correlation_id=self._correlation_id, client_id="differential")
         )
 
     def receive(self, request_type: type, version: int) -> Any:
         """The next answer, as one to this type of request. Raises ClosedError."""
-        api = API_OF[request_type]
-        data = self.receive_bytes()
-        tagged = api.is_flexible(version) and api.key != API_VERSIONS
-        return decode_exact(api.response, data, version, 5 if tagged else 4)
+        return decode_response(request_type, version, self.receive_bytes())[1]
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are. A connection that is closed by now shows when one receives."""

@@ -15,7 +15,8 @@ from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.differential.answers import CLOSED, NO_ANSWER, Normal, Symbols, Tree
-from tests.differential.peer import API_OF, ClosedError, Peer, Wire
+from tests.differential.peer import ClosedError, Peer, Wire
+from tests.support.raw_client import API_OF
 
 WAIT_S = 30.0
 MAIN = "main"

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -22,7 +21,7 @@ from s3stream.maintain.verify import VerifyReport, verify
 from s3stream.model import ObjectState
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy_thread
 from tests.support.node import NodeProcess, settings_for
-from tests.support.s3 import s3_server
+from tests.support.s3 import S3Bucket
 
 WAIT_S = 100
 """Longest wait for anything; all waits end with an event."""
@@ -114,19 +113,15 @@ class Rig:
 
 
 @contextmanager
-def faulty_node(folder: Path, **wanted: object) -> Iterator[Rig]:
-    """Start server, proxy and node. The caller has put the server's credentials into the environment."""
+def faulty_node(folder: Path, bucket: S3Bucket, **wanted: object) -> Iterator[Rig]:
+    """Start proxy and node in front of a bucket. The caller has put its credentials into the environment."""
     weather = Weather()
-    with s3_server(folder) as server:
-        at = urlsplit(server.endpoint)
-        assert at.hostname is not None
-        assert at.port is not None
-        direct = {"objects_store": "s3", "objects_bucket": server.bucket, "objects_endpoint": server.endpoint}
-        with (
-            fault_proxy_thread(at.hostname, at.port, weather) as endpoint,
-            NodeProcess(folder, **{**direct, "objects_endpoint": endpoint, **wanted}) as node,
-        ):
-            yield Rig(node, folder, server.folder / server.bucket, direct, weather)
+    direct = bucket.node_settings()
+    with (
+        fault_proxy_thread(bucket.endpoint, weather) as endpoint,
+        NodeProcess(folder, **{**direct, "objects_endpoint": endpoint, **wanted}) as node,
+    ):
+        yield Rig(node, folder, bucket.folder, direct, weather)
 
 
 class Load:

@@ -11,7 +11,7 @@ from broker.app import StartError
 from s3stream.errors import CatalogDamaged
 from tests.faults.rig import Load, Rig, read_back, until
 from tests.support.node import NodeProcess, running_node
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -23,12 +23,6 @@ SMALL = {
     "storage_prepare_ttl_ms": 4000,
     "compaction_enabled": "false",
 }
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 class Trouble:

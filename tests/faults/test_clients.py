@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 
 from tests.faults.rig import WAIT_S, Rig, faulty_node, until
 from tests.faults.test_store import DOWN
-from tests.support.s3 import ACCESS_KEY, SECRET_KEY
+from tests.support.s3 import S3Bucket
 from tests.support.tools import java, kafka_class_path
 
 pytestmark = pytest.mark.timeout(400)
@@ -24,16 +24,14 @@ RECORD_BYTES = 10_000
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Java's producer, and the credentials for the store."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+def program() -> list[str]:
+    """Java's producer."""
     return [str(java()), "-XX:TieredStopAtLevel=1", "-cp", kafka_class_path()]
 
 
-def test_java_and_aiokafka_wait_and_see_no_error(tmp_path: Path, program: list[str]) -> None:
+def test_java_and_aiokafka_wait_and_see_no_error(tmp_path: Path, bucket: S3Bucket, program: list[str]) -> None:
     small = {"storage_upload_age_ms": 200, "compaction_enabled": "false", "wal_capacity_bytes": "8MiB"}
-    with faulty_node(tmp_path, **small) as rig, ThreadPoolExecutor(2) as threads:
+    with faulty_node(tmp_path, bucket, **small) as rig, ThreadPoolExecutor(2) as threads:
         rig.weather.decide = lambda _: DOWN
         others = threads.submit(lambda: asyncio.run(send(rig.node.bootstrap)))
         java_said = threads.submit(lambda: perform(program, rig.node.bootstrap))

@@ -10,15 +10,9 @@ from broker.app import StartError
 from tests.faults.rig import Load, faulty_node, read_back, until
 from tests.support.fault_proxy import Fault
 from tests.support.node import running_node
-from tests.support.s3 import ACCESS_KEY, SECRET_KEY, s3_server
+from tests.support.s3 import S3Bucket
 
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest.fixture
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
 
 
 async def why_not(tmp_path: Path, endpoint: str, bucket: str) -> str:
@@ -35,13 +29,12 @@ async def why_not(tmp_path: Path, endpoint: str, bucket: str) -> str:
 
 
 async def test_what_is_wrong_at_the_start_is_one_line(
-    tmp_path: Path, credentials: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with s3_server(tmp_path) as server:
-        advice = "bucket must exist, and the credentials must be right"
-        assert advice in await why_not(tmp_path, server.endpoint, "absent")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-        assert advice in await why_not(tmp_path, server.endpoint, server.bucket)
+    advice = "bucket must exist, and the credentials must be right"
+    assert advice in await why_not(tmp_path, bucket.endpoint, "absent")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    assert advice in await why_not(tmp_path, bucket.endpoint, bucket.name)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
         line = await why_not(tmp_path, f"http://127.0.0.1:{nobody.getsockname()[1]}", "b")
@@ -50,9 +43,9 @@ async def test_what_is_wrong_at_the_start_is_one_line(
 
 @pytest.mark.parametrize("trouble", ["no bucket", "no right"])
 async def test_a_bucket_that_is_lost_while_the_node_runs_is_waited_for(
-    tmp_path: Path, credentials: None, trouble: str
+    tmp_path: Path, bucket: S3Bucket, trouble: str
 ) -> None:
-    with faulty_node(tmp_path, storage_upload_age_ms=50, compaction_enabled="false") as rig:
+    with faulty_node(tmp_path, bucket, storage_upload_age_ms=50, compaction_enabled="false") as rig:
         load = Load(rig.node.bootstrap, "events", value_bytes=1000, pause_s=0.02)
         load.send_while(lambda: rig.status()["storage"]["uploads"] == 0)
         until(rig.drained, "all is in objects")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.rig import Decide, Load, Rig, faulty_node, read_back, until
 from tests.support.fault_proxy import PASS, Fault, Request
+from tests.support.s3 import S3Bucket, S3Server, set_credentials
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -21,32 +22,24 @@ DOWN = Fault(reset_before=True, reset=True)
 
 
 @pytest.fixture(scope="module")
-def credentials() -> Iterator[None]:
-    from tests.support.s3 import ACCESS_KEY, SECRET_KEY
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        yield
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory, credentials: None) -> Iterator[Rig]:
+def rig(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[Rig]:
     """A node that uploads all the time, in small and in multipart objects, and keeps next to nothing in memory."""
-    with faulty_node(
-        tmp_path_factory.mktemp("faults"),
-        storage_upload_age_ms=50,
-        storage_upload_bytes="1MiB",
-        storage_log_cache_bytes="4MiB",
-        storage_block_cache_bytes="1MiB",
-        storage_delete_delay_ms=0,
-        storage_gc_period_ms=200,
-        storage_prepare_ttl_ms=4000,
-        compaction_enabled="false",
-        wal_capacity_bytes="16MiB",
-    ) as running:
-        yield running
-        assert running.node.terminate() == 0
+    settings = {
+        "storage_upload_age_ms": 50,
+        "storage_upload_bytes": "1MiB",
+        "storage_log_cache_bytes": "4MiB",
+        "storage_block_cache_bytes": "1MiB",
+        "storage_delete_delay_ms": 0,
+        "storage_gc_period_ms": 200,
+        "storage_prepare_ttl_ms": 4000,
+        "compaction_enabled": "false",
+        "wal_capacity_bytes": "16MiB",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        set_credentials(patch)
+        with faulty_node(tmp_path_factory.mktemp("faults"), s3.new_bucket(), **settings) as running:
+            yield running
+            assert running.node.terminate() == 0
 
 
 def one_in(count: int, fault: Fault, *methods: str) -> Decide:
@@ -98,9 +91,10 @@ async def test_clients_see_nothing_of_a_store_in_trouble(rig: Rig, kind: str) ->
     rig.weather.clear()
 
 
-async def test_an_outage_slows_clients_down_and_heals_by_itself(tmp_path: Path, credentials: None) -> None:
+async def test_an_outage_slows_clients_down_and_heals_by_itself(tmp_path: Path, bucket: S3Bucket) -> None:
     with faulty_node(
         tmp_path,
+        bucket,
         storage_upload_age_ms=200,
         storage_gc_period_ms=200,
         storage_delete_delay_ms=0,

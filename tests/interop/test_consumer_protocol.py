@@ -19,8 +19,8 @@ from tests.interop.test_confluent import QUIET, TIMEOUT_S, poll_until
 from tests.interop.test_java import CONSUMER, GROUPS, QUICK_JVM, TOOLS, cells, command, run
 from tests.support.events import Event, create_topic, send
 from tests.support.node import NodeProcess, running_node
+from tests.support.raw_client import raw_client
 from tests.support.tools import java, kafka_class_path
-from tests.support.wire_client import connect
 
 pytestmark = pytest.mark.interop
 
@@ -219,10 +219,10 @@ def test_javas_consumer_and_group_tool(node: NodeProcess, topic: str) -> None:
 @pytest.mark.timeout(120)
 async def test_kafkas_log_reader_reads_our_consumer_groups(tmp_path: Path) -> None:
     """The log of a node's groups, as a segment of Apache Kafka's, through its own decoder."""
-    async with running_node(tmp_path, group_offsets_partitions=1) as node, connect(node.bootstrap) as client:
+    async with running_node(tmp_path, group_offsets_partitions=1) as node, raw_client(node.bootstrap) as client:
         topic = CreatableTopic(name="flights", num_partitions=3, replication_factor=1)
-        await client.request(CreateTopicsRequest(topics=[topic]))
-        await client.request(FindCoordinatorRequest(coordinator_keys=["g"]))
+        await client.call(CreateTopicsRequest(topics=[topic]))
+        await client.call(FindCoordinatorRequest(coordinator_keys=["g"]))
         for member_id, instance_id in (("m", None), ("s", "i")):
             join = ConsumerGroupHeartbeatRequest(
                 group_id="g",
@@ -233,12 +233,12 @@ async def test_kafkas_log_reader_reads_our_consumer_groups(tmp_path: Path) -> No
                 subscribed_topic_regex="fl.*",
                 topic_partitions=[],
             )
-            assert (await client.request(join)).error_code == 0
+            assert (await client.call(join)).error_code == 0
         wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
         fetch = FetchRequest(
             max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="__consumer_offsets", partitions=wanted)]
         )
-        fetched = await client.request(fetch, 12)
+        fetched = await client.call(fetch, 12)
         records = fetched.responses[0].partitions[0].records
     segment = tmp_path / "00000000000000000000.log"
     segment.write_bytes(records)

@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 HEAD_BYTES_MAX = 64 * 1024
 
@@ -55,9 +56,9 @@ PASS = Fault()
 
 
 @contextlib.asynccontextmanager
-async def fault_proxy(host: str, port: int, decide: Callable[[Request], Fault]) -> AsyncIterator[str]:
-    """Run the proxy on a free loopback port; yields its URL."""
-    proxy = _Proxy(host, port, decide)
+async def fault_proxy(upstream: str, decide: Callable[[Request], Fault]) -> AsyncIterator[str]:
+    """Run the proxy to the server with the URL `upstream` on a free loopback port; yields its own URL."""
+    proxy = _Proxy(upstream, decide)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
     own_port = server.sockets[0].getsockname()[1]
     try:
@@ -70,8 +71,9 @@ async def fault_proxy(host: str, port: int, decide: Callable[[Request], Fault]) 
 
 
 class _Proxy:
-    def __init__(self, host: str, port: int, decide: Callable[[Request], Fault]) -> None:
-        self._upstream = (host, port)
+    def __init__(self, upstream: str, decide: Callable[[Request], Fault]) -> None:
+        at = urlsplit(upstream)
+        self._upstream = (at.hostname, at.port)
         self._decide = decide
         self._count = 0
         self._connections = 0
@@ -168,15 +170,15 @@ def reset_connection(writer: asyncio.StreamWriter) -> None:
 
 
 @contextlib.contextmanager
-def fault_proxy_thread(host: str, port: int, decide: Callable[[Request], Fault]) -> Iterator[str]:
-    """The proxy on a thread of its own, for tests that block; `decide` is called there."""
+def fault_proxy_thread(upstream: str, decide: Callable[[Request], Fault]) -> Iterator[str]:
+    """Run the proxy on a separate thread, for tests that block; `decide` is called there."""
     ready = threading.Event()
     urls: list[str] = []
     loops: list[asyncio.AbstractEventLoop] = []
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with fault_proxy(host, port, decide) as url:
+        async with fault_proxy(upstream, decide) as url:
             urls.append(url)
             loops.append(asyncio.get_running_loop())
             ready.set()

@@ -71,7 +71,7 @@ class NodeProcess:
     """Those that run, for whoever must explain why a test hangs."""
 
     def __init__(self, tmp_path: Path, **wanted: object) -> None:
-        self._values: dict[str, object] = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
+        self.settings: dict[str, object] = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._said = threading.Event()
@@ -91,7 +91,7 @@ class NodeProcess:
     @property
     def data_dir(self) -> Path:
         """Its data directory."""
-        return Path(str(self._values["data_dir"]))
+        return Path(str(self.settings["data_dir"]))
 
     @property
     def pid(self) -> int:
@@ -121,7 +121,7 @@ class NodeProcess:
         assert self._process is None, "running"
         flags = {setting.outside_name: setting.flag for setting in all_settings()} | {"config": "--config"}
         command = [sys.executable, "-m", "broker", "serve", "--log-format", "json"]
-        for name, value in self._values.items():
+        for name, value in self.settings.items():
             command += [flags[name], str(value)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
         self._said.clear()
@@ -218,7 +218,7 @@ class NodeProcess:
                 if '"event": "serving"' in line:
                     record = json.loads(line)
                     self.host, port = record["address"].rsplit(":", 1)
-                    self.port = self._values["port"] = int(port)
+                    self.port = self.settings["port"] = int(port)
                     self.admin = record["admin"]
                     self._serves = True
                     self._said.set()

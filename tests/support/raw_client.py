@@ -2,25 +2,38 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
-from protocol.codec import decode, encode
+from protocol.codec import decode_exact, encode
+from protocol.header import response_header
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records import Record, build_batch
-from protocol.registry import APIS
+from protocol.registry import APIS, Api
 
 TIMEOUT_S = 20
+API_OF: Final[Mapping[type, Api]] = {api.request: api for api in APIS.values()}
+"""The API of each type of request."""
 
 
-def request_frame(api_key: int, version: int, body: bytes, *, correlation_id: int = 1, client: str = "raw") -> bytes:
+def request_frame(api_key: int, version: int, body: bytes, *, correlation_id: int = 1, client_id: str = "raw") -> bytes:
     """A whole frame, size included, with the header that the version has."""
     api = APIS.get(api_key)
-    flexible = api is not None and api.flexible_since is not None and version >= api.flexible_since
-    name = client.encode()
-    head = struct.pack(">hhih", api_key, version, correlation_id, len(name)) + name + (b"\0" if flexible else b"")
+    name = client_id.encode()
+    head = struct.pack(">hhih", api_key, version, correlation_id, len(name)) + name
+    if api is not None and api.is_flexible(version):
+        head += b"\0"
     return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def decode_response(request_type: type, version: int, frame: bytes) -> tuple[int, Any]:
+    """Correlation id and message of the response to a request of this type, from a frame without its size."""
+    api = API_OF[request_type]
+    correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+    header = response_header(api.key, version, correlation_id)
+    assert frame.startswith(header)
+    return correlation_id, decode_exact(api.response, frame, version, len(header))
 
 
 def batch_of(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **fields: Any) -> bytearray:
@@ -30,23 +43,27 @@ def batch_of(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **fields: An
 
 
 class RawClient:
-    """One connection."""
+    """One connection. Requests may be pipelined: `send` returns the correlation id, `receive` the next response."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str = "raw") -> None:
         self._reader = reader
         self._writer = writer
+        self._client_id = client_id
         self._correlation_id = 0
 
     def send_bytes(self, data: bytes) -> None:
-        """Send as it is."""
+        """Send bytes as they are."""
         self._writer.write(data)
 
-    def send(self, message: object, version: int) -> int:
-        """Send a request; returns its correlation id."""
+    def send(self, message: object, version: int | None = None) -> int:
+        """Send a request, by default in its newest version; returns its correlation id."""
         self._correlation_id += 1
-        key = next(api.key for api in APIS.values() if api.request is type(message))
+        api = API_OF[type(message)]
+        version = api.max_version if version is None else version
         body = encode(message, version)
-        self.send_bytes(request_frame(key, version, body, correlation_id=self._correlation_id))
+        self.send_bytes(
+            request_frame(api.key, version, body, correlation_id=self._correlation_id, client_id=self._client_id)
+        )
         return self._correlation_id
 
     async def receive_bytes(self) -> bytes:
@@ -55,17 +72,13 @@ class RawClient:
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             return await self._reader.readexactly(size)
 
-    async def receive(self, request_type: type, version: int) -> tuple[int, Any]:
-        """The next response, as that to a request of this type: its correlation id and message."""
-        data = await self.receive_bytes()
-        api = next(api for api in APIS.values() if api.request is request_type)
-        flexible = api.flexible_since is not None and version >= api.flexible_since and api.name != "ApiVersions"
-        message, end = decode(api.response, data, version, 5 if flexible else 4)
-        assert end == len(data), "nothing follows the message"
-        return int.from_bytes(data[:4], "big"), message
+    async def receive(self, request_type: type, version: int | None = None) -> tuple[int, Any]:
+        """Correlation id and message of the next response, as that to a request of this type."""
+        version = API_OF[request_type].max_version if version is None else version
+        return decode_response(request_type, version, await self.receive_bytes())
 
-    async def call(self, message: object, version: int) -> Any:
-        """Send and wait for the answer."""
+    async def call(self, message: object, version: int | None = None) -> Any:
+        """Send a request, by default in its newest version, and return the response."""
         correlation_id = self.send(message, version)
         answered, response = await self.receive(type(message), version)
         assert answered == correlation_id
@@ -127,16 +140,16 @@ def produce_request(
 
 
 @asynccontextmanager
-async def raw_client(bootstrap: str) -> AsyncIterator[RawClient]:
-    """Connect."""
-    client = await connect(bootstrap)
+async def raw_client(bootstrap: str, client_id: str = "raw") -> AsyncIterator[RawClient]:
+    """Connect, and close at the end."""
+    client = await connect(bootstrap, client_id)
     try:
         yield client
     finally:
         await client.close()
 
 
-async def connect(bootstrap: str) -> RawClient:
+async def connect(bootstrap: str, client_id: str = "raw") -> RawClient:
     """Connect; the caller closes or aborts."""
     host, port = bootstrap.rsplit(":", 1)
-    return RawClient(*await asyncio.open_connection(host, int(port)))
+    return RawClient(*await asyncio.open_connection(host, int(port)), client_id)

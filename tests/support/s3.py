@@ -1,7 +1,11 @@
-"""A real S3 server for tests: versitygw over a temporary directory, on a free loopback port, with one bucket."""
+"""A real S3 server: versitygw over a temporary directory, on a free loopback port.
+
+Tests take the fixtures `s3` (the server of the whole run) and `bucket` (an empty bucket of it).
+"""
 
 import contextlib
 import http.client
+import itertools
 import os
 import socket
 import subprocess
@@ -9,25 +13,54 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from s3stream.store.s3 import S3Settings
 from tests.support.tools import missing, versitygw
 
-BUCKET = "anabranch"
 ACCESS_KEY = "test-access"
 SECRET_KEY = "test-secret-key"
 ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class S3Server:
-    """Where the server listens, and what opens it."""
+class S3Bucket:
+    """Address and directory of a bucket."""
 
+    name: str
     endpoint: str
-    bucket: str
-    access_key: str
-    secret_key: str
-    region: str
     folder: Path
-    """Holds the buckets as directories."""
+    """Holds the objects as files."""
+
+    def settings(self) -> S3Settings:
+        """Settings of a store in the bucket."""
+        return S3Settings(self.name, self.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+
+    def node_settings(self) -> dict[str, object]:
+        """Settings of a node whose objects are in the bucket; it needs `set_credentials`, too."""
+        return {"objects_store": "s3", "objects_bucket": self.name, "objects_endpoint": self.endpoint}
+
+
+class S3Server:
+    """A running server."""
+
+    def __init__(self, endpoint: str, folder: Path) -> None:
+        self.endpoint = endpoint
+        self._folder = folder
+        self._numbers = itertools.count(1)
+
+    def new_bucket(self) -> S3Bucket:
+        """Create an empty bucket."""
+        name = f"bucket{next(self._numbers)}"
+        folder = self._folder / name
+        folder.mkdir()
+        return S3Bucket(name, self.endpoint, folder)
+
+
+def set_credentials(patch: pytest.MonkeyPatch) -> None:
+    """Put the server's credentials into the environment."""
+    patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
 
 
 @contextlib.contextmanager
@@ -35,16 +68,15 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     """Start the server over `folder`, wait until it answers, stop it at the end. Skips where it is not installed."""
     program = versitygw()
     data = folder / "s3"
-    bucket = data / BUCKET
-    bucket.mkdir(parents=True)
+    data.mkdir(parents=True)
     try:
-        os.setxattr(bucket, "user.anabranch", b"1")
+        os.setxattr(data, "user.anabranch", b"1")
     except OSError:
         missing(f"a file system with extended attributes under {folder}, which the S3 server needs,")
     with (folder / "s3.log").open("wb") as log:
         process, port = _start(program, data, log.fileno())
         try:
-            yield S3Server(f"http://127.0.0.1:{port}", BUCKET, ACCESS_KEY, SECRET_KEY, "us-east-1", data)
+            yield S3Server(f"http://127.0.0.1:{port}", data)
         finally:
             process.terminate()
             process.wait(10)

@@ -41,7 +41,7 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Topi
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from protocol.records import Record, build_batch
 from tests.support.node import running_node
-from tests.support.wire_client import WireClient, connect
+from tests.support.raw_client import RawClient, raw_client
 
 SUBSCRIPTION = encode_versioned(ConsumerProtocolSubscription(topics=["flights"]), 1)
 
@@ -52,21 +52,21 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
     """One node for all: each test has a group of its own name."""
-    async with running_node(tmp_path_factory.mktemp("node")) as node, connect(node.bootstrap) as client:
+    async with running_node(tmp_path_factory.mktemp("node")) as node, raw_client(node.bootstrap) as client:
         await prepare(client)
         yield node
 
 
-async def prepare(client: WireClient) -> None:
+async def prepare(client: RawClient) -> None:
     topics = [CreatableTopic(name=name, num_partitions=3, replication_factor=1) for name in ("flights", "other")]
-    created = await client.request(CreateTopicsRequest(topics=topics))
+    created = await client.call(CreateTopicsRequest(topics=topics))
     assert [topic.error_code for topic in created.topics] == [0, 0]
-    await client.request(FindCoordinatorRequest(coordinator_keys=["any"]))
+    await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(node: Node) -> AsyncIterator[WireClient]:
-    async with connect(node.bootstrap) as client:
+async def client(node: Node) -> AsyncIterator[RawClient]:
+    async with raw_client(node.bootstrap) as client:
         yield client
 
 
@@ -89,12 +89,12 @@ def join(g: str, member_id: str = "", **fields: object) -> JoinGroupRequest:
     return JoinGroupRequest(**wanted)  # type: ignore[arg-type]
 
 
-async def enter(client: WireClient, g: str) -> JoinGroupResponse:
+async def enter(client: RawClient, g: str) -> JoinGroupResponse:
     """Become the only member of a group, with an assignment."""
-    named = await client.request(join(g))
+    named = await client.call(join(g))
     assert named.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    joined: JoinGroupResponse = await client.request(join(g, named.member_id))
-    synced = await client.request(sync(g, joined))
+    joined: JoinGroupResponse = await client.call(join(g, named.member_id))
+    synced = await client.call(sync(g, joined))
     assert (synced.error_code, synced.assignment) == (0, b"all")
     return joined
 
@@ -134,77 +134,77 @@ def error_of(response: OffsetCommitResponse) -> int:
 
 @pytest.mark.parametrize("version", range(7))
 async def test_every_version_finds_the_coordinator(node: Node, version: int, g: str) -> None:
-    async with connect(node.bootstrap) as client:
+    async with raw_client(node.bootstrap) as client:
         if version < 4:
-            found = await client.request(FindCoordinatorRequest(key="a"), version)
+            found = await client.call(FindCoordinatorRequest(key="a"), version)
         else:
-            response = await client.request(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version)
+            response = await client.call(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version)
             found, other = response.coordinators
             assert (found.key, other.key) == ("a", "b")
         assert (found.error_code, f"{found.host}:{found.port}") == (0, node.bootstrap)
 
 
-async def test_coordinators_of_other_things_are_refused_for_good(client: WireClient) -> None:
-    response = await client.request(FindCoordinatorRequest(coordinator_keys=["g:t:0"], key_type=2))
+async def test_coordinators_of_other_things_are_refused_for_good(client: RawClient) -> None:
+    response = await client.call(FindCoordinatorRequest(coordinator_keys=["g:t:0"], key_type=2))
     assert response.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
-    assert (await client.request(FindCoordinatorRequest(key="g:t:0", key_type=2), 3)).node_id == -1
+    assert (await client.call(FindCoordinatorRequest(key="g:t:0", key_type=2), 3)).node_id == -1
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_old_versions_join_without_knowing_their_id(client: WireClient, version: int, g: str) -> None:
-    joined = await client.request(join(g), version)
+async def test_old_versions_join_without_knowing_their_id(client: RawClient, version: int, g: str) -> None:
+    joined = await client.call(join(g), version)
     assert joined.error_code == 0
     assert joined.leader == joined.member_id
     assert joined.member_id.startswith("wire-")
     assert [member.metadata for member in joined.members] == [SUBSCRIPTION]
     for sync_version in range(6):
-        synced = await client.request(sync(g, joined), sync_version)
+        synced = await client.call(sync(g, joined), sync_version)
         assert synced.assignment == b"all"
     for heartbeat_version in range(5):
         heartbeat = HeartbeatRequest(group_id=g, generation_id=joined.generation_id, member_id=joined.member_id)
-        assert (await client.request(heartbeat, heartbeat_version)).error_code == 0
+        assert (await client.call(heartbeat, heartbeat_version)).error_code == 0
     leave = LeaveGroupRequest(group_id=g, member_id=joined.member_id)
-    assert (await client.request(leave, version % 3)).error_code == 0
-    assert (await client.request(leave, version % 3)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert (await client.call(leave, version % 3)).error_code == 0
+    assert (await client.call(leave, version % 3)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("version", range(4, 10))
-async def test_newer_versions_learn_their_id_first(client: WireClient, version: int, g: str) -> None:
-    named = await client.request(join(g), version)
+async def test_newer_versions_learn_their_id_first(client: RawClient, version: int, g: str) -> None:
+    named = await client.call(join(g), version)
     assert (named.error_code, named.protocol_name or "") == (ErrorCode.MEMBER_ID_REQUIRED, "")
-    joined = await client.request(join(g, named.member_id), version)
+    joined = await client.call(join(g, named.member_id), version)
     assert (joined.error_code, joined.member_id, joined.protocol_name) == (0, named.member_id, "range")
     leave = LeaveGroupRequest(group_id=g, members=[MemberIdentity(member_id=joined.member_id)])
-    left = await client.request(leave, 3 + version % 3)
+    left = await client.call(leave, 3 + version % 3)
     assert [member.error_code for member in left.members] == [0]
 
 
-async def test_requests_for_members_are_checked_before_the_group_is(client: WireClient, g: str) -> None:
-    assert (await client.request(join(""))).error_code == ErrorCode.INVALID_GROUP_ID
-    assert (await client.request(join(g, session_timeout_ms=5_999))).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
-    assert (await client.request(join(g, session_timeout_ms=1_800_001))).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
-    assert (await client.request(join(g, "nobody"))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert (await client.request(join(g, protocols=[]))).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+async def test_requests_for_members_are_checked_before_the_group_is(client: RawClient, g: str) -> None:
+    assert (await client.call(join(""))).error_code == ErrorCode.INVALID_GROUP_ID
+    assert (await client.call(join(g, session_timeout_ms=5_999))).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    assert (await client.call(join(g, session_timeout_ms=1_800_001))).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    assert (await client.call(join(g, "nobody"))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert (await client.call(join(g, protocols=[]))).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     stranger = JoinGroupResponse(member_id="x", generation_id=1)
-    assert (await client.request(sync(g, stranger, group_id=""))).error_code == ErrorCode.INVALID_GROUP_ID
-    assert (await client.request(sync(g, stranger, group_id="h"))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert (await client.request(HeartbeatRequest(group_id=""))).error_code == ErrorCode.INVALID_GROUP_ID
-    assert (await client.request(HeartbeatRequest(group_id="h"))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    left = await client.request(LeaveGroupRequest(group_id="h", members=[MemberIdentity(member_id="x")]))
+    assert (await client.call(sync(g, stranger, group_id=""))).error_code == ErrorCode.INVALID_GROUP_ID
+    assert (await client.call(sync(g, stranger, group_id="h"))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert (await client.call(HeartbeatRequest(group_id=""))).error_code == ErrorCode.INVALID_GROUP_ID
+    assert (await client.call(HeartbeatRequest(group_id="h"))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    left = await client.call(LeaveGroupRequest(group_id="h", members=[MemberIdentity(member_id="x")]))
     assert (left.error_code, left.members[0].error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
-    assert (await client.request(LeaveGroupRequest(group_id=""))).error_code == ErrorCode.INVALID_GROUP_ID
+    assert (await client.call(LeaveGroupRequest(group_id=""))).error_code == ErrorCode.INVALID_GROUP_ID
 
 
-async def test_two_members_share_a_generation(node: Node, client: WireClient, g: str) -> None:
+async def test_two_members_share_a_generation(node: Node, client: RawClient, g: str) -> None:
     first = await enter(client, g)
-    async with connect(node.bootstrap, "second") as other:
+    async with raw_client(node.bootstrap, "second") as other:
         other.send(join(g), 3)
         heartbeat = HeartbeatRequest(group_id=g, generation_id=first.generation_id, member_id=first.member_id)
         async with asyncio.timeout(10):
-            while (await client.request(heartbeat)).error_code != ErrorCode.REBALANCE_IN_PROGRESS:  # noqa: ASYNC110
+            while (await client.call(heartbeat)).error_code != ErrorCode.REBALANCE_IN_PROGRESS:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        leader: JoinGroupResponse = await client.request(join(g, first.member_id))
-        follower: JoinGroupResponse = await other.receive()
+        leader: JoinGroupResponse = await client.call(join(g, first.member_id))
+        follower: JoinGroupResponse = (await other.receive(JoinGroupRequest, 3))[1]
         assert leader.generation_id == follower.generation_id == first.generation_id + 1
         assert len(leader.members) == 2
         assert not follower.members
@@ -213,13 +213,14 @@ async def test_two_members_share_a_generation(node: Node, client: WireClient, g:
             SyncGroupRequestAssignment(member_id=member.member_id, assignment=member.member_id.encode())
             for member in leader.members
         ]
-        mine: SyncGroupResponse = await client.request(sync(g, leader, assignments=shares))
+        mine: SyncGroupResponse = await client.call(sync(g, leader, assignments=shares))
         assert mine.assignment == leader.member_id.encode()
-        assert (await other.receive()).assignment == follower.member_id.encode()
+        _, synced = await other.receive(SyncGroupRequest)
+        assert synced.assignment == follower.member_id.encode()
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-async def test_every_version_commits(node: Node, client: WireClient, version: int, g: str) -> None:
+async def test_every_version_commits(node: Node, client: RawClient, version: int, g: str) -> None:
     topic = node.topics.get("flights")
     assert topic is not None
     asked = commit(g).topics[0].partitions
@@ -227,10 +228,10 @@ async def test_every_version_commits(node: Node, client: WireClient, version: in
         OffsetCommitRequestTopic(name=topic.name, topic_id=topic.topic_id, partitions=asked),
         OffsetCommitRequestTopic(name="nothing", topic_id=b"x" * 16, partitions=asked),
     ]
-    response = await client.request(commit(g, topics=topics), version)
+    response = await client.call(commit(g, topics=topics), version)
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version == 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert [part.partitions[0].error_code for part in response.topics] == [0, unknown]
-    fetched = await client.request(
+    fetched = await client.call(
         OffsetFetchRequest(group_id=g, topics=[OffsetFetchRequestTopic(name="flights", partition_indexes=[1])]), 5
     )
     found = fetched.topics[0].partitions[0]
@@ -239,23 +240,23 @@ async def test_every_version_commits(node: Node, client: WireClient, version: in
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-async def test_every_version_fetches(node: Node, client: WireClient, version: int, g: str) -> None:
-    await client.request(commit(g), 9)
+async def test_every_version_fetches(node: Node, client: RawClient, version: int, g: str) -> None:
+    await client.call(commit(g), 9)
     topic = node.topics.get("flights")
     assert topic is not None
     if version < 8:
         asked = [OffsetFetchRequestTopic(name="flights", partition_indexes=[1, 2])]
-        fetched = await client.request(OffsetFetchRequest(group_id=g, topics=asked), version)
+        fetched = await client.call(OffsetFetchRequest(group_id=g, topics=asked), version)
         everything = fetched
         if version > 1:
-            everything = await client.request(OffsetFetchRequest(group_id=g, topics=None), version)
+            everything = await client.call(OffsetFetchRequest(group_id=g, topics=None), version)
     else:
         wanted = OffsetFetchRequestTopics(name="flights", topic_id=topic.topic_id, partition_indexes=[1, 2])
         groups = [
             OffsetFetchRequestGroup(group_id=g, topics=[wanted]),
             OffsetFetchRequestGroup(group_id=g, topics=None),
         ]
-        fetched, everything = (await client.request(OffsetFetchRequest(groups=groups), version)).groups
+        fetched, everything = (await client.call(OffsetFetchRequest(groups=groups), version)).groups
     one, two = fetched.topics[0].partitions
     assert (one.committed_offset, one.metadata, one.error_code) == (5, "here", 0)
     assert (two.committed_offset, two.metadata, two.error_code) == (-1, "", 0)
@@ -264,56 +265,56 @@ async def test_every_version_fetches(node: Node, client: WireClient, version: in
     if version == 10:
         unknown = OffsetFetchRequestTopics(topic_id=b"x" * 16, partition_indexes=[0])
         groups = [OffsetFetchRequestGroup(group_id=g, topics=[unknown])]
-        response = await client.request(OffsetFetchRequest(groups=groups), version)
+        response = await client.call(OffsetFetchRequest(groups=groups), version)
         assert response.groups[0].topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 async def test_before_anybody_looks_for_it_there_is_no_coordinator(tmp_path: Path, g: str) -> None:
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    async with running_node(tmp_path) as node, connect(node.bootstrap) as client:
-        assert (await client.request(join(g))).error_code == code
-        assert not (await client.request(ListGroupsRequest())).groups
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        assert (await client.call(join(g))).error_code == code
+        assert not (await client.call(ListGroupsRequest())).groups
         asked = [OffsetFetchRequestTopic(name="flights", partition_indexes=[1])]
-        oldest = await client.request(OffsetFetchRequest(group_id=g, topics=asked), 1)
+        oldest = await client.call(OffsetFetchRequest(group_id=g, topics=asked), 1)
         assert oldest.topics[0].partitions[0].error_code == code
-        assert (await client.request(OffsetFetchRequest(group_id=g, topics=asked), 2)).error_code == code
+        assert (await client.call(OffsetFetchRequest(group_id=g, topics=asked), 2)).error_code == code
         groups = [OffsetFetchRequestGroup(group_id=g, topics=None)]
-        assert (await client.request(OffsetFetchRequest(groups=groups), 8)).groups[0].error_code == code
-        assert (await client.request(DescribeGroupsRequest(groups=[g]))).groups[0].error_code == code
-        assert (await client.request(DeleteGroupsRequest(groups_names=[g]))).results[0].error_code == code
+        assert (await client.call(OffsetFetchRequest(groups=groups), 8)).groups[0].error_code == code
+        assert (await client.call(DescribeGroupsRequest(groups=[g]))).groups[0].error_code == code
+        assert (await client.call(DeleteGroupsRequest(groups_names=[g]))).results[0].error_code == code
 
 
-async def test_commits_are_checked_one_by_one_and_refused_together(client: WireClient, g: str) -> None:
+async def test_commits_are_checked_one_by_one_and_refused_together(client: RawClient, g: str) -> None:
     def partition(index: int, metadata: str | None) -> OffsetCommitRequestPartition:
         return OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata=metadata)
 
     partitions = [partition(0, None), partition(1, "x" * 4096), partition(2, "x" * 4097), partition(3, "")]
     topics = [OffsetCommitRequestTopic(name="flights", partitions=partitions)]
-    response = await client.request(commit(g, topics=topics), 9)
+    response = await client.call(commit(g, topics=topics), 9)
     assert [part.error_code for part in response.topics[0].partitions] == [
         ErrorCode.NONE,
         ErrorCode.NONE,
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    assert error_of(await client.request(commit(g, generation_id_or_member_epoch=3), 9)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert error_of(await client.call(commit(g, generation_id_or_member_epoch=3), 9)) == ErrorCode.UNKNOWN_MEMBER_ID
     new = commit("h", generation_id_or_member_epoch=3)
-    assert error_of(await client.request(new, 9)) == ErrorCode.ILLEGAL_GENERATION
+    assert error_of(await client.call(new, 9)) == ErrorCode.ILLEGAL_GENERATION
     member = await enter(client, g)
-    assert error_of(await client.request(commit(g, member=member), 9)) == ErrorCode.NONE
-    assert error_of(await client.request(commit(g), 9)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert error_of(await client.call(commit(g, member=member), 9)) == ErrorCode.NONE
+    assert error_of(await client.call(commit(g), 9)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_every_version_describes(client: WireClient, version: int, g: str) -> None:
+async def test_every_version_describes(client: RawClient, version: int, g: str) -> None:
     member = await enter(client, g)
     request = DescribeGroupsRequest(groups=[g, "h"], include_authorized_operations=version >= 3)
-    group, unknown = (await client.request(request, version)).groups
+    group, unknown = (await client.call(request, version)).groups
     assert (group.group_state, group.protocol_type, group.protocol_data) == ("Stable", "consumer", "range")
     described = group.members[0]
     assert (described.member_id, described.client_id, described.client_host) == (
         member.member_id,
-        "wire",
+        "raw",
         "/127.0.0.1",
     )
     assert (described.member_metadata, described.member_assignment) == (SUBSCRIPTION, b"all")
@@ -323,12 +324,12 @@ async def test_every_version_describes(client: WireClient, version: int, g: str)
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_every_version_lists(client: WireClient, version: int, g: str) -> None:
+async def test_every_version_lists(client: RawClient, version: int, g: str) -> None:
     await enter(client, g)
-    await client.request(commit(f"{g}-simple"), 9)
+    await client.call(commit(f"{g}-simple"), 9)
 
     async def listed(**filters: list[str]) -> list[ListedGroup]:
-        groups = (await client.request(ListGroupsRequest(**filters), version)).groups
+        groups = (await client.call(ListGroupsRequest(**filters), version)).groups
         return [group for group in groups if group.group_id.startswith(g)]
 
     assert sorted((group.group_id, group.protocol_type) for group in await listed()) == [
@@ -345,88 +346,88 @@ async def test_every_version_lists(client: WireClient, version: int, g: str) -> 
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_every_version_deletes_groups(client: WireClient, version: int, g: str) -> None:
+async def test_every_version_deletes_groups(client: RawClient, version: int, g: str) -> None:
     member = await enter(client, g)
-    await client.request(commit(f"{g}-simple"), 9)
+    await client.call(commit(f"{g}-simple"), 9)
     request = DeleteGroupsRequest(groups_names=[g, f"{g}-simple", "h"])
-    deleted = await client.request(request, version)
+    deleted = await client.call(request, version)
     assert {result.group_id: result.error_code for result in deleted.results} == {
         g: ErrorCode.NON_EMPTY_GROUP,
         f"{g}-simple": ErrorCode.NONE,
         "h": ErrorCode.GROUP_ID_NOT_FOUND,
     }
-    left = (await client.request(ListGroupsRequest())).groups
+    left = (await client.call(ListGroupsRequest())).groups
     assert [group.group_id for group in left if group.group_id.startswith(g)] == [g]
-    await client.request(LeaveGroupRequest(group_id=g, members=[MemberIdentity(member_id=member.member_id)]))
-    deleted = await client.request(DeleteGroupsRequest(groups_names=[g]), version)
+    await client.call(LeaveGroupRequest(group_id=g, members=[MemberIdentity(member_id=member.member_id)]))
+    deleted = await client.call(DeleteGroupsRequest(groups_names=[g]), version)
     assert deleted.results[0].error_code == 0
 
 
-async def test_offsets_of_unread_topics_are_deleted(client: WireClient, g: str) -> None:
+async def test_offsets_of_unread_topics_are_deleted(client: RawClient, g: str) -> None:
     member = await enter(client, g)
     other = OffsetCommitRequestTopic(name="other", partitions=commit(g).topics[0].partitions)
-    await client.request(commit(g, member=member, topics=[*commit(g).topics, other]), 9)
+    await client.call(commit(g, member=member, topics=[*commit(g).topics, other]), 9)
 
     def topic(name: str, partition: int = 1) -> OffsetDeleteRequestTopic:
         partitions = [OffsetDeleteRequestPartition(partition_index=partition)]
         return OffsetDeleteRequestTopic(name=name, partitions=partitions)
 
     request = OffsetDeleteRequest(group_id=g, topics=[topic("flights"), topic("other"), topic("no"), topic("other", 9)])
-    deleted = await client.request(request)
+    deleted = await client.call(request)
     assert [part.partitions[0].error_code for part in deleted.topics] == [
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    unknown = await client.request(OffsetDeleteRequest(group_id="h", topics=[topic("other")]))
+    unknown = await client.call(OffsetDeleteRequest(group_id="h", topics=[topic("other")]))
     assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    left = await client.request(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=g, topics=None)]), 9)
+    left = await client.call(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=g, topics=None)]), 9)
     assert [found.name for found in left.groups[0].topics] == ["flights"]
 
 
 async def test_groups_and_offsets_survive_a_restart(tmp_path: Path, g: str) -> None:
-    async with running_node(tmp_path) as node, connect(node.bootstrap) as client:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await prepare(client)
         member = await enter(client, g)
-        assert error_of(await client.request(commit(g, 77, member=member), 9)) == 0
-    async with running_node(tmp_path) as node, connect(node.bootstrap) as client:
+        assert error_of(await client.call(commit(g, 77, member=member), 9)) == 0
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         async with asyncio.timeout(10):
-            while error := error_of(await client.request(commit(g, 78, member=member), 9)):
+            while error := error_of(await client.call(commit(g, 78, member=member), 9)):
                 assert error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert (await client.request(sync(g, member, assignments=[]))).assignment == b"all"
-        fetched = await client.request(OffsetFetchRequest(group_id=g, topics=None), 7)
+        assert (await client.call(sync(g, member, assignments=[]))).assignment == b"all"
+        fetched = await client.call(OffsetFetchRequest(group_id=g, topics=None), 7)
         assert fetched.topics[0].partitions[0].committed_offset == 78
 
 
-async def test_clients_cannot_write_into_the_offsets_topic(node: Node, client: WireClient) -> None:
+async def test_clients_cannot_write_into_the_offsets_topic(node: Node, client: RawClient) -> None:
     topic = node.topics.get("__consumer_offsets")
     assert topic is not None
     batch = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
     data = TopicProduceData(
         topic_id=topic.topic_id, partition_data=[PartitionProduceData(index=0, records=memoryview(batch))]
     )
-    response = await client.request(ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[data]))
+    response = await client.call(ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[data]))
     refused = response.responses[0].partition_responses[0]
     assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 async def test_a_compacted_log_is_read_back_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "COMPACT_BYTES_MIN", 1)
-    async with running_node(tmp_path, group_offsets_partitions=1) as node, connect(node.bootstrap) as client:
+    async with running_node(tmp_path, group_offsets_partitions=1) as node, raw_client(node.bootstrap) as client:
         await prepare(client)
         member = await enter(client, "g")
         for offset in range(50):
-            assert error_of(await client.request(commit("g", offset, member=member), 9)) == 0
+            assert error_of(await client.call(commit("g", offset, member=member), 9)) == 0
         partition = node.topics.partition("__consumer_offsets", 0)
         await node.groups.compact()
         assert partition.log_start_offset >= 50
         assert partition.high_watermark == partition.log_start_offset + 2
-        assert error_of(await client.request(commit("g", 50, member=member), 9)) == 0
-    async with running_node(tmp_path) as node, connect(node.bootstrap) as client:
+        assert error_of(await client.call(commit("g", 50, member=member), 9)) == 0
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         async with asyncio.timeout(10):
-            while error := error_of(await client.request(commit("h", 1), 9)):
+            while error := error_of(await client.call(commit("h", 1), 9)):
                 assert error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        fetched = await client.request(OffsetFetchRequest(group_id="g", topics=None), 7)
+        fetched = await client.call(OffsetFetchRequest(group_id="g", topics=None), 7)
         assert fetched.topics[0].partitions[0].committed_offset == 50
-        assert (await client.request(sync("g", member, assignments=[]))).assignment == b"all"
+        assert (await client.call(sync("g", member, assignments=[]))).assignment == b"all"

@@ -1,7 +1,7 @@
 """Two nodes on one catalog: each follows what was set through the other. On a real PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,12 @@ from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo
 from tests.support.node import running_node
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.postgres import PostgresServer
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until
 
 RETENTION = "retention.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, postgres: PostgresServer) -> None:

@@ -27,7 +27,7 @@ from broker.partitions.snapshot import decode_snapshot
 from s3stream.maintain.manifest import PREFIX
 from s3stream.model import object_key
 from tests.support.node import NodeProcess
-from tests.support.s3 import s3_server
+from tests.support.s3 import S3Bucket
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -75,28 +75,25 @@ class System:
 
 
 @contextmanager
-def system(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch, **wanted: object) -> Iterator[System]:
+def system(tmp_path: Path, bucket: S3Bucket | None = None, **wanted: object) -> Iterator[System]:
+    """A node whose objects are in the bucket, or in its data directory."""
     data_dir = tmp_path / "data"
     areas: dict[str, dict[str, object]] = {"node": {"data_dir": str(data_dir)}}
-    with contextlib.ExitStack() as stack:
-        if store == "s3":
-            server = stack.enter_context(s3_server(tmp_path))
-            monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-            areas["objects"] = {"store": "s3", "bucket": server.bucket, "endpoint": server.endpoint}
-        tmp_path.mkdir(exist_ok=True)
-        config = tmp_path / "node.toml"
-        lines = []
-        for area, values in areas.items():
-            lines += [f"[{area}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
-        config.write_text("\n".join(lines) + "\n")
-        node = stack.enter_context(NodeProcess(tmp_path, config=config, **wanted))
+    if bucket is not None:
+        areas["objects"] = {"store": "s3", "bucket": bucket.name, "endpoint": bucket.endpoint}
+    tmp_path.mkdir(exist_ok=True)
+    config = tmp_path / "node.toml"
+    lines = []
+    for area, values in areas.items():
+        lines += [f"[{area}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    config.write_text("\n".join(lines) + "\n")
+    with NodeProcess(tmp_path, config=config, **wanted) as node:
         yield System(node, config, data_dir)
 
 
 @pytest.fixture(params=["local", "s3"])
-def store(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def bucket_or_none(request: pytest.FixtureRequest) -> S3Bucket | None:
+    return request.getfixturevalue("bucket") if request.param == "s3" else None
 
 
 def create(bootstrap: str, *topics: NewTopic) -> None:
@@ -273,11 +270,9 @@ def facts_of(path: Path) -> Mapping[str, Any]:
 
 
 @pytest.mark.slow
-def test_all_that_was_in_objects_and_in_the_log_is_there_again(
-    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, bucket_or_none: S3Bucket | None) -> None:
     settings = {"storage_upload_age_ms": 200, "compaction_enabled": "false", "storage_gc_period_ms": 200}
-    with system(tmp_path, store, monkeypatch, **settings) as some:
+    with system(tmp_path, bucket_or_none, **settings) as some:
         node = some.node
         create(
             node.bootstrap,
@@ -318,7 +313,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(
         assert facts_of(some.data_dir / "catalog.db") == lost
 
         # From here on everything stays in the log.
-        node._values |= {"storage_upload_age_ms": PLENTY_MS}
+        node.settings |= {"storage_upload_age_ms": PLENTY_MS}
         node.start()
         produce(node.bootstrap, "plain", numbered(2, 0, 100))
         produce(node.bootstrap, "keys", numbered(0, 200, 230))
@@ -350,7 +345,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(
         before = contents(node.bootstrap)
         assert len(before["read_committed"]["kept-aside", 0]) == 200
         assert node.terminate() == 0
-        node._values |= {"storage_upload_age_ms": 200}
+        node.settings |= {"storage_upload_age_ms": 200}
         node.start()
         for _ in range(2):
             some.ask("POST", "/compact")
@@ -367,10 +362,10 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(
 
 
 @contextmanager
-def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **wanted: object) -> Iterator[System]:
+def filled(tmp_path: Path, **wanted: object) -> Iterator[System]:
     """A stopped node with the topic `plain`: partition 0 in two objects, and partition 1 in one of its own."""
     settings = {"storage_upload_age_ms": 100, "compaction_enabled": "false", **wanted}
-    with system(tmp_path, "local", monkeypatch, **settings) as some:
+    with system(tmp_path, None, **settings) as some:
         create(some.node.bootstrap, NewTopic("plain", 2))
         for partition, begin in ((0, 0), (0, 100), (1, 0)):
             produce(some.node.bootstrap, "plain", numbered(partition, begin, begin + 100))
@@ -396,8 +391,8 @@ def manifests(some: System) -> list[str]:
     return [str(path.relative_to(objects)) for path in sorted(objects.glob("manifest/anabranch/1/*"))]
 
 
-def test_a_catalog_that_is_not_empty_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with filled(tmp_path, monkeypatch) as some:
+def test_a_catalog_that_is_not_empty_is_left_as_it_is(tmp_path: Path) -> None:
+    with filled(tmp_path) as some:
         before = facts_of(some.data_dir / "catalog.db")
         result = some.run("rebuild")
         assert result.exit_code == 1
@@ -405,10 +400,8 @@ def test_a_catalog_that_is_not_empty_is_left_as_it_is(tmp_path: Path, monkeypatc
         assert facts_of(some.data_dir / "catalog.db") == before
 
 
-def test_a_plan_changes_nothing_and_a_running_node_is_not_disturbed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with filled(tmp_path, monkeypatch) as some:
+def test_a_plan_changes_nothing_and_a_running_node_is_not_disturbed(tmp_path: Path) -> None:
+    with filled(tmp_path) as some:
         some.lose_catalog()
         names = sorted(path.name for path in some.data_dir.iterdir())
         result = some.run("rebuild", "--plan")
@@ -423,8 +416,8 @@ def test_a_plan_changes_nothing_and_a_running_node_is_not_disturbed(
         assert "in use by another process" in result.output
 
 
-def test_without_a_manifest_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with filled(tmp_path, monkeypatch) as some:
+def test_without_a_manifest_nothing_is_guessed(tmp_path: Path) -> None:
+    with filled(tmp_path) as some:
         some.lose_catalog()
         for key in manifests(some):
             (some.data_dir / "objects" / key).unlink()
@@ -434,10 +427,8 @@ def test_without_a_manifest_nothing_is_guessed(tmp_path: Path, monkeypatch: pyte
         assert not (some.data_dir / "catalog.db").exists()
 
 
-def test_a_damaged_manifest_is_named_and_an_older_one_can_be_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with filled(tmp_path, monkeypatch) as some:
+def test_a_damaged_manifest_is_named_and_an_older_one_can_be_chosen(tmp_path: Path) -> None:
+    with filled(tmp_path) as some:
         some.node.start()
         assert some.node.terminate() == 0  # two stops have each written all of it
         before = facts_of(some.data_dir / "catalog.db")
@@ -458,10 +449,8 @@ def test_a_damaged_manifest_is_named_and_an_older_one_can_be_chosen(
         assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 200
 
 
-def test_a_missing_object_is_a_loss_that_somebody_has_to_accept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with filled(tmp_path, monkeypatch) as some:
+def test_a_missing_object_is_a_loss_that_somebody_has_to_accept(tmp_path: Path) -> None:
+    with filled(tmp_path) as some:
         first = objects_of(some, 0)[0]
         some.lose_catalog()
         first.unlink()
@@ -477,8 +466,8 @@ def test_a_missing_object_is_a_loss_that_somebody_has_to_accept(
         assert len(found["plain", 1]) == 100
 
 
-def test_a_damaged_block_is_a_loss_that_somebody_has_to_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with filled(tmp_path, monkeypatch) as some:
+def test_a_damaged_block_is_a_loss_that_somebody_has_to_accept(tmp_path: Path) -> None:
+    with filled(tmp_path) as some:
         (damaged,) = objects_of(some, 1)
         some.lose_catalog()
         data = bytearray(damaged.read_bytes())
@@ -512,9 +501,9 @@ def _read_all_of(consumer: Consumer, place: TopicPartition, count: int) -> list[
     return offsets
 
 
-def test_a_topic_made_after_the_manifest_keeps_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_made_after_the_manifest_keeps_its_records(tmp_path: Path) -> None:
     """Some in objects, some in the log alone; only its name is lost."""
-    with filled(tmp_path, monkeypatch) as some:
+    with filled(tmp_path) as some:
         newest = manifests(some)[-1]
         kept = (some.data_dir / "objects" / newest).read_bytes()
         some.node.start()
@@ -522,7 +511,7 @@ def test_a_topic_made_after_the_manifest_keeps_its_records(tmp_path: Path, monke
         produce(some.node.bootstrap, "late", numbered(0, 0, 50))
         wait_uploaded(some)
         assert some.node.terminate() == 0
-        some.node._values |= {"storage_upload_age_ms": PLENTY_MS}
+        some.node.settings |= {"storage_upload_age_ms": PLENTY_MS}
         some.node.start()
         produce(some.node.bootstrap, "late", numbered(0, 50, 80))
         produce(some.node.bootstrap, "plain", numbered(1, 100, 110))
@@ -540,8 +529,8 @@ def test_a_topic_made_after_the_manifest_keeps_its_records(tmp_path: Path, monke
         assert len(found["plain", 1]) == 110
 
 
-def test_the_log_of_another_catalog_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with filled(tmp_path / "a", monkeypatch) as some, filled(tmp_path / "b", monkeypatch) as other:
+def test_the_log_of_another_catalog_is_refused(tmp_path: Path) -> None:
+    with filled(tmp_path / "a") as some, filled(tmp_path / "b") as other:
         some.lose_catalog()
         shutil.copy(other.data_dir / "wal", some.data_dir / "wal")
         result = some.run("rebuild")
@@ -549,11 +538,9 @@ def test_the_log_of_another_catalog_is_refused(tmp_path: Path, monkeypatch: pyte
         assert "they do not belong together" in result.output
 
 
-def test_a_lost_log_is_told_and_nothing_of_the_objects_goes_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with filled(tmp_path, monkeypatch) as some:
-        some.node._values |= {"storage_upload_age_ms": PLENTY_MS}
+def test_a_lost_log_is_told_and_nothing_of_the_objects_goes_with_it(tmp_path: Path) -> None:
+    with filled(tmp_path) as some:
+        some.node.settings |= {"storage_upload_age_ms": PLENTY_MS}
         some.node.start()
         produce(some.node.bootstrap, "plain", numbered(1, 100, 110))
         asyncio.run(until(lambda: some.status()["manifest"]["writes"] > 0, timeout_s=30, pause_s=0.1))
@@ -573,9 +560,9 @@ def test_a_lost_log_is_told_and_nothing_of_the_objects_goes_with_it(
 
 
 @contextmanager
-def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+def restored(tmp_path: Path) -> Iterator[System]:
     """A backup that was restored: the topic `plain` had 100 records more in objects when the catalog was lost."""
-    with filled(tmp_path, monkeypatch) as some:
+    with filled(tmp_path) as some:
         assert some.run("backup", str(tmp_path / "backup")).exit_code == 0
         some.node.start()
         produce(some.node.bootstrap, "plain", numbered(0, 200, 300))
@@ -586,10 +573,8 @@ def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System
         yield some
 
 
-def test_an_older_catalog_is_refused_and_a_rebuild_has_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with restored(tmp_path, monkeypatch) as some:
+def test_an_older_catalog_is_refused_and_a_rebuild_has_everything(tmp_path: Path) -> None:
+    with restored(tmp_path) as some:
         with pytest.raises(RuntimeError, match="older than the object store"):
             some.node.start()
         some.lose_catalog()
@@ -598,10 +583,8 @@ def test_an_older_catalog_is_refused_and_a_rebuild_has_everything(
         assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 300
 
 
-def test_an_older_catalog_goes_on_without_touching_what_it_does_not_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with restored(tmp_path, monkeypatch) as some:
+def test_an_older_catalog_goes_on_without_touching_what_it_does_not_know(tmp_path: Path) -> None:
+    with restored(tmp_path) as some:
         objects = some.data_dir / "objects"
         before = {path: path.read_bytes() for path in objects.glob("*/anabranch/*") if path.parts[-3] != PREFIX}
         result = some.run("advance", "--yes")

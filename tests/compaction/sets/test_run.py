@@ -27,9 +27,9 @@ from s3stream.object.reader import read_index
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
 from s3stream.store.memory import MemoryStore, let_through
-from s3stream.store.s3 import S3Settings, S3Store
+from s3stream.store.s3 import S3Store
 from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster
-from tests.support.s3 import s3_server
+from tests.support.s3 import S3Bucket
 from tests.support.topics import delete_topic
 
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
@@ -227,13 +227,11 @@ async def test_large_stream_objects_are_copied_by_the_store(some: Cluster) -> No
 
 
 @pytest.fixture(params=["local", "s3"])
-def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+def durable(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "local":
-        yield LocalStore("local", tmp_path / "objects")
-        return
-    with s3_server(tmp_path) as server:
-        access = S3Settings(server.bucket, server.endpoint, server.region, server.access_key, server.secret_key)
-        yield S3Store("s3", access, rng=random.Random(1))
+        return LocalStore("local", tmp_path / "objects")
+    bucket: S3Bucket = request.getfixturevalue("bucket")
+    return S3Store("s3", bucket.settings(), rng=random.Random(1))
 
 
 async def test_on_durable_stores(durable: ObjectStore, tmp_path: Path) -> None:

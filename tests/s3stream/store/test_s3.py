@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,7 +14,7 @@ from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
 from s3stream.store.s3 import S3Settings, S3Store
 from tests.s3stream.store.conftest import s3_settings
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy
-from tests.support.s3 import S3Server
+from tests.support.s3 import S3Bucket
 
 MIB = 1024 * 1024
 SLOW = Fault(status=503, code="SlowDown")
@@ -47,16 +46,13 @@ class Faults:
 
 @contextlib.asynccontextmanager
 async def faulty(
-    server: S3Server, *, read_timeout_ms: int = 30_000, attempt_timeout_ms: int = 30_000
+    bucket: S3Bucket, *, read_timeout_ms: int = 30_000, attempt_timeout_ms: int = 30_000
 ) -> AsyncIterator[tuple[S3Store, Faults]]:
     """A store behind a proxy."""
     faults = Faults()
-    at = urlsplit(server.endpoint)
-    assert at.hostname
-    assert at.port
-    async with fault_proxy(at.hostname, at.port, faults.decide) as endpoint:
+    async with fault_proxy(bucket.endpoint, faults.decide) as endpoint:
         settings = replace(
-            s3_settings(server),
+            s3_settings(bucket),
             endpoint=endpoint,
             attempts_max=4,
             read_timeout_ms=read_timeout_ms,
@@ -72,8 +68,8 @@ async def faulty(
 
 
 @pytest.mark.parametrize("fault", [SLOW, Fault(status=500, code="InternalError"), Fault(reset_before=True)])
-async def test_passing_failures_are_repeated(server: S3Server, prefix: str, fault: Fault) -> None:
-    async with faulty(server) as (store, faults):
+async def test_passing_failures_are_repeated(bucket: S3Bucket, prefix: str, fault: Fault) -> None:
+    async with faulty(bucket) as (store, faults):
         faults.add("PUT", fault, 3)
         await store.put(prefix + "a", [b"x" * 100_000], writer_id="w")
         faults.add("GET", fault, 2)
@@ -97,8 +93,8 @@ async def test_a_service_that_never_answers_is_named_in_bounded_time() -> None:
             await store.open()
 
 
-async def test_attempts_run_out(server: S3Server, prefix: str) -> None:
-    async with faulty(server) as (store, faults):
+async def test_attempts_run_out(bucket: S3Bucket, prefix: str) -> None:
+    async with faulty(bucket) as (store, faults):
         faults.add("PUT", SLOW, 4)
         with pytest.raises(StoreError, match=r"s3:.*a: put failed after 4 attempts: SlowDown"):
             await store.put(prefix + "a", [b"x"], writer_id="w")
@@ -106,16 +102,16 @@ async def test_attempts_run_out(server: S3Server, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (400, "BadDigest"), (501, "NotImplemented")])
-async def test_refusals_are_not_repeated(server: S3Server, prefix: str, status: int, code: str) -> None:
-    async with faulty(server) as (store, faults):
+async def test_refusals_are_not_repeated(bucket: S3Bucket, prefix: str, status: int, code: str) -> None:
+    async with faulty(bucket) as (store, faults):
         faults.add("PUT", Fault(status=status, code=code))
         with pytest.raises(StoreError, match=code):
             await store.put(prefix + "a", [b"x"], writer_id="w")
         assert (store.calls.put, store.calls.retries, store.calls.errors) == (1, 0, 1)
 
 
-async def test_a_lost_answer_to_a_put_is_a_success(server: S3Server, prefix: str) -> None:
-    async with faulty(server) as (store, faults):
+async def test_a_lost_answer_to_a_put_is_a_success(bucket: S3Bucket, prefix: str) -> None:
+    async with faulty(bucket) as (store, faults):
         faults.add("PUT", Fault(lose_answer=True))
         await store.put(prefix + "a", [b"mine"], writer_id="w1")
         assert bytes(await store.get(prefix + "a", 0, 4)) == b"mine"
@@ -125,8 +121,8 @@ async def test_a_lost_answer_to_a_put_is_a_success(server: S3Server, prefix: str
             await store.put(prefix + "a", [b"theirs"], writer_id="w2")
 
 
-async def test_a_lost_answer_to_a_completion_is_a_success(server: S3Server, prefix: str) -> None:
-    async with faulty(server) as (store, faults):
+async def test_a_lost_answer_to_a_completion_is_a_success(bucket: S3Bucket, prefix: str) -> None:
+    async with faulty(bucket) as (store, faults):
         upload = await store.start_multipart(prefix + "m", writer_id="w1")
         faults.add("PUT", Fault(lose_answer=True))
         receipts = [await upload.put_part(1, [b"1" * 5 * MIB]), await upload.put_part(2, [b"2"])]
@@ -138,8 +134,8 @@ async def test_a_lost_answer_to_a_completion_is_a_success(server: S3Server, pref
         assert await store.writer_id(prefix + "m") == "w1"
 
 
-async def test_an_unknown_upload_is_not_repeated(server: S3Server, prefix: str) -> None:
-    async with faulty(server) as (store, _):
+async def test_an_unknown_upload_is_not_repeated(bucket: S3Bucket, prefix: str) -> None:
+    async with faulty(bucket) as (store, _):
         upload = await store.start_multipart(prefix + "m", writer_id="w1")
         await upload.abort()
         with pytest.raises(StoreError, match="NoSuchUpload"):
@@ -147,8 +143,8 @@ async def test_an_unknown_upload_is_not_repeated(server: S3Server, prefix: str) 
         assert store.calls.retries == 0
 
 
-async def test_a_body_cut_short_is_read_again(server: S3Server, prefix: str) -> None:
-    async with faulty(server) as (store, faults):
+async def test_a_body_cut_short_is_read_again(bucket: S3Bucket, prefix: str) -> None:
+    async with faulty(bucket) as (store, faults):
         data = random.Random(1).randbytes(300_000)
         await store.put(prefix + "a", [data], writer_id="w")
         faults.add("GET", Fault(answer_bytes_max=100_000), 2)
@@ -156,23 +152,23 @@ async def test_a_body_cut_short_is_read_again(server: S3Server, prefix: str) -> 
         assert store.calls.retries == 2
 
 
-async def test_a_silent_service_times_out(server: S3Server, prefix: str) -> None:
-    async with faulty(server, read_timeout_ms=300) as (store, faults):
+async def test_a_silent_service_times_out(bucket: S3Bucket, prefix: str) -> None:
+    async with faulty(bucket, read_timeout_ms=300) as (store, faults):
         await store.put(prefix + "a", [b"x"], writer_id="w")
         faults.add("GET", Fault(hang=True))
         assert bytes(await store.get(prefix + "a", 0, 1)) == b"x"
         assert store.calls.retries == 1
 
 
-async def test_an_attempt_has_a_limit_of_its_own(server: S3Server, prefix: str) -> None:
-    async with faulty(server, attempt_timeout_ms=500) as (store, faults):
+async def test_an_attempt_has_a_limit_of_its_own(bucket: S3Bucket, prefix: str) -> None:
+    async with faulty(bucket, attempt_timeout_ms=500) as (store, faults):
         faults.add("PUT", Fault(hang=True))
         await store.put(prefix + "a", [b"x"], writer_id="w")
         assert (store.calls.put, store.calls.retries) == (2, 1)
 
 
-async def test_deletes_fail_key_by_key(server: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with faulty(server) as (store, faults):
+async def test_deletes_fail_key_by_key(bucket: S3Bucket, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with faulty(bucket) as (store, faults):
         asked: list[list[str]] = []
 
         async def delete_objects(Bucket: str, Delete: dict[str, list[dict[str, str]]]) -> object:  # noqa: N803
@@ -193,9 +189,9 @@ async def test_deletes_fail_key_by_key(server: S3Server, prefix: str, monkeypatc
 
 
 async def test_a_damaged_body_is_refused_by_the_service(
-    server: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    bucket: S3Bucket, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with faulty(server) as (store, _):
+    async with faulty(bucket) as (store, _):
         monkeypatch.setattr("s3stream.store.body.Body.checksum", lambda _: "AAAAAA==")
         with pytest.raises(StoreError, match=r"put failed: "):
             await store.put(prefix + "a", [b"x"], writer_id="w")
@@ -203,8 +199,8 @@ async def test_a_damaged_body_is_refused_by_the_service(
         assert await store.writer_id(prefix + "a") is None
 
 
-async def test_a_missing_bucket_and_a_bad_key_are_told_at_opening(server: S3Server) -> None:
-    good = s3_settings(server)
+async def test_a_missing_bucket_and_a_bad_key_are_told_at_opening(bucket: S3Bucket) -> None:
+    good = s3_settings(bucket)
     for settings in (replace(good, bucket="absent"), replace(good, secret_key="wrong")):
         store = S3Store("s3", settings, rng=random.Random(1))
         with pytest.raises(StoreError, match=r"s3:bucket .* at http://127.0.0.1"):
@@ -213,8 +209,8 @@ async def test_a_missing_bucket_and_a_bad_key_are_told_at_opening(server: S3Serv
             await store.get("a", 0, 1)
 
 
-async def test_an_empty_object_has_an_empty_tail(server: S3Server, prefix: str) -> None:
-    async with faulty(server) as (store, _):
+async def test_an_empty_object_has_an_empty_tail(bucket: S3Bucket, prefix: str) -> None:
+    async with faulty(bucket) as (store, _):
         await store.put(prefix + "a", [], writer_id="w")
         assert await store.get_tail(prefix + "a", 10) == (memoryview(b""), 0)
         with pytest.raises(ObjectNotFound):
@@ -288,9 +284,9 @@ async def test_a_service_that_sends_no_headers_of_amazons_is_known_by_its_listin
     ],
 )
 async def test_a_bucket_that_cannot_be_used_is_told_in_the_services_words(
-    server: S3Server, wrong: str, expected: str
+    bucket: S3Bucket, wrong: str, expected: str
 ) -> None:
-    right = s3_settings(server)
+    right = s3_settings(bucket)
     settings = replace(right, bucket="nosuch") if wrong == "bucket" else replace(right, secret_key="wrong")
     store = S3Store("s3", settings, rng=random.Random(1))
     with pytest.raises(StoreError, match=r"s3:bucket \w+ at http://\S+: head failed: 40[34]") as raised:

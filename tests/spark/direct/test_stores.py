@@ -16,7 +16,7 @@ from spark.direct import register
 from tests.spark.direct.conftest import Lake
 from tests.support.events import Event, create_topic, send
 from tests.support.node import NodeProcess
-from tests.support.s3 import S3Server, s3_server
+from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -24,25 +24,22 @@ COUNTS = {"hot": 150, "cold": 90}
 
 
 @pytest.fixture
-def server(tmp_path: Path, aws_credentials: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A bucket that node, driver and tasks have the credentials for in a shared file."""
-    with s3_server(tmp_path) as made:
-        aws_credentials.write_text(
-            f"[default]\naws_access_key_id = {made.access_key}\naws_secret_access_key = {made.secret_key}\n"
-        )
-        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(aws_credentials))
-        yield made
+def shared_file(aws_credentials: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that node, driver and tasks read from a shared file."""
+    aws_credentials.write_text(f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(aws_credentials))
 
 
 def test_a_bucket_and_a_second_store(
-    spark: SparkSession, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, s3: S3Server, shared_file: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(spark)
+    bucket = s3.new_bucket()
     config = tmp_path / "node.toml"
     table = f'type = "local"\npath = "{tmp_path / "cold"}"\n'
     without = (
         f'[node]\ndata_dir = "{tmp_path / "data"}"\n[compaction]\nenabled = false\n'
-        f'[objects]\nstore = "s3"\nbucket = "{server.bucket}"\nendpoint = "{server.endpoint}"\n'
+        f'[objects]\nstore = "s3"\nbucket = "{bucket.name}"\nendpoint = "{bucket.endpoint}"\n'
     )
     config.write_text(f"{without}[stores.cold]\n{table}")
     with NodeProcess(tmp_path, config=config, storage_upload_age_ms=100, storage_split_bytes=64 << 10) as node:
