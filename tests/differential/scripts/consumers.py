@@ -77,6 +77,7 @@ def consumer_group_life(script: Script) -> None:
     second = script.call("second joins", _join(group, MEMBER_B, "kg-a"), 1)
     assert second is not None
     told = script.call("first is to give up half", _beat(group, MEMBER_A, first.member_epoch), 1)
+    assert told.assignment is not None, f"{script.peer.name}: {told}"
     kept = told.assignment.topic_partitions[0].partitions
     given = script.call(
         "first gives up half", _beat(group, MEMBER_A, told.member_epoch, topic_partitions=_owned(topic_id, kept)), 1
