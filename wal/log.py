@@ -10,7 +10,7 @@ the loop's turn at the earliest, so that the appends of one turn share a write. 
 - After the first failure nothing is acked any more, and every call raises that failure.
 """
 
-from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
+from asyncio import get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -20,7 +20,8 @@ from typing import Final
 import structlog
 
 from wal.block import Block, BufferPool, aligned_buffer
-from wal.budget import Budget, io_count
+from wal.block_writer import BlockWriter
+from wal.budget import Budget
 from wal.claim import claim
 from wal.format import (
     CATALOG_UNKNOWN,
@@ -47,20 +48,16 @@ from wal.interface import (
     WalError,
     WalFailed,
 )
-from wal.owner import HeaderWriter, Owner, confirm_owner
+from wal.owner import HeaderWriter, Owner
 from wal.reader import read_ring
 from wal.recovery import BlockSpan, Scan, ScanEnd
-from wal.requests import Device, IoKind, IoRequest, perform
+from wal.requests import Device, IoKind, perform
 from wal.settings import WalSettings
 from wal.stats import WalStats
-from wal.window import SlidingWindow
 
 _LOG = structlog.get_logger(__name__)
 _IDLE_BUFFERS_BYTES_MAX: Final = 16 << 20
 """Kept for the next blocks, beside what is in flight: four times what the writers hold at the default sizes."""
-_BLOCKS_PER_WRITE: Final = 4
-"""Blocks that wait for a writer share one system call, up to 1 MiB at the default size: a call costs as much as copying
-a block, a disk is no faster with more."""
 
 
 class DeltaWal:
@@ -91,23 +88,16 @@ class DeltaWal:
         self._refusal: WalError | None = WalFailed(f"{device.name}: not open: recover() comes first")
         """Why appends are refused: the failure, or that the log is not open (any more)."""
         self._strict: Final = settings.fencing == "strict" or (settings.fencing == "auto" and device.shared)
+        self._header: HeaderWriter
+        """Set by `recover`."""
         self._budget: Final = Budget(settings.iops_max, settings.bandwidth_bytes_max, settings.header_iops)
+        self._writer: Final = BlockWriter(device, settings, self, self._budget, self.stats, strict=self._strict)
         self._pool: Final = BufferPool(settings.write_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX))
         self._current: Block | None = None
-        self._pending: deque[Block] = deque()
-        self._writing: deque[Block] = deque()
-        """At the device or through, in order; those through wait for the ones before them."""
-        self._in_flight: dict[tuple[Block, ...], float] = {}
-        """Writes at the device, as the blocks they carry, and when they went there, by the loop's clock."""
-        self._overdue: tuple[Block, ...] | None = None
-        """Found to take too long by the last check."""
         self._live: deque[BlockSpan] = deque()
         """Durable blocks from the head on."""
         self._next_offset = 0
         """Where the next block begins, unless one is open."""
-        self._window = SlidingWindow(0, 0, settings.window_bytes, settings.window_bytes_max)
-        self._window_target = settings.window_bytes
-        """Bound that the next header write carries."""
         self._trim_offset = -1
         self._flushed_trim_offset = -1
         self._flushed_head_offset = 0
@@ -118,8 +108,6 @@ class DeltaWal:
         self._salt = 0
         self._shutdown = Shutdown.RUNNING
         self._turn_scheduled = False
-        self._timer: TimerHandle | None = None
-        self._watch: TimerHandle | None = None
         self._opened = False
         self._closed = False
 
@@ -161,17 +149,17 @@ class DeltaWal:
     def snapshot(self) -> WalStats:
         """Bring the gauges of `stats` up to date and return it."""
         stats = self.stats
-        stats.in_flight = len(self._in_flight)
+        stats.in_flight = self._writer.writes_in_flight
         stats.used_bytes = self.used_bytes
         stats.capacity_bytes = self._capacity_bytes
         stats.queued_bytes = self._queued_bytes()
         return stats
 
     def _head_offset(self) -> int:
-        return self._live[0].start if self._live else self._window.start
+        return self._live[0].start if self._live else self._writer.window.start
 
     def _queued_bytes(self) -> int:
-        return (self._next_offset if self._current is None else self._current.end) - self._window.start
+        return (self._next_offset if self._current is None else self._current.end) - self._writer.window.start
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
@@ -214,12 +202,12 @@ class DeltaWal:
         if live_records:
             self._live.extend(end.blocks)
         self._next_offset = end.next_offset
-        self._window = SlidingWindow(end.next_offset, end.next_offset, settings.window_bytes, settings.window_bytes_max)
         self._trim_offset = self._flushed_trim_offset = header.trim_offset
         self._flushed_head_offset = header.head_offset
         if live_records and end.needs_skip and len(header.gaps) < GAPS_MAX:
             header = replace(header, gaps=(*header.gaps, Gap(end.end_offset, end.next_offset)))
-        self._header = HeaderWriter(self._device, header, self._make_header, self._on_header, self._fail)
+        self._header = HeaderWriter(self._device, header, self._make_header, self._on_header, self.failed)
+        self._writer.start(self._header, end.next_offset)
         if live_records:
             self._advance_head()
 
@@ -267,8 +255,8 @@ class DeltaWal:
                 f"{self._device.name}: record of {size_bytes} bytes, the largest is {self._record_bytes_max}"
             )
         if self._current is not None:
-            self._seal(self._current)
-            self._pump()
+            self.seal_open_block()
+            self._writer.pump()
             if self._error is not None:
                 raise self._error
         needed = page_up(size_bytes + PADDING_BYTES_MIN)
@@ -280,12 +268,14 @@ class DeltaWal:
                 f"{self._device.name}: the ring is full: record of {size_bytes} bytes, {max(free_bytes, 0)} of "
                 f"{self._capacity_bytes} bytes free"
             )
-        if offset + needed - self._window.start > self._settings.queue_bytes_max:
+        if offset + needed - self._writer.window.start > self._settings.queue_bytes_max:
             self.stats.over_capacity += 1
+            waiting = self._writer.oldest
+            assert waiting is not None, "a record that fits an empty queue"
             raise QueueFull(
                 f"{self._device.name}: the device is behind: record of {size_bytes} bytes, {self._queued_bytes()} "
                 f"bytes wait for it, {self._settings.queue_bytes_max} may",
-                (self._writing or self._pending)[0].durable,
+                waiting.durable,
             )
         room_bytes = max(needed, min(self._settings.write_bytes_max, free_bytes))
         block = Block(offset, self._pool.take(room_bytes), room_bytes, self._salt, self._clock())
@@ -298,185 +288,47 @@ class DeltaWal:
     def _turn(self) -> None:
         """Run after the callbacks of the turn in which a block was opened."""
         self._turn_scheduled = False
-        self._pump()
+        self._writer.pump()
 
-    def _seal(self, block: Block) -> None:
-        self._current = None
+    @property
+    def has_open_block(self) -> bool:
+        """Whether records were appended to a block that is not sealed yet."""
+        return self._current is not None
+
+    def seal_open_block(self) -> None:
+        """End the open block, and queue it for the device."""
+        block, self._current = self._current, None
+        assert block is not None, "no block is open"
         stats = self.stats
         stats.records += block.records
         stats.record_bytes += block.length
-        block.seal(self._window.start)
+        block.seal(self._writer.window.start)
         stats.blocks += 1
         stats.block_bytes += block.length
         self._next_offset = block.end
-        self._pending.append(block)
-
-    def _pump(self) -> None:
-        """Hand blocks to the device while a writer, the window and the budget allow."""
-        while len(self._in_flight) < self._settings.writes_in_flight_max and self._error is None:
-            if not self._pending and self._current is None:
-                return
-            if not self._budget.unlimited and self._wait_for_budget():
-                return
-            if not self._pending and self._current is not None:
-                self._seal(self._current)
-            block = self._pending[0]
-            if not self._window.admits(block.end):
-                self._widen(block.end)
-                return
-            self._hand(self._take_pending())
-
-    def _take_pending(self) -> tuple[Block, ...]:
-        """Take the blocks of the next write: one, or an equal share of what waits for the writers that are free."""
-        pending = self._pending
-        free = self._settings.writes_in_flight_max - len(self._in_flight)
-        # Under a budget blocks go one by one: it counts what a disk counts, and paces.
-        share = min(-(-len(pending) // free), _BLOCKS_PER_WRITE) if self._budget.unlimited else 1
-        blocks = [pending.popleft()]
-        while len(blocks) < share and self._window.admits(pending[0].end):
-            blocks.append(pending.popleft())
-        return tuple(blocks)
-
-    def _hand(self, blocks: tuple[Block, ...]) -> None:
-        self._window.hand(blocks[0].offset, blocks[-1].end)
-        self._writing.extend(blocks)
-        loop = get_running_loop()
-        self._in_flight[blocks] = loop.time()
-        if self._watch is None:
-            self._watch_later(loop)
-        segments = []
-        for block in blocks:
-            begin = ios = 0
-            for position, length in self._header.header.segments(block.offset, block.length):
-                segments.append((position, block.buffer[begin : begin + length]))
-                begin += length
-                ios += io_count(length)
-            self.stats.writes += ios
-            self._budget.take(block.length, ios)
-        self._device.submit(
-            IoRequest(
-                IoKind.WRITE, segments, lambda request: self._on_written(blocks, request), check_header=self._strict
-            )
-        )
-
-    def _wait_for_budget(self) -> bool:
-        loop = get_running_loop()
-        wait_s = self._budget.wait_s(loop.time())
-        if wait_s <= 0:
-            return False
-        if self._timer is None:
-            self.stats.budget_waits += 1
-            self._timer = loop.call_later(wait_s, self._budget_ready)
-        return True
-
-    def _budget_ready(self) -> None:
-        self._timer = None
-        self._pump()
-
-    def _widen(self, end: int) -> None:
-        """Have a larger window bound written, which hands out what waits once it is durable."""
-        bound = self._window.wanted_bound(end)
-        if bound is not None and bound > self._window_target:
-            self._window_target = bound
-            self.stats.window_growths += 1
-            self._header.request().add_done_callback(self._widened)
-
-    def _widened(self, error: WalError | None) -> None:
-        if error is None:
-            self._pump()
+        self._writer.add(block)
 
     # --- completions -------------------------------------------------------------------------------------------------
 
-    def _on_written(self, blocks: tuple[Block, ...], request: IoRequest) -> None:
-        """Take one write that is through, once this node is known to have owned the log behind it."""
-        if request.error is not None:
-            begin, end = blocks[0].offset, blocks[-1].end
-            self._fail(
-                WalFailed(
-                    f"{self._device.name}: write of {end - begin} bytes at position {request.segments[0][0]} "
-                    f"(offset {begin}) failed: {request.error}"
-                )
-            )
-        elif request.header is None:
-            self._on_durable(blocks, None)
-        else:
-            own = self._header.header
-            confirm_owner(self._device, request.header, own, lambda error: self._on_durable(blocks, error))
+    def block_durable(self, block: Block) -> None:
+        """Keep the offsets of a block that is about to be acked, and recycle its memory."""
+        self._live.append(BlockSpan(block.offset, block.last_offset, block.end))
+        self._pool.give(block.buffer)
+        self.stats.observe(self._clock() - block.opened_at, block.records)
 
-    def _on_durable(self, blocks: tuple[Block, ...], error: WalError | None) -> None:
-        """Ack what a write completes, and hand out what waits."""
-        if self._in_flight.pop(blocks, None) is None:
-            return  # the log failed meanwhile
-        if error is not None:
-            self._fail(error)
-            return
-        if self._window.complete(blocks[0].offset, blocks[-1].end):
-            self._ack()
-        self._pump()
-
-    def _ack(self) -> None:
-        """Complete the leading blocks whose writes are through, in order."""
-        start = self._window.start
-        now = self._clock()
-        while self._writing and self._writing[0].end <= start and self._error is None:
-            block = self._writing.popleft()
-            self._live.append(BlockSpan(block.offset, block.last_offset, block.end))
-            self._pool.give(block.buffer)
-            self.stats.observe(now - block.opened_at, block.records)
-            block.durable.complete()
-
-    def _fail(self, error: WalError) -> None:
-        """Stop for good: everything appended and not acked fails, every later call raises `error`."""
+    def failed(self, error: WalError) -> None:
+        """Stop permanently: everything appended and not acked fails, and every later call raises `error`."""
         if self._error is not None:
             return
         self._error = self._refusal = error
         _LOG.error("the log failed and takes no more appends", error=str(error))
-        blocks = [*self._writing, *self._pending]
+        blocks = self._writer.stop()
         if self._current is not None:
             blocks.append(self._current)
-        self._current = None
-        self._writing.clear()
-        self._pending.clear()
-        self._in_flight.clear()
-        self._cancel_timers()
+            self._current = None
         for block in blocks:
             block.durable.complete(error)
         self._header.fail(error)
-
-    # --- time-outs ---------------------------------------------------------------------------------------------------
-
-    def _watch_later(self, loop: AbstractEventLoop) -> None:
-        self._watch = loop.call_later(self._settings.write_timeout_ms / 4000, self._check_timeouts)
-
-    def _check_timeouts(self) -> None:
-        """Fail the log if a write is overdue at two checks in a row.
-
-        In a row, because a process that was stopped or a loop that was held up finds its timers due before it has
-        looked at the completions that came meanwhile.
-        """
-        self._watch = None
-        if not self._in_flight or self._error is not None:
-            return
-        loop = get_running_loop()
-        blocks, handed_at = next(iter(self._in_flight.items()))
-        overdue = (loop.time() - handed_at) * 1000 > self._settings.write_timeout_ms
-        if overdue and self._overdue is blocks:
-            begin, end = blocks[0].offset, blocks[-1].end
-            self._fail(
-                WalFailed(
-                    f"{self._device.name}: write of {end - begin} bytes at offset {begin} took longer than "
-                    f"{self._settings.write_timeout_ms} ms"
-                )
-            )
-            return
-        self._overdue = blocks if overdue else None
-        self._watch_later(loop)
-
-    def _cancel_timers(self) -> None:
-        for timer in (self._timer, self._watch):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._watch = None
 
     # --- header ------------------------------------------------------------------------------------------------------
 
@@ -489,8 +341,8 @@ class DeltaWal:
             header,
             head_offset=head_offset,
             trim_offset=self._trim_offset,
-            durable_offset=self._window.start,
-            window_bytes=self._window_target,
+            durable_offset=self._writer.window.start,
+            window_bytes=self._writer.window_bytes_wanted,
             last_write_ms=self._now_ms(),
             shutdown=self._shutdown,
             gaps=tuple(Gap(max(gap.start, head_offset), gap.end) for gap in header.gaps if gap.end > head_offset),
@@ -503,8 +355,9 @@ class DeltaWal:
         self._limit_offset = header.head_offset + header.ring_bytes - PAGE_BYTES
         self._flushed_head_offset = header.head_offset
         self._flushed_trim_offset = header.trim_offset
-        if header.window_bytes > self._window.bound:
-            self._window.grow(header.window_bytes)
+        window = self._writer.window
+        if header.window_bytes > window.bound:
+            window.grow(header.window_bytes)
 
     async def trim(self, offset: int) -> None:
         """Free all records up to and including the one at `offset`; durable when this returns. Frees whole blocks."""
@@ -531,11 +384,11 @@ class DeltaWal:
     async def _drain(self) -> None:
         """Wait until everything appended so far is durable; raises the log's error."""
         if self._current is not None:
-            self._seal(self._current)
-            self._pump()
-        waiting = self._pending or self._writing
-        if waiting:
-            await waiting[-1].durable
+            self.seal_open_block()
+            self._writer.pump()
+        newest = self._writer.newest
+        if newest is not None:
+            await newest.durable
         if self._error is not None:
             raise self._error
 
@@ -555,6 +408,6 @@ class DeltaWal:
         except WalError as error:
             _LOG.warning("closed without a graceful stop", device=self._device.name, error=str(error))
         finally:
-            self._cancel_timers()
+            self._writer.cancel_timers()
             if release_device:
                 await self._device.close()

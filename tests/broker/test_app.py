@@ -23,7 +23,7 @@ async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         await client.produce("t", [batch_of(b"before")])
-        node.wal._fail(WalFailed("the disk is gone"))
+        node.wal.failed(WalFailed("the disk is gone"))
         answer = (await client.produce("t", [batch_of(b"after")])).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "the disk is gone" in str(answer.error_message)
