@@ -6,7 +6,7 @@ served in the end, since those before it are answered, or lose their connection 
 
 Frames that fit one read (small ones) and longer ones (large ones) wait in queues of their own, and an eighth of the
 budget is kept free of large ones: a heartbeat does not wait behind a crowd of large requests. No frame is larger than
-what that leaves (`budget_bytes_min`).
+what that leaves (`broker.settings.memory.frame_budget_bytes_min`).
 
     small frames may take    max(share, total - large - first)
     a large frame begins     if large + its size + max(share, small) <= total
@@ -21,16 +21,7 @@ from collections import OrderedDict
 from itertools import count
 from typing import Protocol
 
-SMALL_FRAME_SHARE = 8
-"""Small frames have one part in so many of the budget to themselves."""
-SIZE_BYTES = 4
-"""What a frame begins with: its length without this."""
-
-
-def budget_bytes_min(request_bytes_max: int) -> int:
-    """Least budget for frames of up to `request_bytes_max`: the largest one leaves small ones their share."""
-    largest = request_bytes_max + SIZE_BYTES
-    return largest * SMALL_FRAME_SHARE // (SMALL_FRAME_SHARE - 1) + SMALL_FRAME_SHARE
+from broker.settings.memory import SMALL_FRAME_SHARE
 
 
 class Waiter(Protocol):

@@ -17,10 +17,11 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Protocol, cast
 
-from broker.net.budget import SIZE_BYTES, FrameBudget
+from broker.net.budget import FrameBudget
 from broker.net.exchange import Exchange
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
+from broker.settings.memory import FRAME_SIZE_BYTES
 from protocol.errors import ProtocolError
 from protocol.header import parse_request_header
 from wal.interface import Buffer
@@ -284,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         prefix = self._prefix
         scratch = self._hub.scratch
         if self._budget.crowded:
-            scratch = scratch[:SIZE_BYTES]  # the size alone: its frame must ask for memory first
+            scratch = scratch[:FRAME_SIZE_BYTES]  # the size alone: its frame must ask for memory first
         if not prefix:
             return scratch
         scratch[: len(prefix)] = prefix
@@ -313,9 +314,9 @@ class Connection(asyncio.BufferedProtocol):
         self._prefix = b""
         scratch = hub.scratch
         start = 0
-        while end - start >= SIZE_BYTES:
+        while end - start >= FRAME_SIZE_BYTES:
             (size,) = _SIZE.unpack_from(scratch, start)
-            start += SIZE_BYTES
+            start += FRAME_SIZE_BYTES
             if not FRAME_BYTES_MIN <= size <= hub.request_bytes_max:
                 self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {hub.request_bytes_max}")
                 return
@@ -325,8 +326,8 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._ask(scratch[start:end]):
                     self._head = bytes(scratch[start:end])
                 return
-            self._bytes_held += SIZE_BYTES + size
-            self._budget.take(SIZE_BYTES + size)
+            self._bytes_held += FRAME_SIZE_BYTES + size
+            self._budget.take(FRAME_SIZE_BYTES + size)
             if size <= SMALL_FRAME_BYTES:
                 self._receive(bytearray(scratch[start:stop]))
             else:
@@ -344,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
 
         A large one asks only when nothing before it holds it up.
         """
-        size = self._wanted_bytes + SIZE_BYTES
+        size = self._wanted_bytes + FRAME_SIZE_BYTES
         if self.draining or (size >= LARGE_FRAME_BYTES and self._is_held_up):
             return False
         if self._hub.reserve(self, size):
@@ -380,9 +381,9 @@ class Connection(asyncio.BufferedProtocol):
         size = self._wanted_bytes
         self._wanted_bytes = 0
         self._head = b""
-        self._bytes_held += size + SIZE_BYTES
-        if size + SIZE_BYTES >= LARGE_FRAME_BYTES:
-            self._large_bytes_held += size + SIZE_BYTES
+        self._bytes_held += size + FRAME_SIZE_BYTES
+        if size + FRAME_SIZE_BYTES >= LARGE_FRAME_BYTES:
+            self._large_bytes_held += size + FRAME_SIZE_BYTES
         try:
             frame = self._hub.slabs.allocate(size) if size > SMALL_FRAME_BYTES else memoryview(bytearray(size))
         except (MemoryError, OSError) as error:
@@ -427,7 +428,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         exchange = Exchange(self, header.api_key, header.api_version, header.correlation_id, header.client_id)
         exchange.header_end = header.body_offset
-        exchange.frame_bytes = len(frame) + SIZE_BYTES
+        exchange.frame_bytes = len(frame) + FRAME_SIZE_BYTES
         if header.api_key != PRODUCE_KEY:
             self._exclusive = exchange
         self._outstanding.append(exchange)

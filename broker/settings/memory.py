@@ -11,13 +11,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.net.budget import budget_bytes_min
 from broker.settings.model import MIB, Settings
 
 PLANNED_SHARE: Final = 2
 """One part in so many of what is available is planned with."""
 PROCESS_BYTES: Final = 96 * MIB
 """An idle node: the interpreter, the code, the state of some thousand partitions."""
+FRAME_SIZE_BYTES: Final = 4
+"""Length prefix of a frame, which does not count itself."""
+SMALL_FRAME_SHARE: Final = 8
+"""Small frames have one part in so many of the memory for requests to themselves (`broker.net.budget`)."""
 _V1_FILES: Final[Sequence[str]] = ("memory.limit_in_bytes",)
 _V2_FILES: Final[Sequence[str]] = ("memory.max", "memory.high")
 
@@ -79,7 +82,7 @@ def plan_memory(available_bytes: int, given: Mapping[str, int | None], *, reques
     least = {name: part.min_bytes for name, part in PARTS.items() if name not in sizes}
     for bounds in (sizes, least):
         if "node_bytes_max" in bounds:
-            bounds["node_bytes_max"] = max(bounds["node_bytes_max"], budget_bytes_min(request_bytes_max))
+            bounds["node_bytes_max"] = max(bounds["node_bytes_max"], frame_budget_bytes_min(request_bytes_max))
     left = available_bytes // PLANNED_SHARE - PROCESS_BYTES - sum(sizes.values())
     while least:
         wanted = sum(PARTS[name].default_bytes for name in least)
@@ -111,6 +114,12 @@ class Memory:
     def is_short(self) -> bool:
         """Whether the sizes do not fit: what was set is too much, or what is available too little."""
         return PROCESS_BYTES + self.sizes.total_bytes > self.available_bytes
+
+
+def frame_budget_bytes_min(request_bytes_max: int) -> int:
+    """Return the least memory for requests of up to `request_bytes_max`: the largest leaves small ones their share."""
+    largest = request_bytes_max + FRAME_SIZE_BYTES
+    return largest * SMALL_FRAME_SHARE // (SMALL_FRAME_SHARE - 1) + SMALL_FRAME_SHARE
 
 
 def memory_for(settings: Settings, root: Path = Path("/")) -> Memory:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.budget import SIZE_BYTES, SMALL_FRAME_SHARE, FrameBudget, budget_bytes_min
+from broker.net.budget import FrameBudget
+from broker.settings.memory import FRAME_SIZE_BYTES, SMALL_FRAME_SHARE, frame_budget_bytes_min
 
 SMALL_MAX = 64
 TOTAL = 1024
@@ -86,8 +87,8 @@ def test_small_frames_do_not_starve_a_large_one() -> None:
 
 @given(request_bytes_max=st.integers(1024, (1 << 31) - 1))
 def test_the_largest_request_leaves_small_ones_their_share(request_bytes_max: int) -> None:
-    size = request_bytes_max + SIZE_BYTES
-    budget, large = FrameBudget(budget_bytes_min(request_bytes_max), small_bytes_max=SMALL_MAX), Client()
+    size = request_bytes_max + FRAME_SIZE_BYTES
+    budget, large = FrameBudget(frame_budget_bytes_min(request_bytes_max), small_bytes_max=SMALL_MAX), Client()
     assert budget.reserve(Client(), size)
     assert not budget.reserve(large, size)
     assert budget.reserve(Client(), SMALL_MAX), "with one under way and one at the head of the line"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.budget import budget_bytes_min
 from broker.net.server import Server
 from broker.settings.memory import (
     ENOUGH_BYTES,
@@ -17,6 +16,7 @@ from broker.settings.memory import (
     PROCESS_BYTES,
     MemorySizes,
     available_memory,
+    frame_budget_bytes_min,
     memory_for,
     plan_memory,
     with_sizes,
@@ -29,7 +29,7 @@ from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import batch_of, raw_client
 
 REQUEST_BYTES_MAX = 100 * MIB
-LEAST = {"node_bytes_max": budget_bytes_min(REQUEST_BYTES_MAX)}
+LEAST = {"node_bytes_max": frame_budget_bytes_min(REQUEST_BYTES_MAX)}
 DEFAULTS = {name: part.default_bytes for name, part in PARTS.items()}
 
 
@@ -80,7 +80,7 @@ def test_the_plan_keeps_to_its_share_where_it_can(available: int, given_sizes: M
 def test_requests_have_room_beside_the_largest_one_whatever_is_set() -> None:
     settings = load({"network.node_bytes_max": "100MiB", "network.request_bytes_max": "100MiB"}, {})
     sizes = memory_for(settings).sizes
-    assert sizes.node_bytes_max == budget_bytes_min(100 * MIB)
+    assert sizes.node_bytes_max == frame_budget_bytes_min(100 * MIB)
     assert with_sizes(settings, sizes).network.node_bytes_max == sizes.node_bytes_max, "what is shown is what holds"
     server = Server(settings.network, sizes)
     assert server.budget.bytes_max == sizes.node_bytes_max
