@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support import CONSOLE, Report, middle, p99, parser
 from wal.device import open_device
-from wal.interface import Appended, OverCapacity, WalError
+from wal.interface import AppendedRecord, OverCapacity, WalError
 from wal.log import DeltaWal
 from wal.settings import Durability, WalSettings
 
@@ -112,7 +112,7 @@ class Trimmer:
         self.wal = wal
         self.samples: deque[int] = deque()
 
-    def note(self, appended: Appended) -> None:
+    def note(self, appended: AppendedRecord) -> None:
         if not self.samples or appended.offset - self.samples[-1] > self.wal.capacity_bytes // 64:
             self.samples.append(appended.offset)
 
@@ -181,7 +181,7 @@ async def paced(path: Path, settings: WalSettings, body_bytes: int, bytes_per_s:
     latencies: list[float] = []
     trimmer = Trimmer(wal)
     interval = body_bytes / bytes_per_s
-    last: Appended | None = None
+    last: AppendedRecord | None = None
 
     def done(at: float, _: WalError | None) -> None:
         latencies.append((time.perf_counter() - at) * 1e3)
@@ -263,7 +263,7 @@ async def recovery(path: Path, capacity_bytes: int, body_bytes: int) -> tuple[in
     settings = settings_of(capacity_bytes, "direct")
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
-    appended: list[Appended] = []
+    appended: list[AppendedRecord] = []
     while wal.used_bytes + 4 * MIB < wal.capacity_bytes:
         appended = [wal.append((body,)) for _ in range(max(1, 2 * MIB // body_bytes))]
         await appended[-1].durable

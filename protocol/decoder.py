@@ -14,7 +14,7 @@ from struct import unpack_from
 from typing import Any, NoReturn
 
 from protocol.errors import MalformedMessage
-from protocol.source import Source, absent, literal, tagged, untagged
+from protocol.source import PythonSource, absent, literal, tagged, untagged
 from protocol.varint import read_uvarint
 from protocol.wire import Field, Kind, Schema, schema_of
 
@@ -49,7 +49,7 @@ def compile_decoder(message_type: type, version: int) -> Decoder:
     return decoder
 
 
-def decoder_source(message_type: type, version: int) -> tuple[Source, str]:
+def decoder_source(message_type: type, version: int) -> tuple[PythonSource, str]:
     """The decoder's source and the name of its function."""
     schema = schema_of(message_type)
     writer = _DecoderWriter(version, flexible=version in schema.flexible)
@@ -87,7 +87,7 @@ class _DecoderWriter:
     def __init__(self, version: int, *, flexible: bool) -> None:
         self.version = version
         self.flexible = flexible
-        self.source = Source(
+        self.source = PythonSource(
             {
                 "new": object.__new__,
                 "uvarint": read_uvarint,

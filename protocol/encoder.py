@@ -13,7 +13,7 @@ from struct import pack
 from typing import Any, Final, NoReturn
 
 from protocol.errors import UnencodableMessage
-from protocol.source import Source, absent, literal, tagged, untagged
+from protocol.source import PythonSource, absent, literal, tagged, untagged
 from protocol.varint import ONE_BYTE, uvarint
 from protocol.wire import Buffer, Field, Kind, schema_of
 
@@ -43,7 +43,7 @@ def compile_encoder(message_type: type, version: int) -> Encoder:
     return encoder
 
 
-def encoder_source(message_type: type, version: int) -> tuple[Source, str]:
+def encoder_source(message_type: type, version: int) -> tuple[PythonSource, str]:
     """The encoder's source and the name of its function."""
     writer = _EncoderWriter(version, flexible=version in schema_of(message_type).flexible)
     writer.function(message_type)
@@ -60,7 +60,7 @@ class _EncoderWriter:
     def __init__(self, version: int, *, flexible: bool) -> None:
         self.version = version
         self.flexible = flexible
-        self.source = Source(
+        self.source = PythonSource(
             {
                 "one_byte": ONE_BYTE,
                 "uvarint": uvarint,

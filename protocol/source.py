@@ -13,7 +13,7 @@ from typing import Any
 from protocol.wire import Field, Schema
 
 
-class Source:
+class PythonSource:
     """A module's worth of generated functions. `constants` is the namespace they run in."""
 
     def __init__(self, constants: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Source:
         return self.constants[function]
 
 
-def literal(source: Source, value: Any) -> str:
+def literal(source: PythonSource, value: Any) -> str:
     """An expression for a field's default: written out where that is exact and fast, else a named constant."""
     if value is None or value == () or isinstance(value, int | str):
         return repr(value)

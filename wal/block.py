@@ -40,7 +40,7 @@ def aligned_memory(size_bytes: int, *, huge_pages: bool = False) -> mmap:
     return memory
 
 
-class BufferPool:
+class BlockBufferPool:
     """Recycled aligned buffers of `block_bytes` and of powers of two above; keeps at most `kept_bytes_max` idle."""
 
     def __init__(self, block_bytes: int, kept_bytes_max: int) -> None:
@@ -66,7 +66,7 @@ class BufferPool:
             self._idle.setdefault(size_bytes, []).append(buffer)
 
 
-class Block:
+class WalBlock:
     """Records from one page boundary on, in the order of their offsets, sharing one completion."""
 
     __slots__ = ("buffer", "durable", "last_offset", "length", "offset", "opened_at", "records", "room_bytes", "salt")

@@ -8,7 +8,7 @@ from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
 from collections import deque
 from typing import Final, Protocol
 
-from wal.block import Block
+from wal.block import WalBlock
 from wal.budget import Budget, io_count
 from wal.interface import WalError, WalFailed
 from wal.owner import HeaderWriter, confirm_owner
@@ -22,7 +22,7 @@ _BLOCKS_PER_WRITE: Final = 4
 a block, and a disk is no faster with more."""
 
 
-class BlockSource(Protocol):
+class BlockProducer(Protocol):
     """The log that blocks come from and go back to."""
 
     @property
@@ -34,7 +34,7 @@ class BlockSource(Protocol):
         """Seal the open block and `add` it."""
         ...
 
-    def block_durable(self, block: Block) -> None:
+    def block_durable(self, block: WalBlock) -> None:
         """Take a block whose write and all writes before it are complete, just before it is acked."""
         ...
 
@@ -50,7 +50,7 @@ class BlockWriter:
         self,
         device: Device,
         settings: WalSettings,
-        source: BlockSource,
+        source: BlockProducer,
         budget: Budget,
         stats: WalStats,
         *,
@@ -68,12 +68,12 @@ class BlockWriter:
         """Read the header after each write, before its blocks are acked."""
         self._header: HeaderWriter
         self._stopped = False
-        self._pending: deque[Block] = deque()
-        self._writing: deque[Block] = deque()
+        self._pending: deque[WalBlock] = deque()
+        self._writing: deque[WalBlock] = deque()
         """Handed to the device and not acked, in order. Some may be written and wait for the ones before them."""
-        self._in_flight: dict[tuple[Block, ...], float] = {}
+        self._in_flight: dict[tuple[WalBlock, ...], float] = {}
         """Writes at the device, by the blocks they carry, and when they were handed over, in the loop's time."""
-        self._overdue: tuple[Block, ...] | None = None
+        self._overdue: tuple[WalBlock, ...] | None = None
         """The write that the last check found overdue."""
         self._budget_timer: TimerHandle | None = None
         self._timeout_timer: TimerHandle | None = None
@@ -90,18 +90,18 @@ class BlockWriter:
         return len(self._in_flight)
 
     @property
-    def oldest(self) -> Block | None:
+    def oldest(self) -> WalBlock | None:
         """The next block to become durable, None if every added block is."""
         waiting = self._writing or self._pending
         return waiting[0] if waiting else None
 
     @property
-    def newest(self) -> Block | None:
+    def newest(self) -> WalBlock | None:
         """The last block added, None if every added block is durable."""
         waiting = self._pending or self._writing
         return waiting[-1] if waiting else None
 
-    def add(self, block: Block) -> None:
+    def add(self, block: WalBlock) -> None:
         """Queue a sealed block behind those before it."""
         self._pending.append(block)
 
@@ -121,7 +121,7 @@ class BlockWriter:
                 return
             self._hand_over(self._take_pending())
 
-    def stop(self) -> list[Block]:
+    def stop(self) -> list[WalBlock]:
         """Hand over and ack nothing more; return the blocks that were not acked, in order."""
         self._stopped = True
         blocks = [*self._writing, *self._pending]
@@ -140,7 +140,7 @@ class BlockWriter:
 
     # --- to the device -----------------------------------------------------------------------------------------------
 
-    def _take_pending(self) -> tuple[Block, ...]:
+    def _take_pending(self) -> tuple[WalBlock, ...]:
         """Take the blocks of the next write: one, or an equal share of what waits for the writers that are free."""
         pending = self._pending
         free = self._settings.writes_in_flight_max - len(self._in_flight)
@@ -151,7 +151,7 @@ class BlockWriter:
             blocks.append(pending.popleft())
         return tuple(blocks)
 
-    def _hand_over(self, blocks: tuple[Block, ...]) -> None:
+    def _hand_over(self, blocks: tuple[WalBlock, ...]) -> None:
         self.window.hand(blocks[0].offset, blocks[-1].end)
         self._writing.extend(blocks)
         loop = get_running_loop()
@@ -202,7 +202,7 @@ class BlockWriter:
 
     # --- completions -------------------------------------------------------------------------------------------------
 
-    def _on_written(self, blocks: tuple[Block, ...], request: IoRequest) -> None:
+    def _on_written(self, blocks: tuple[WalBlock, ...], request: IoRequest) -> None:
         """Take a completed write, once this node is known to have owned the log after it."""
         if request.error is not None:
             begin, end = blocks[0].offset, blocks[-1].end
@@ -218,7 +218,7 @@ class BlockWriter:
             own = self._header.header
             confirm_owner(self._device, request.header, own, lambda error: self._on_durable(blocks, error))
 
-    def _on_durable(self, blocks: tuple[Block, ...], error: WalError | None) -> None:
+    def _on_durable(self, blocks: tuple[WalBlock, ...], error: WalError | None) -> None:
         """Ack what a write completes, and hand over what waits."""
         if self._in_flight.pop(blocks, None) is None:
             return  # the log has failed in the meantime

@@ -32,7 +32,7 @@ _BLKSSZGET: Final = 0x1268
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedDevice:
     """A file descriptor and what is known of what it opens."""
 
     fd: int
@@ -41,7 +41,7 @@ class Opened:
     block_device: bool
     direct: bool
     synced: bool
-    """Opened with O_DSYNC: a write returns when it is on stable media."""
+    """OpenedDevice with O_DSYNC: a write returns when it is on stable media."""
     why: str
     """Reason for `synced`, for people."""
 
@@ -49,7 +49,7 @@ class Opened:
 class FileDevice:
     """A file or block device, opened."""
 
-    def __init__(self, opened: Opened, writers: int) -> None:
+    def __init__(self, opened: OpenedDevice, writers: int) -> None:
         self._opened: Final = opened
         # One more than the writes in flight, so that a header write never waits behind them.
         self._engine: Final = ThreadEngine(opened.fd, writers + 1)
@@ -107,7 +107,7 @@ def open_device(
         raise WalRefused(f"{path}: cannot open the WAL device: {error.strerror or error}") from error
 
 
-def _open(path: Path, settings: WalSettings) -> Opened:
+def _open(path: Path, settings: WalSettings) -> OpenedDevice:
     status = path.stat()
     block_device = stat.S_ISBLK(status.st_mode)
     if not block_device and not stat.S_ISREG(status.st_mode):
@@ -128,7 +128,7 @@ def _open(path: Path, settings: WalSettings) -> Opened:
     if block_device and sector_bytes(fd) > PAGE_BYTES:
         os.close(fd)
         raise WalRefused(f"{path}: sectors of more than {PAGE_BYTES} bytes")
-    return Opened(fd, path, os.lseek(fd, 0, os.SEEK_END), block_device, direct, synced, why)
+    return OpenedDevice(fd, path, os.lseek(fd, 0, os.SEEK_END), block_device, direct, synced, why)
 
 
 def _open_direct(path: Path, flags: int) -> int:

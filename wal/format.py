@@ -72,7 +72,7 @@ class Shutdown(IntEnum):
     GRACEFUL = 1
 
 
-class Gap(NamedTuple):
+class LogGap(NamedTuple):
     """Offsets from `start` to `end` that are not part of the log, whatever lies there; page-aligned or not."""
 
     start: int
@@ -101,7 +101,7 @@ class Header:
     state_epoch: int = -1
     state_sequence: int = 0
     """Node epoch and sequence of the header that this state was first written with: a claim keeps both."""
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LogGap, ...] = ()
     """Gaps at or behind the head, in order."""
 
     @property
@@ -221,7 +221,9 @@ def _with_version_2(header: Header, page: Buffer) -> Header:
         catalog_id=bytes(page[_HEADER.size : _HEADER.size + CATALOG_ID_BYTES]),
         state_epoch=epoch,
         state_sequence=sequence,
-        gaps=tuple(gap for gap in map(Gap._make, _GAP.iter_unpack(gaps)) if gap.start < gap.end) if any(gaps) else (),
+        gaps=tuple(gap for gap in map(LogGap._make, _GAP.iter_unpack(gaps)) if gap.start < gap.end)
+        if any(gaps)
+        else (),
     )
 
 

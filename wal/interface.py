@@ -107,7 +107,7 @@ class QueueFull(OverCapacity):
         """Completes when some of what waits is through: a good time to try again."""
 
 
-class Appended(NamedTuple):
+class AppendedRecord(NamedTuple):
     """Where a record was put, and the completion of its block."""
 
     offset: int
@@ -149,7 +149,7 @@ class WriteAheadLog(Protocol):
         """Open the log and yield what lies past the trim offset, in the order of offsets. Once, before any append."""
         ...
 
-    def append(self, parts: Sequence[Buffer]) -> Appended:
+    def append(self, parts: Sequence[Buffer]) -> AppendedRecord:
         """Append one record whose body is the concatenation of `parts`; the parts are copied before this returns.
 
         Raises OverCapacity when the ring is full (QueueFull when the device is behind), WalFailed after a failure,

@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from wal.block import Block, BufferPool, aligned_buffer
+from wal.block import BlockBufferPool, WalBlock, aligned_buffer
 from wal.block_writer import BlockWriter
 from wal.budget import Budget
 from wal.claim import claim
@@ -31,15 +31,15 @@ from wal.format import (
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     RING_POSITION,
-    Gap,
     Header,
+    LogGap,
     Shutdown,
     encode_skip_into,
     page_up,
     record_salt,
 )
 from wal.interface import (
-    Appended,
+    AppendedRecord,
     Buffer,
     OverCapacity,
     QueueFull,
@@ -92,8 +92,10 @@ class DeltaWal:
         """Set by `recover`."""
         self._budget: Final = Budget(settings.iops_max, settings.bandwidth_bytes_max, settings.header_iops)
         self._writer: Final = BlockWriter(device, settings, self, self._budget, self.stats, strict=self._strict)
-        self._pool: Final = BufferPool(settings.write_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX))
-        self._current: Block | None = None
+        self._pool: Final = BlockBufferPool(
+            settings.write_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX)
+        )
+        self._current: WalBlock | None = None
         self._live: deque[BlockSpan] = deque()
         """Durable blocks from the head on."""
         self._next_offset = 0
@@ -205,7 +207,7 @@ class DeltaWal:
         self._trim_offset = self._flushed_trim_offset = header.trim_offset
         self._flushed_head_offset = header.head_offset
         if live_records and end.needs_skip and len(header.gaps) < GAPS_MAX:
-            header = replace(header, gaps=(*header.gaps, Gap(end.end_offset, end.next_offset)))
+            header = replace(header, gaps=(*header.gaps, LogGap(end.end_offset, end.next_offset)))
         self._header = HeaderWriter(self._device, header, self._make_header, self._on_header, self.failed)
         self._writer.start(self._header, end.next_offset)
         if live_records:
@@ -234,7 +236,7 @@ class DeltaWal:
 
     # --- appends -----------------------------------------------------------------------------------------------------
 
-    def append(self, parts: Sequence[Buffer]) -> Appended:
+    def append(self, parts: Sequence[Buffer]) -> AppendedRecord:
         """Copy one record into the current block; see `WriteAheadLog.append`. Costs a few microseconds and one copy."""
         body_bytes = 0
         for part in parts:
@@ -244,9 +246,9 @@ class DeltaWal:
         if block is None or block.length + size_bytes > block.room_bytes:
             block = self._open_block(size_bytes)
         offset = block.append(parts, body_bytes)
-        return Appended(offset, offset + size_bytes, block.durable)
+        return AppendedRecord(offset, offset + size_bytes, block.durable)
 
-    def _open_block(self, size_bytes: int) -> Block:
+    def _open_block(self, size_bytes: int) -> WalBlock:
         """Close the current block and open one that holds a record of `size_bytes` at least."""
         if self._refusal is not None:
             raise self._refusal
@@ -278,7 +280,7 @@ class DeltaWal:
                 waiting.durable,
             )
         room_bytes = max(needed, min(self._settings.write_bytes_max, free_bytes))
-        block = Block(offset, self._pool.take(room_bytes), room_bytes, self._salt, self._clock())
+        block = WalBlock(offset, self._pool.take(room_bytes), room_bytes, self._salt, self._clock())
         self._current = block
         if not self._turn_scheduled:
             self._turn_scheduled = True
@@ -310,7 +312,7 @@ class DeltaWal:
 
     # --- completions -------------------------------------------------------------------------------------------------
 
-    def block_durable(self, block: Block) -> None:
+    def block_durable(self, block: WalBlock) -> None:
         """Keep the offsets of a block that is about to be acked, and recycle its memory."""
         self._live.append(BlockSpan(block.offset, block.last_offset, block.end))
         self._pool.give(block.buffer)
@@ -345,7 +347,7 @@ class DeltaWal:
             window_bytes=self._writer.window_bytes_wanted,
             last_write_ms=self._now_ms(),
             shutdown=self._shutdown,
-            gaps=tuple(Gap(max(gap.start, head_offset), gap.end) for gap in header.gaps if gap.end > head_offset),
+            gaps=tuple(LogGap(max(gap.start, head_offset), gap.end) for gap in header.gaps if gap.end > head_offset),
         )
 
     def _on_header(self, header: Header) -> None:

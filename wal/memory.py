@@ -9,7 +9,7 @@ from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from wal.interface import Appended, Buffer, Durable, OverCapacity, RecoveredRecord, WalError, WalFailed
+from wal.interface import AppendedRecord, Buffer, Durable, OverCapacity, RecoveredRecord, WalError, WalFailed
 
 _HEADER_BYTES = 24
 
@@ -60,7 +60,7 @@ class MemoryWal:
         for record in list(self._records):
             yield RecoveredRecord(record.offset, memoryview(record.body))
 
-    def append(self, parts: Sequence[Buffer]) -> Appended:
+    def append(self, parts: Sequence[Buffer]) -> AppendedRecord:
         """Append one record; it becomes durable on the next turn of the loop, or by `complete`."""
         if self._error is not None:
             raise self._error
@@ -81,7 +81,7 @@ class MemoryWal:
         records.append(record)
         self._records.append(record)
         self._next_offset += size_bytes
-        return Appended(record.offset, self._next_offset, durable)
+        return AppendedRecord(record.offset, self._next_offset, durable)
 
     def complete(self, count: int | None = None) -> None:
         """Make the first `count` pending groups of records durable (all, if None)."""

@@ -21,7 +21,7 @@ _KEPT: Final = READ_AHEAD + 5
 """Read ahead, being judged, just handed out and about to be let go."""
 
 
-class _Memory:
+class _ChunkBuffers:
     """Buffers for chunks. One whose records nobody holds is used again: fresh pages cost more than the read does."""
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class _Memory:
         return memoryview(memory)
 
 
-class _Chunk:
+class _ChunkRead:
     """One read under way: a buffer with headroom, and what came of it."""
 
     __slots__ = ("buffer", "done", "length", "offset", "request")
 
-    def __init__(self, device: Device, header: Header, memory: _Memory, offset: int, length: int) -> None:
+    def __init__(self, device: Device, header: Header, memory: _ChunkBuffers, offset: int, length: int) -> None:
         self.offset = offset
         self.length = length
         self.buffer = memory.take()[: _HEADROOM_BYTES + length]
@@ -73,14 +73,14 @@ class _Chunk:
 
 async def read_ring(device: Device, header: Header, scan: Scan) -> AsyncIterator[list[RecoveredRecord]]:
     """Feed `scan` from its offset on until it has its end; yield the records of each chunk. Raises WalFailed."""
-    ahead: deque[_Chunk] = deque()
-    memory = _Memory()
+    ahead: deque[_ChunkRead] = deque()
+    memory = _ChunkBuffers()
     offset = scan.at
     carry = memoryview(b"")
     while True:
         while len(ahead) < READ_AHEAD and offset < scan.limit:
             length = min(CHUNK_BYTES, scan.limit - offset)
-            ahead.append(_Chunk(device, header, memory, offset, length))
+            ahead.append(_ChunkRead(device, header, memory, offset, length))
             offset += length
         if not ahead:
             # An empty range, or a scan that has seen everything there is.

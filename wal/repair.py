@@ -16,8 +16,8 @@ from wal.format import (
     HEADER_COPIES,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
-    Gap,
     Header,
+    LogGap,
     Magic,
     RecordHeader,
     Shutdown,
@@ -39,7 +39,7 @@ _MAGICS: Final = tuple(int(magic).to_bytes(4, "little") for magic in Magic)
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedRange:
     """Bytes of the log that hold no record that can be proven, between two places that do."""
 
     start: int
@@ -57,7 +57,7 @@ class RepairPlan:
     """As found."""
     damaged_copies: tuple[str, ...]
     """What is wrong with copies of the header; a repair writes both."""
-    damages: tuple[Damage, ...]
+    damages: tuple[DamagedRange, ...]
     given_up_bytes: int
     """Bytes of proven records between damages that are joined, because a header holds only so many gaps."""
     repaired: Header
@@ -79,8 +79,8 @@ async def plan_repair(device: Device) -> RepairPlan:
         raise WalRefused(f"{device.name}: blank, no WAL was formatted here")
     copies = decode_copies(await read_copies(device))
     damaged_copies = tuple(f"copy {number}: {copy}" for number, copy in enumerate(copies) if isinstance(copy, str))
-    ring = _Ring(device, header)
-    damages: list[Damage] = []
+    ring = _RingReader(device, header)
+    damages: list[DamagedRange] = []
     gaps = header.gaps
     while (found := await _first_damage(device, replace(header, gaps=gaps))) is not None:
         # Inside a gap of the header lies nothing of the log: the search ends where the next one begins.
@@ -88,13 +88,13 @@ async def plan_repair(device: Device) -> RepairPlan:
         end = await ring.next_record(found.offset + 1, behind.start if behind else ring.limit)
         if end is None:
             end = behind.start if behind else min(page_up(found.durable_end), ring.limit)
-        damages.append(Damage(found.offset, end, found.found, await ring.remains(found.offset, end)))
-        gaps = tuple(sorted((*gaps, Gap(found.offset, end))))
+        damages.append(DamagedRange(found.offset, end, found.found, await ring.remains(found.offset, end)))
+        gaps = tuple(sorted((*gaps, LogGap(found.offset, end))))
     joined, given_up_bytes = join_gaps(gaps, GAPS_MAX)
     return RepairPlan(header, damaged_copies, tuple(damages), given_up_bytes, replace(header, gaps=joined))
 
 
-def join_gaps(gaps: tuple[Gap, ...], most: int) -> tuple[tuple[Gap, ...], int]:
+def join_gaps(gaps: tuple[LogGap, ...], most: int) -> tuple[tuple[LogGap, ...], int]:
     """Join neighbours, those with the fewest bytes between them first, until at most `most` are left.
 
     Gaps that touch are joined in any case. Return them, and the bytes between that were given up.
@@ -107,7 +107,7 @@ def join_gaps(gaps: tuple[Gap, ...], most: int) -> tuple[tuple[Gap, ...], int]:
         if between > 0 and len(left) <= most:
             break
         given_up_bytes += between
-        left[number : number + 2] = [Gap(left[number].start, left[number + 1].end)]
+        left[number : number + 2] = [LogGap(left[number].start, left[number + 1].end)]
     return tuple(left), given_up_bytes
 
 
@@ -148,7 +148,7 @@ async def _first_damage(device: Device, header: Header) -> WalDamaged | None:
     return None
 
 
-class _Ring:
+class _RingReader:
     """Reads any bytes of the ring, and finds proven records at any of them."""
 
     def __init__(self, device: Device, header: Header) -> None:

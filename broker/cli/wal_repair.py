@@ -15,7 +15,7 @@ import click
 
 from s3stream.append.wal_record import RecordKind, WalRecord, WalRecordError, decode_record
 from wal.interface import RecoveredRecord
-from wal.repair import Damage, RepairPlan, read_damaged, read_kept
+from wal.repair import DamagedRange, RepairPlan, read_damaged, read_kept
 from wal.requests import Device
 
 
@@ -36,7 +36,7 @@ class Loss:
 class LossFinder:
     """Takes the kept records in order, and names what is missing between them."""
 
-    damages: Sequence[Damage]
+    damages: Sequence[DamagedRange]
     records: int = 0
     losses: list[Loss] = field(default_factory=list)
     _ends: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from typing import Protocol
 from broker.settings.memory import SMALL_FRAME_SHARE
 
 
-class Waiter(Protocol):
+class FrameWaiter(Protocol):
     """Who waits for a reservation; known by identity."""
 
     def granted(self) -> None:
@@ -48,8 +48,8 @@ class FrameBudget:
         self.large_bytes = 0
         self._share = bytes_max // SMALL_FRAME_SHARE
         self._small_limit = bytes_max
-        self._small: OrderedDict[Waiter, tuple[int, int]] = OrderedDict()
-        self._large: OrderedDict[Waiter, tuple[int, int]] = OrderedDict()
+        self._small: OrderedDict[FrameWaiter, tuple[int, int]] = OrderedDict()
+        self._large: OrderedDict[FrameWaiter, tuple[int, int]] = OrderedDict()
         """Ticket and size of those that wait."""
         self._tickets = count()
 
@@ -74,7 +74,7 @@ class FrameBudget:
         if self.small_bytes >= self._small_limit:
             self.crowded = True
 
-    def reserve(self, waiter: Waiter, size: int) -> bool:
+    def reserve(self, waiter: FrameWaiter, size: int) -> bool:
         """Reserve a frame whose rest is to come; False: `waiter` is told when it may go on."""
         assert size <= self.bytes_max - self._share, "a frame fits beside the share of small ones"
         is_small = size <= self.small_bytes_max
@@ -86,24 +86,24 @@ class FrameBudget:
         self._limit()
         return False
 
-    def give_small(self, size: int) -> None:
+    def release_small(self, size: int) -> None:
         """Give back what small frames took."""
         self.small_bytes -= size
         if self.crowded:
-            self._settle()
+            self._grant_waiting()
 
-    def give_large(self, size: int) -> None:
+    def release_large(self, size: int) -> None:
         """Give back a large frame."""
         self.large_bytes -= size
         self._limit()
         if self.crowded:
-            self._settle()
+            self._grant_waiting()
 
-    def withdraw(self, waiter: Waiter) -> None:
+    def withdraw(self, waiter: FrameWaiter) -> None:
         """Wait no more; no error when it does not."""
         if self._small.pop(waiter, None) is not None or self._large.pop(waiter, None) is not None:
             self._limit()
-            self._settle()
+            self._grant_waiting()
 
     def _add(self, size: int) -> None:
         if size <= self.small_bytes_max:
@@ -112,7 +112,7 @@ class FrameBudget:
             self.large_bytes += size
         self._limit()
 
-    def _settle(self) -> None:
+    def _grant_waiting(self) -> None:
         """Let go on whom there is room for, in order."""
         while self._large and self._fits_large(_first(self._large)[1]):
             self._grant(self._large)
@@ -120,7 +120,7 @@ class FrameBudget:
             self._grant(self._small)
         self._limit()
 
-    def _grant(self, queue: OrderedDict[Waiter, tuple[int, int]]) -> None:
+    def _grant(self, queue: OrderedDict[FrameWaiter, tuple[int, int]]) -> None:
         waiter, (_, size) = queue.popitem(last=False)
         self._add(size)
         waiter.granted()
@@ -141,5 +141,5 @@ class FrameBudget:
         self.crowded = bool(self._small or self._large) or self.small_bytes >= self._small_limit
 
 
-def _first(queue: OrderedDict[Waiter, tuple[int, int]]) -> tuple[int, int]:
+def _first(queue: OrderedDict[FrameWaiter, tuple[int, int]]) -> tuple[int, int]:
     return next(iter(queue.values()))

@@ -40,7 +40,7 @@ PRODUCE_KEY = 0
 UNKNOWN_SOFTWARE = "unknown"
 
 
-class Hub(Protocol):
+class ConnectionManager(Protocol):
     """What a connection needs of the server it belongs to."""
 
     scratch: memoryview
@@ -91,17 +91,16 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol of one socket. All methods run on the loop's thread."""
 
     __slots__ = (
+        "_awaits_grant",
         "_budget",
         "_bytes_held",
         "_exclusive",
         "_filled",
         "_flush_scheduled",
         "_frame",
-        "_head",
-        "_hub",
-        "_in_line",
         "_large_bytes_held",
         "_loop",
+        "_manager",
         "_outgoing",
         "_outstanding",
         "_paused_reading",
@@ -109,8 +108,9 @@ class Connection(asyncio.BufferedProtocol):
         "_pumping",
         "_queue",
         "_transport",
-        "_unread",
-        "_wanted_bytes",
+        "_unread_since",
+        "_waiting_frame_bytes",
+        "_waiting_frame_start",
         "_writing_paused",
         "active_tick",
         "clock",
@@ -123,10 +123,10 @@ class Connection(asyncio.BufferedProtocol):
         "software_version",
     )
 
-    def __init__(self, hub: Hub, number: int) -> None:
-        self._hub = hub
-        self._budget = hub.budget
-        self.clock = hub.clock
+    def __init__(self, manager: ConnectionManager, number: int) -> None:
+        self._manager = manager
+        self._budget = manager.budget
+        self.clock = manager.clock
         self.number = number
         self.host = ""
         self.port = 0
@@ -134,18 +134,18 @@ class Connection(asyncio.BufferedProtocol):
         """What the client says it is (KIP-511)."""
         self.closed = False
         self.draining = False
-        self.active_tick = hub.tick
+        self.active_tick = manager.tick
         self._transport: asyncio.Transport | None = None
         self._prefix = b""
         self._frame: memoryview | None = None
         self._filled = 0
-        self._wanted_bytes = 0
+        self._waiting_frame_bytes = 0
         """Size of a frame that waits for its reservation; 0: none does."""
-        self._head = b""
+        self._waiting_frame_start = b""
         """What came of it before it was known to wait."""
         self._queue: deque[Buffer] = deque()
         self._bytes_held = 0
-        self._in_line = False
+        self._awaits_grant = False
         """It has asked the budget, which will tell."""
         self._large_bytes_held = 0
         """Part of `_bytes_held` that was reserved for large frames."""
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pumping = False
         self._paused_reading = False
         self._writing_paused = False
-        self._unread: object = None
+        self._unread_since: object = None
         """Tells one time that the peer did not read from the next."""
 
     # transport
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
-        if not self._hub.connected(self):
+        if not self._manager.connected(self):
             self.closed = True
             self._transport.abort()
             return
@@ -177,24 +177,24 @@ class Connection(asyncio.BufferedProtocol):
         """Drop what was not answered; requests under way go on, their answers go nowhere."""
         self.closed = True
         self._transport = None
-        self._leave_line()
+        self._withdraw_request()
         budget = self._budget
         large, small = self._large_bytes_held, self._bytes_held - self._large_bytes_held
         self._bytes_held = self._large_bytes_held = 0
         self._queue.clear()
         self._frame = None
-        budget.give_small(small)
-        budget.give_large(large)
+        budget.release_small(small)
+        budget.release_large(large)
         outstanding, self._outstanding = self._outstanding, deque()
         for exchange in outstanding:
             if exchange.on_close is not None and not exchange.done:
                 exchange.on_close()
-        self._hub.disconnected(self, exc)
+        self._manager.disconnected(self, exc)
 
     def pause_writing(self) -> None:
         """The peer does not read: take no more requests from it."""
         self._writing_paused = True
-        self._unread = object()
+        self._unread_since = object()
         self._update_reading()
 
     def resume_writing(self) -> None:
@@ -205,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """Whether nothing is under way for this client."""
-        return not self._outstanding and not self._queue and not self._wanted_bytes
+        return not self._outstanding and not self._queue and not self._waiting_frame_bytes
 
     @property
     def descriptor(self) -> int:
@@ -226,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or not self._bytes_held or not (self.closed or self._writing_paused):
             return None
         left = transport.get_write_buffer_size()
-        return Transfer(self._unread, left, -left)
+        return Transfer(self._unread_since, left, -left)
 
     def close(self) -> None:
         """Close after what was answered has been written; at once when the peer does not read that."""
@@ -234,13 +234,13 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and not transport.is_closing():
             self._flush()
             self.closed = True
-            self._leave_line()
+            self._withdraw_request()
             transport.close()
             self._wait_for_reader(transport.get_write_buffer_size())
 
     def _wait_for_reader(self, left: int) -> None:
         if left:
-            self._loop.call_later(self._hub.frame_timeout_s, self._abort_unless_read, left)
+            self._loop.call_later(self._manager.frame_timeout_s, self._abort_unless_read, left)
 
     def _abort_unless_read(self, left_before: int) -> None:
         transport = self._transport
@@ -261,13 +261,13 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, reason: str) -> None:
         """Close because of what the peer sent: logged once, others are unaffected."""
         if not self.closed:
-            self._hub.refused(self, reason)
+            self._manager.refused(self, reason)
             self.close()
 
     def drain(self) -> None:
         """Take no more requests; close as soon as those under way are answered."""
         self.draining = True
-        self._leave_line()
+        self._withdraw_request()
         self._queue.clear()
         self._update_reading()
         for exchange in list(self._outstanding):
@@ -283,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             return self._frame[self._filled :]
         prefix = self._prefix
-        scratch = self._hub.scratch
+        scratch = self._manager.scratch
         if self._budget.crowded:
             scratch = scratch[:FRAME_SIZE_BYTES]  # the size alone: its frame must ask for memory first
         if not prefix:
@@ -293,45 +293,45 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Cut what has arrived into frames."""
-        hub = self._hub
-        self.active_tick = hub.tick
-        hub.bytes_in += nbytes
+        manager = self._manager
+        self.active_tick = manager.tick
+        manager.bytes_in += nbytes
         frame = self._frame
         if frame is None:
-            self._cut(len(self._prefix) + nbytes)
+            self._split_frames(len(self._prefix) + nbytes)
         else:
             self._filled += nbytes
             if self._filled < len(frame):
                 return
             self._frame = None
             self._receive(frame)
-        if self._outstanding or self._bytes_held or self._wanted_bytes or self._paused_reading:
+        if self._outstanding or self._bytes_held or self._waiting_frame_bytes or self._paused_reading:
             self._update_reading()
 
-    def _cut(self, end: int) -> None:
+    def _split_frames(self, end: int) -> None:
         """Take the frames out of the first `end` bytes of the scratch."""
-        hub = self._hub
+        manager = self._manager
         self._prefix = b""
-        scratch = hub.scratch
+        scratch = manager.scratch
         start = 0
         while end - start >= FRAME_SIZE_BYTES:
             (size,) = _SIZE.unpack_from(scratch, start)
             start += FRAME_SIZE_BYTES
-            if not FRAME_BYTES_MIN <= size <= hub.request_bytes_max:
-                self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {hub.request_bytes_max}")
+            if not FRAME_BYTES_MIN <= size <= manager.request_bytes_max:
+                self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {manager.request_bytes_max}")
                 return
             stop = start + size
             if stop > end:
-                self._wanted_bytes = size
-                if not self._ask(scratch[start:end]):
-                    self._head = bytes(scratch[start:end])
+                self._waiting_frame_bytes = size
+                if not self._reserve_frame(scratch[start:end]):
+                    self._waiting_frame_start = bytes(scratch[start:end])
                 return
             self._bytes_held += FRAME_SIZE_BYTES + size
             self._budget.take(FRAME_SIZE_BYTES + size)
             if size <= SMALL_FRAME_BYTES:
                 self._receive(bytearray(scratch[start:stop]))
             else:
-                copy = hub.slabs.allocate(size)
+                copy = manager.slabs.allocate(size)
                 copy[:] = scratch[start:stop]
                 self._receive(copy)
             if self.closed:
@@ -340,18 +340,18 @@ class Connection(asyncio.BufferedProtocol):
         if start < end:
             self._prefix = bytes(scratch[start:end])
 
-    def _ask(self, head: Buffer) -> bool:
+    def _reserve_frame(self, head: Buffer) -> bool:
         """Begin the frame that waits for memory, of which `head` has come; False when it has to wait on.
 
         A large one asks only when nothing before it holds it up.
         """
-        size = self._wanted_bytes + FRAME_SIZE_BYTES
+        size = self._waiting_frame_bytes + FRAME_SIZE_BYTES
         if self.draining or (size >= LARGE_FRAME_BYTES and self._is_held_up):
             return False
-        if self._hub.reserve(self, size):
+        if self._manager.reserve(self, size):
             self._begin_frame(head)
             return True
-        self._in_line = True
+        self._awaits_grant = True
         return False
 
     @property
@@ -364,28 +364,28 @@ class Connection(asyncio.BufferedProtocol):
             or any(frame[0] or frame[1] for frame in self._queue)  # the API key, as above
         )
 
-    def _leave_line(self) -> None:
+    def _withdraw_request(self) -> None:
         """Want no memory any more for a frame of which no more is read."""
         self._budget.withdraw(self)
-        self._in_line = False
-        self._wanted_bytes = 0
-        self._head = b""
+        self._awaits_grant = False
+        self._waiting_frame_bytes = 0
+        self._waiting_frame_start = b""
 
     def granted(self) -> None:
         """Memory is reserved for the frame that waits for it: read on."""
-        self._in_line = False
-        self._begin_frame(self._head)
+        self._awaits_grant = False
+        self._begin_frame(self._waiting_frame_start)
         self._update_reading()
 
     def _begin_frame(self, head: Buffer) -> None:
-        size = self._wanted_bytes
-        self._wanted_bytes = 0
-        self._head = b""
+        size = self._waiting_frame_bytes
+        self._waiting_frame_bytes = 0
+        self._waiting_frame_start = b""
         self._bytes_held += size + FRAME_SIZE_BYTES
         if size + FRAME_SIZE_BYTES >= LARGE_FRAME_BYTES:
             self._large_bytes_held += size + FRAME_SIZE_BYTES
         try:
-            frame = self._hub.slabs.allocate(size) if size > SMALL_FRAME_BYTES else memoryview(bytearray(size))
+            frame = self._manager.slabs.allocate(size) if size > SMALL_FRAME_BYTES else memoryview(bytearray(size))
         except (MemoryError, OSError) as error:
             self.refuse(f"no memory for a frame of {size} bytes: {error}")
             return
@@ -416,8 +416,8 @@ class Connection(asyncio.BufferedProtocol):
                 break
             self._start(queue.popleft())
         self._pumping = False
-        if self._wanted_bytes and not (self._in_line or self.closed):
-            self._ask(self._head)
+        if self._waiting_frame_bytes and not (self._awaits_grant or self.closed):
+            self._reserve_frame(self._waiting_frame_start)
         self._update_reading()
 
     def _start(self, frame: Buffer) -> None:
@@ -432,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
         if header.api_key != PRODUCE_KEY:
             self._exclusive = exchange
         self._outstanding.append(exchange)
-        self._hub.dispatch(exchange, frame)
+        self._manager.dispatch(exchange, frame)
 
     def hold(self, exchange: Exchange) -> None:
         """Start nothing more until this Produce is answered: it could not append at once, and order must be kept."""
@@ -445,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
             self._give_large(size)
         else:
             self._bytes_held -= size
-            self._budget.give_small(size)
+            self._budget.release_small(size)
 
     def completed(self, exchange: Exchange) -> None:
         """Write the answers that are next in order, and go on with what waited for them."""
@@ -462,13 +462,13 @@ class Connection(asyncio.BufferedProtocol):
                 freed_large += size
             else:
                 freed += size
-            self._hub.answered(first)
+            self._manager.answered(first)
             if first is self._exclusive:
                 self._exclusive = None
             if first.parts is not None:
                 self._outgoing += first.parts
         self._bytes_held -= freed
-        self._budget.give_small(freed)
+        self._budget.release_small(freed)
         if freed_large:
             self._give_large(freed_large)
         if exchange.api_key != PRODUCE_KEY:
@@ -479,13 +479,13 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         if self.draining and not outstanding:
             self.close()
-        elif not self._pumping and (self._queue or self._paused_reading or self._wanted_bytes):
+        elif not self._pumping and (self._queue or self._paused_reading or self._waiting_frame_bytes):
             self.pump()
 
     def _give_large(self, size: int) -> None:
         self._bytes_held -= size
         self._large_bytes_held -= size
-        self._budget.give_large(size)
+        self._budget.release_large(size)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -498,13 +498,13 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        hub = self._hub
+        manager = self._manager
         full = (
             self.draining
             or self._writing_paused
-            or len(self._queue) + len(self._outstanding) >= hub.requests_in_flight_max
-            or self._bytes_held >= hub.connection_bytes_max
-            or self._wanted_bytes
+            or len(self._queue) + len(self._outstanding) >= manager.requests_in_flight_max
+            or self._bytes_held >= manager.connection_bytes_max
+            or self._waiting_frame_bytes
             or (self._queue and self._bytes_held > SCRATCH_BYTES and self._is_held_up)
         )
         # A frame under way is always finished: its memory is taken, and only the peer can complete it.
@@ -515,4 +515,4 @@ class Connection(asyncio.BufferedProtocol):
                 transport.pause_reading()
             else:
                 transport.resume_reading()
-            hub.reading_changed(self, paused=pause)
+            manager.reading_changed(self, paused=pause)

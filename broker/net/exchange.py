@@ -7,7 +7,7 @@ from protocol.header import response_frame
 from wal.interface import Buffer
 
 
-class Peer(Protocol):
+class ClientConnection(Protocol):
     """The connection that a request came on, as far as its handler may know it."""
 
     host: str
@@ -60,7 +60,7 @@ class Exchange:
     )
 
     def __init__(  # one call per request, on the hot path: no intermediate header object is kept
-        self, connection: Peer, api_key: int, api_version: int, correlation_id: int, client_id: str | None
+        self, connection: ClientConnection, api_key: int, api_version: int, correlation_id: int, client_id: str | None
     ) -> None:
         self.connection = connection
         self.api_key = api_key

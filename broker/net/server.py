@@ -16,11 +16,11 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from broker.net.budget import FrameBudget
+from broker.net.closed_peers import find_closed_peers
 from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
 from broker.net.exchange import Exchange
-from broker.net.gone import find_gone
 from broker.net.slabs import SlabPool
-from broker.net.stalls import LOOKS, Progress, look
+from broker.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
 from broker.settings.memory import MemorySizes
 from broker.settings.model import NetworkSettings
 from wal.interface import Buffer
@@ -29,9 +29,9 @@ BACKLOG = 1024
 LATENCY_BUCKETS = 26
 IDLE_SWEEPS = 10
 """An idle connection is closed at most a tenth of the idle time late."""
-GONE_CHECK_S = 1.0
+PEER_CHECK_S = 1.0
 """How often the sockets that are not read are looked at, for peers that have gone."""
-GONE_CHECKS = 3
+PEER_CHECKS = 3
 """So often in a row makes sure: a client that sends and goes is still served when its turn comes soon."""
 
 
@@ -113,11 +113,11 @@ class Server:
     slabs: SlabPool = field(init=False)
     budget: FrameBudget = field(init=False)
     _per_host: Counter[str] = field(default_factory=Counter)
-    _transfers: Mapping[Connection, Progress] = field(default_factory=dict)
-    _look: asyncio.TimerHandle | None = None
+    _transfers: Mapping[Connection, TransferProgress] = field(default_factory=dict)
+    _stall_check: asyncio.TimerHandle | None = None
     _paused: dict[Connection, int] = field(default_factory=dict)
     """Connections that are not read, and at how many checks in a row their peers had gone."""
-    _gone_check: asyncio.TimerHandle | None = None
+    _peer_check: asyncio.TimerHandle | None = None
     _listener: asyncio.Server | None = None
     _sweep: asyncio.TimerHandle | None = None
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -151,10 +151,10 @@ class Server:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        for timer in (self._sweep, self._look, self._gone_check):
+        for timer in (self._sweep, self._stall_check, self._peer_check):
             if timer is not None:
                 timer.cancel()
-        self._sweep = self._look = self._gone_check = None
+        self._sweep = self._stall_check = self._peer_check = None
 
     async def drain(self, timeout_ms: int) -> int:
         """Let each connection finish what is under way, then close all. Returns how many had to be cut off."""
@@ -221,21 +221,21 @@ class Server:
         """Reserve memory for a frame; one that has to wait has the others watched."""
         if self.budget.reserve(connection, size):
             return True
-        if self._look is None:
-            self._schedule_look()
+        if self._stall_check is None:
+            self._schedule_stall_check()
         return False
 
     # peers that stall
 
-    def _schedule_look(self) -> None:
-        delay = self.frame_timeout_s / LOOKS
-        self._look = asyncio.get_running_loop().call_later(delay, self._close_stalled)
+    def _schedule_stall_check(self) -> None:
+        delay = self.frame_timeout_s / STALL_CHECKS
+        self._stall_check = asyncio.get_running_loop().call_later(delay, self._close_stalled)
 
     def _close_stalled(self) -> None:
         """Cut off who stalls in the middle of a frame or reads no answers, while somebody waits for the memory."""
         budget = self.budget
         if not budget.waiting:
-            self._look, self._transfers = None, {}
+            self._stall_check, self._transfers = None, {}
             return
         small_too = budget.small_is_short
         transfers = [
@@ -243,7 +243,7 @@ class Server:
             for connection in self.connections
             if (small_too or connection.holds_large) and (each := connection.transfer) is not None
         ]
-        self._transfers, stalled = look(self._transfers, transfers)
+        self._transfers, stalled = check_stalls(self._transfers, transfers)
         for connection in stalled:
             self.stats.closed_stalled += 1
             self.log.warning(
@@ -255,7 +255,7 @@ class Server:
                 waiting=budget.waiting,
             )
             connection.abort()
-        self._schedule_look()
+        self._schedule_stall_check()
 
     # peers that have gone
 
@@ -265,23 +265,23 @@ class Server:
             self._paused.pop(connection, None)
             return
         self._paused[connection] = 0
-        if self._gone_check is None:
-            self._schedule_gone_check()
+        if self._peer_check is None:
+            self._schedule_peer_check()
 
-    def _schedule_gone_check(self) -> None:
-        self._gone_check = asyncio.get_running_loop().call_later(GONE_CHECK_S, self._close_gone)
+    def _schedule_peer_check(self) -> None:
+        self._peer_check = asyncio.get_running_loop().call_later(PEER_CHECK_S, self._close_abandoned)
 
-    def _close_gone(self) -> None:
+    def _close_abandoned(self) -> None:
         """Let go of connections that nobody waits for any more, and of what is held for them."""
-        self._gone_check = None
+        self._peer_check = None
         if not self._paused:
             return
-        gone = find_gone(connection.descriptor for connection in self._paused)
+        gone = find_closed_peers(connection.descriptor for connection in self._paused)
         for connection, checks in list(self._paused.items()):
             self._paused[connection] = checks + 1 if connection.descriptor in gone else 0
-            if checks + 1 >= GONE_CHECKS and connection.descriptor in gone:
+            if checks + 1 >= PEER_CHECKS and connection.descriptor in gone:
                 connection.abort()
-        self._schedule_gone_check()
+        self._schedule_peer_check()
 
     # idle connections
 

@@ -1,16 +1,16 @@
-"""Which clients keep memory by not moving: in the middle of a frame, or before answers that they do not read. Pure.
+"""Detection of clients that hold memory without progress: in mid-frame, or with responses that they do not read. Pure.
 
-It is looked at only while others wait for that memory. Progress is counted in looks, a fixed number of which make up
-the time allowed: a process that was stopped for a while finds nobody late.
+Checks run only while other frames wait for that memory. Time is counted in checks, a fixed number of which make up the
+time allowed, so that a process that was suspended for a while finds no client late.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-LOOKS = 5
-"""Looks without progress that end a connection."""
+STALL_CHECKS = 5
+"""Checks without progress after which a connection is closed."""
 PROGRESS_PARTS = 10
-"""Progress is one part in so many of the whole: so no frame takes longer than so many times the time allowed."""
+"""Progress is one part in this many of the whole, so no frame takes longer than this many times the time allowed."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -26,35 +26,35 @@ class Transfer(NamedTuple):
     """Grows with what has come, or was read; only differences count."""
 
 
-class Progress(NamedTuple):
-    """A transfer as of its last progress, and the looks since."""
+class TransferProgress(NamedTuple):
+    """A transfer as of its last progress, and the checks since."""
 
     transfer: Transfer
-    looks: int = 0
+    checks: int = 0
 
 
-class Look(NamedTuple, Generic[Key]):
+class StallCheck(NamedTuple, Generic[Key]):
     """Outcome of a look."""
 
-    seen: Mapping[Key, Progress]
+    seen: Mapping[Key, TransferProgress]
     """For the next look."""
     stalled: list[Key]
 
 
-def look(seen: Mapping[Key, Progress], transfers: Iterable[tuple[Key, Transfer]]) -> Look[Key]:
+def check_stalls(seen: Mapping[Key, TransferProgress], transfers: Iterable[tuple[Key, Transfer]]) -> StallCheck[Key]:
     """Compare the transfers under way with those of the look before."""
-    now: dict[Key, Progress] = {}
+    now: dict[Key, TransferProgress] = {}
     stalled: list[Key] = []
     for key, each in transfers:
         before = seen.get(key)
         if before is None or before.transfer.what is not each.what:
-            now[key] = Progress(each)
+            now[key] = TransferProgress(each)
             continue
         moved = each.moved_bytes - before.transfer.moved_bytes
         if moved * PROGRESS_PARTS >= each.size_bytes:
-            now[key] = Progress(each)
-        elif before.looks + 1 >= LOOKS:
+            now[key] = TransferProgress(each)
+        elif before.checks + 1 >= STALL_CHECKS:
             stalled.append(key)
         else:
-            now[key] = Progress(before.transfer, before.looks + 1)
-    return Look(now, stalled)
+            now[key] = TransferProgress(before.transfer, before.checks + 1)
+    return StallCheck(now, stalled)

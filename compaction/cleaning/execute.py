@@ -151,7 +151,7 @@ class CleanedOutputs:
         if self._unsettled_bytes >= self._node.settings.read_bytes_max:
             await self._throttle.spend(self._unsettled_bytes)
             self._unsettled_bytes = 0
-            await self._writer.settle()
+            await self._writer.detach_inputs()
 
     async def finish(self) -> None:
         """Close the object being written."""

@@ -85,7 +85,7 @@ async def _rewrite(segment: Rewrite, writer: ObjectWriter, workshop: Workshop) -
             if done := turn.add(entry.size_bytes):
                 await workshop.throttle.spend(done)
             await writer.write_block(entry, blocks[object_id, entry.position])
-        await writer.settle()
+        await writer.detach_inputs()
 
 
 def _batches(blocks: Sequence[tuple[int, IndexEntry]], bytes_max: int) -> Iterator[Sequence[tuple[int, IndexEntry]]]:

@@ -61,7 +61,7 @@ class Execution:
                 if self._set_writer is None:
                     self._set_writer = self._workshop.writer(ids[write.kind, write.number], write.kind)
                 await _write_pieces(self._set_writer, write, blocks, self._workshop.throttle)
-                await self._set_writer.settle()
+                await self._set_writer.detach_inputs()
 
     async def finish(self) -> Sequence[Made]:
         """End the stream set object, if there is one; returns all that was made."""

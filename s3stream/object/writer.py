@@ -160,7 +160,7 @@ class ObjectWriter:
         if len(self._wave) >= 2 * self._parts_in_flight:
             await self._send_wave()
 
-    async def settle(self) -> None:
+    async def detach_inputs(self) -> None:
         """Send full parts and copy the rest: slices of large reads would otherwise keep the whole reads in memory."""
         if len(self._wave) > 1:
             await self._send_wave()

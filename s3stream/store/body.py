@@ -12,7 +12,7 @@ GATHER_BYTES = 64 * 1024
 """Buffers shorter than this are gathered: a write per buffer would cost more than the copy."""
 
 
-class Body:
+class RequestBody:
     """What botocore and aiohttp take for a body: it has a length, and is iterated once per attempt."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
@@ -25,8 +25,8 @@ class Body:
     def __bool__(self) -> bool:
         return self._size > 0
 
-    def __aiter__(self) -> "_Pieces":
-        return _Pieces(iter(self._pieces))
+    def __aiter__(self) -> "_AsyncPieces":
+        return _AsyncPieces(iter(self._pieces))
 
     def read(self) -> bytes:
         """All of it. botocore tells a streamed body from a bad parameter by this method, and does not call it."""
@@ -62,13 +62,13 @@ def _pieces(parts: Sequence[Buffer]) -> Iterator[Buffer]:
         yield b"".join(small)
 
 
-class _Pieces:
+class _AsyncPieces:
     """The asynchronous face of an iterator that never waits."""
 
     def __init__(self, pieces: Iterator[Buffer]) -> None:
         self._pieces = pieces
 
-    def __aiter__(self) -> "_Pieces":
+    def __aiter__(self) -> "_AsyncPieces":
         return self
 
     async def __anext__(self) -> Buffer:

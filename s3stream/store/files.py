@@ -22,7 +22,7 @@ from crc32c import crc32c
 from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
 from s3stream.store.direct import FileWriter
 from s3stream.store.interface import PartReceipt, StoredObject
-from s3stream.store.recycled import BufferPool
+from s3stream.store.recycled import ReadBufferPool
 from s3stream.store.rules import check_key, check_range, check_receipts
 from wal.interface import Buffer
 
@@ -43,7 +43,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_COPY_RANGE = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
-class Files:
+class ObjectFiles:
     """Objects under `root`. Every error is a StoreError that names store and key."""
 
     def __init__(self, name: str, root: Path) -> None:
@@ -51,7 +51,7 @@ class Files:
         self.root = root
         self.temporary = root / TEMPORARY
         self.writer = FileWriter()
-        self.memory = BufferPool()
+        self.memory = ReadBufferPool()
 
     def prepare(self) -> None:
         """Create the directory, check that it can be written, remove old temporary files."""
@@ -259,7 +259,7 @@ class UploadFiles:
     `place` is called on one thread, in the order in which parts are handed over; the rest on any thread.
     """
 
-    def __init__(self, files: Files, key: str, writer_id: str, trailer: bytes, folder: Path) -> None:
+    def __init__(self, files: ObjectFiles, key: str, writer_id: str, trailer: bytes, folder: Path) -> None:
         self._files = files
         self._key = key
         self._writer_id = writer_id

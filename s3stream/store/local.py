@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from s3stream.errors import StoreError
-from s3stream.store.files import Files, UploadFiles
+from s3stream.store.files import ObjectFiles, UploadFiles
 from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
 from s3stream.store.rules import check_range
 from wal.interface import Buffer
@@ -58,7 +58,7 @@ class LocalStore:
 
     def __init__(self, name: str, root: Path, *, threads: int = 4, read_only: bool = False) -> None:
         self._read_only = read_only
-        self._files = Files(name, root)
+        self._files = ObjectFiles(name, root)
         self._calls = CallCounts()
         self._threads = _Threads(name, threads, self._calls)
 
@@ -90,7 +90,7 @@ class LocalStore:
         """Begin an upload in parts."""
         self._calls.multipart += 1
         upload = await self._threads.run(lambda: self._files.start_upload(key, writer_id))
-        return _Upload(self, self._threads, upload, key)
+        return _LocalUpload(self, self._threads, upload, key)
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
         """Abort an upload a crashed process left behind; no error when there is none."""
@@ -137,7 +137,7 @@ class LocalStore:
                 return
 
 
-class _Upload:
+class _LocalUpload:
     """A multipart upload under way."""
 
     def __init__(self, store: LocalStore, threads: _Threads, files: UploadFiles, key: str) -> None:

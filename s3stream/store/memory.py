@@ -17,7 +17,7 @@ async def let_through(_call: str, _key: str) -> None:
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _MemoryState:
     """What store and uploads share."""
 
     name: str
@@ -65,36 +65,36 @@ class MemoryStore:
     """
 
     def __init__(self, name: str, *, now_ms: Callable[[], int] = lambda: 0, hook: Hook = let_through) -> None:
-        self._shelf = _Shelf(name, now_ms, hook)
+        self._state = _MemoryState(name, now_ms, hook)
 
     @property
     def name(self) -> str:
         """Name by which the catalog remembers where an object lies."""
-        return self._shelf.name
+        return self._state.name
 
     @property
     def calls(self) -> CallCounts:
         """Counters since the store was made."""
-        return self._shelf.calls
+        return self._state.calls
 
     @property
     def objects(self) -> dict[str, tuple[bytes, str, int]]:
         """Data, writer id and time of each object: tests look, and do damage, here."""
-        return self._shelf.objects
+        return self._state.objects
 
     @property
     def uploads(self) -> set[str]:
         """Ids of the multipart uploads neither completed nor aborted."""
-        return self._shelf.uploads
+        return self._state.uploads
 
     @property
     def hook(self) -> Hook:
         """What sees each call."""
-        return self._shelf.hook
+        return self._state.hook
 
     @hook.setter
     def hook(self, hook: Hook) -> None:
-        self._shelf.hook = hook
+        self._state.hook = hook
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -108,33 +108,33 @@ class MemoryStore:
         data = b"".join(parts)
         self.calls.put += 1
         self.calls.bytes_written += len(data)
-        await self._shelf.call("put", key)
-        self._shelf.create(key, data, writer_id)
+        await self._state.call("put", key)
+        self._state.create(key, data, writer_id)
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
         """Begin an upload in parts."""
         check_key(key, where=self.name)
         self.calls.multipart += 1
-        await self._shelf.call("multipart", key)
-        self._shelf.uploads_started += 1
-        upload_id = f"upload-{self._shelf.uploads_started}"
-        self._shelf.uploads.add(upload_id)
-        return _Upload(self._shelf, key, writer_id, upload_id)
+        await self._state.call("multipart", key)
+        self._state.uploads_started += 1
+        upload_id = f"upload-{self._state.uploads_started}"
+        self._state.uploads.add(upload_id)
+        return _MemoryUpload(self._state, key, writer_id, upload_id)
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
         """Abort an upload a crashed process left behind; no error when there is none."""
         self.calls.multipart += 1
-        await self._shelf.call("abort", key)
-        self._shelf.uploads.discard(upload_id)
+        await self._state.call("abort", key)
+        self._state.uploads.discard(upload_id)
 
     async def get(self, key: str, start: int, end: int) -> memoryview:
         """Bytes [start, end)."""
         check_range(start, end, where=f"{self.name}:{key}")
         self.calls.get += 1
-        await self._shelf.call("get", key)
-        data = self._shelf.data(key)
+        await self._state.call("get", key)
+        data = self._state.data(key)
         if end > len(data):
-            raise self._shelf.fail(
+            raise self._state.fail(
                 ObjectTooShort(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {len(data)}")
             )
         self.calls.bytes_read += end - start
@@ -144,8 +144,8 @@ class MemoryStore:
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
         """The last `size_bytes`, or all."""
         self.calls.get += 1
-        await self._shelf.call("get", key)
-        data = self._shelf.data(key)
+        await self._state.call("get", key)
+        data = self._state.data(key)
         tail = memoryview(data)[max(0, len(data) - size_bytes) :]
         self.calls.bytes_read += len(tail)
         return TailRead(tail, len(data))
@@ -153,7 +153,7 @@ class MemoryStore:
     async def writer_id(self, key: str) -> str | None:
         """Who wrote the object; None when there is no such object."""
         self.calls.head += 1
-        await self._shelf.call("head", key)
+        await self._state.call("head", key)
         found = self.objects.get(key)
         return None if found is None else found[1]
 
@@ -164,7 +164,7 @@ class MemoryStore:
             self.calls.delete += 1
         for key in keys:
             try:
-                await self._shelf.call("delete", key)
+                await self._state.call("delete", key)
             except StoreError as error:
                 failed[key] = error
             else:
@@ -174,7 +174,7 @@ class MemoryStore:
     async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
         """All objects under `prefix` in the order of keys."""
         self.calls.list += 1
-        await self._shelf.call("list", prefix)
+        await self._state.call("list", prefix)
         keys = sorted(self.objects)
         for key in keys[bisect.bisect_left(keys, prefix) :]:
             if not key.startswith(prefix):
@@ -184,11 +184,11 @@ class MemoryStore:
                 yield StoredObject(key, len(data), modified_ms)
 
 
-class _Upload:
+class _MemoryUpload:
     """A multipart upload of the memory store."""
 
-    def __init__(self, shelf: _Shelf, key: str, writer_id: str, upload_id: str) -> None:
-        self._shelf = shelf
+    def __init__(self, state: _MemoryState, key: str, writer_id: str, upload_id: str) -> None:
+        self._state = state
         self._key = key
         self._writer_id = writer_id
         self._upload_id = upload_id
@@ -202,42 +202,42 @@ class _Upload:
     async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
         """Send part `number` (from 1)."""
         data = b"".join(parts)
-        self._shelf.calls.part += 1
-        self._shelf.calls.bytes_written += len(data)
-        await self._shelf.call("part", self._key)
+        self._state.calls.part += 1
+        self._state.calls.bytes_written += len(data)
+        await self._state.call("part", self._key)
         return self._keep(number, data)
 
     async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
         """Make part `number` of bytes [start, end) of another object."""
-        where = f"{self._shelf.name}:{source_key}"
+        where = f"{self._state.name}:{source_key}"
         check_range(start, end, where=where)
-        self._shelf.calls.part_copy += 1
-        await self._shelf.call("part_copy", source_key)
-        data = self._shelf.data(source_key)
+        self._state.calls.part_copy += 1
+        await self._state.call("part_copy", source_key)
+        data = self._state.data(source_key)
         if end > len(data):
-            raise self._shelf.fail(StoreError(f"{where}: asked to copy bytes [{start}, {end}) of {len(data)}"))
+            raise self._state.fail(StoreError(f"{where}: asked to copy bytes [{start}, {end}) of {len(data)}"))
         return self._keep(number, data[start:end])
 
     async def complete(self, receipts: Sequence[PartReceipt]) -> None:
         """Make the object visible; refuses small parts as S3 does."""
-        where = f"{self._shelf.name}:{self._key}"
+        where = f"{self._state.name}:{self._key}"
         check_receipts(receipts, where=where)
-        self._shelf.calls.multipart += 1
-        await self._shelf.call("complete", self._key)
+        self._state.calls.multipart += 1
+        await self._state.call("complete", self._key)
         self._check_open()
         for receipt in receipts:
             if receipt.number not in self._parts:
-                raise self._shelf.fail(StoreError(f"{where}: part {receipt.number} was never sent"))
+                raise self._state.fail(StoreError(f"{where}: part {receipt.number} was never sent"))
         data = b"".join(self._parts[receipt.number] for receipt in receipts)
-        self._shelf.create(self._key, data, self._writer_id)
-        self._shelf.uploads.discard(self._upload_id)
+        self._state.create(self._key, data, self._writer_id)
+        self._state.uploads.discard(self._upload_id)
         self._parts.clear()
 
     async def abort(self) -> None:
         """Give up."""
-        self._shelf.calls.multipart += 1
-        await self._shelf.call("abort", self._key)
-        self._shelf.uploads.discard(self._upload_id)
+        self._state.calls.multipart += 1
+        await self._state.call("abort", self._key)
+        self._state.uploads.discard(self._upload_id)
         self._parts.clear()
 
     def _keep(self, number: int, data: bytes) -> PartReceipt:
@@ -246,6 +246,6 @@ class _Upload:
         return PartReceipt(number, f"{number}-{len(data)}", len(data))
 
     def _check_open(self) -> None:
-        if self._upload_id not in self._shelf.uploads:
-            where = f"{self._shelf.name}:{self._key}"
-            raise self._shelf.fail(StoreError(f"{where}: no such upload: {self._upload_id}"))
+        if self._upload_id not in self._state.uploads:
+            where = f"{self._state.name}:{self._key}"
+            raise self._state.fail(StoreError(f"{where}: no such upload: {self._upload_id}"))

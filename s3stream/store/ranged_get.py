@@ -24,7 +24,7 @@ IDLE_SECONDS_MAX = 10
 """A connection idle for longer may be gone without a word."""
 
 
-class Answer(NamedTuple):
+class RangedResponse(NamedTuple):
     """What came back. The body of a refusal may be cut or left out."""
 
     status: int
@@ -33,15 +33,15 @@ class Answer(NamedTuple):
     body: memoryview
 
 
-class _Lost(ConnectionError):
+class _ConnectionLost(ConnectionError):
     """A kept connection turned out to be closed before anything was answered."""
 
 
 @dataclass(slots=True)
-class _Call:
+class _PendingGet:
     """The request a connection works on."""
 
-    done: "asyncio.Future[Answer]"
+    done: "asyncio.Future[RangedResponse]"
     allocate: Callable[[int], memoryview]
     head: bytearray = field(default_factory=lambda: bytearray(HEAD_BYTES_MAX))
     head_bytes: int = 0
@@ -53,12 +53,12 @@ class _Call:
     """Something came since the last look."""
 
 
-class _Connection(asyncio.BufferedProtocol):
+class _GetConnection(asyncio.BufferedProtocol):
     """One connection: a request at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._call: _Call | None = None
+        self._call: _PendingGet | None = None
         self.usable = True
         """Whether another request may be sent on it."""
         self.idle_since = 0.0
@@ -66,11 +66,11 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # by behaviour: not every event loop derives from it
 
-    def start(self, request: bytes, call: _Call) -> None:
-        """Send a request. Raises _Lost when the connection is closed."""
+    def start(self, request: bytes, call: _PendingGet) -> None:
+        """Send a request. Raises _ConnectionLost when the connection is closed."""
         assert self._transport is not None
         if not self.usable:
-            raise _Lost("closed")
+            raise _ConnectionLost("closed")
         assert self._call is None
         self._call = call
         self._transport.write(request)
@@ -119,7 +119,7 @@ class _Connection(asyncio.BufferedProtocol):
         if call.body is not None:
             error: Exception = EOFError(f"{call.body_bytes} bytes of a body of {len(call.body)}")
         elif call.head_bytes == 0:
-            error = _Lost(str(exc or "closed without an answer"))
+            error = _ConnectionLost(str(exc or "closed without an answer"))
         else:
             error = EOFError(f"{call.head_bytes} bytes of an answer's head")
         self.fail(error)
@@ -131,13 +131,13 @@ class _Connection(asyncio.BufferedProtocol):
         if call is not None and not call.done.done():
             call.done.set_exception(error)
 
-    def _finish(self, call: _Call) -> None:
+    def _finish(self, call: _PendingGet) -> None:
         self._call = None
         assert call.body is not None
         if not call.done.done():
-            call.done.set_result(Answer(call.status, call.headers, call.body))
+            call.done.set_result(RangedResponse(call.status, call.headers, call.body))
 
-    def _read_head(self, call: _Call) -> None:
+    def _read_head(self, call: _PendingGet) -> None:
         """Read the head once it is whole, and make room for the body. Raises ValueError."""
         end = call.head.find(b"\r\n\r\n", 0, call.head_bytes)
         if end < 0:
@@ -175,8 +175,8 @@ class RangedGets:
         self._read_timeout_s = read_timeout_s
         self._tls = tls
         self._slots = asyncio.Semaphore(connections_max)
-        self._idle: dict[str, list[_Connection]] = {}
-        self._busy: set[_Connection] = set()
+        self._idle: dict[str, list[_GetConnection]] = {}
+        self._busy: set[_GetConnection] = set()
 
     def close(self) -> None:
         """Close every connection."""
@@ -187,7 +187,7 @@ class RangedGets:
         for connection in list(self._busy):
             connection.fail(ConnectionError("the store is closed"))
 
-    async def get(self, url: str, byte_range: str, allocate: Callable[[int], memoryview]) -> Answer:
+    async def get(self, url: str, byte_range: str, allocate: Callable[[int], memoryview]) -> RangedResponse:
         """Bytes of a signed URL; `allocate(size)` gives the memory for a partial answer's body.
 
         Raises OSError or EOFError when the connection breaks or falls silent.
@@ -203,12 +203,12 @@ class RangedGets:
             if connection is not None:
                 try:
                     return await self._run(connection, origin, request, allocate)
-                except _Lost:
+                except _ConnectionLost:
                     pass
             connection = await self._connect(parts.scheme, parts.hostname or "", parts.port)
             return await self._run(connection, origin, request, allocate)
 
-    def _kept(self, origin: str) -> _Connection | None:
+    def _kept(self, origin: str) -> _GetConnection | None:
         idle = self._idle.get(origin, [])
         oldest = asyncio.get_running_loop().time() - IDLE_SECONDS_MAX
         while idle:
@@ -218,19 +218,19 @@ class RangedGets:
             connection.close()
         return None
 
-    async def _connect(self, scheme: str, host: str, port: int | None) -> _Connection:
+    async def _connect(self, scheme: str, host: str, port: int | None) -> _GetConnection:
         secure = scheme == "https"
         async with asyncio.timeout(self._connect_timeout_s):
             _, connection = await asyncio.get_running_loop().create_connection(
-                _Connection, host, port or (443 if secure else 80), ssl=self._tls if secure else None
+                _GetConnection, host, port or (443 if secure else 80), ssl=self._tls if secure else None
             )
         return connection
 
     async def _run(
-        self, connection: _Connection, origin: str, request: bytes, allocate: Callable[[int], memoryview]
-    ) -> Answer:
+        self, connection: _GetConnection, origin: str, request: bytes, allocate: Callable[[int], memoryview]
+    ) -> RangedResponse:
         loop = asyncio.get_running_loop()
-        call = _Call(loop.create_future(), allocate)
+        call = _PendingGet(loop.create_future(), allocate)
         self._busy.add(connection)
         try:
             connection.start(request, call)
@@ -248,7 +248,7 @@ class RangedGets:
             connection.close()
         return answer
 
-    async def _finished(self, call: _Call) -> None:
+    async def _finished(self, call: _PendingGet) -> None:
         """Return when the call is done, well or badly. Raises TimeoutError after a silence."""
         while not call.done.done():
             call.moved = False

@@ -60,7 +60,7 @@ class _Arena:
             self.ends.insert(at, end)
 
 
-class BufferPool:
+class ReadBufferPool:
     """Allocator of writable memory with old content. Any thread may take, and drop the last view."""
 
     def __init__(self, pooled_bytes_max: int = POOLED_BYTES_MAX, *, arena_bytes: int = ARENA_BYTES) -> None:

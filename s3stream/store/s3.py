@@ -25,14 +25,14 @@ from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
 from s3stream.errors import ObjectTooShort, StoreError
-from s3stream.store.body import Body
+from s3stream.store.body import RequestBody
 from s3stream.store.interface import CallCounts, MultipartUpload, StoredObject, TailRead
-from s3stream.store.ranged_get import Answer, RangedGets
-from s3stream.store.recycled import BufferPool
+from s3stream.store.ranged_get import RangedGets, RangedResponse
+from s3stream.store.recycled import ReadBufferPool
 from s3stream.store.retry import BadRange, Conflict, FailureKind, RetryPolicy, classify_code
 from s3stream.store.rules import check_key, check_range
 from s3stream.store.s3_bucket import WRITER_KEY, S3Bucket
-from s3stream.store.s3_probe import HEADERS, Found, probe
+from s3stream.store.s3_probe import HEADERS, ProbeResponse, probe
 from s3stream.store.s3_upload import S3Upload
 from s3stream.store.signed_urls import SignedUrls, refusal
 from wal.interface import Buffer
@@ -100,7 +100,7 @@ class S3Store:
         )
         self._calls = self._bucket.counts
         self._stack = AsyncExitStack()
-        self._memory = BufferPool()
+        self._memory = ReadBufferPool()
         self._gets: RangedGets | None = None
         """None: the general client does the GETs, too."""
         self._urls = SignedUrls(self._sign)
@@ -177,13 +177,13 @@ class S3Store:
         try:
             head = await self._bucket.call(where, "head", lambda: self.client.head_bucket(Bucket=self._bucket.name))
         except StoreError as error:
-            self._refuse_stranger(where, found := await self._list_plainly(tls))
+            self._refuse_foreign_service(where, found := await self._list_plainly(tls))
             said = f" The service says {found.s3_error}." if found is not None and found.s3_error else ""
             raise StoreError(f"{error}.{said} {_advice(error)}") from error
         if not any(name.startswith(HEADERS) for name in head["ResponseMetadata"]["HTTPHeaders"]):
-            self._refuse_stranger(where, await self._list_plainly(tls))
+            self._refuse_foreign_service(where, await self._list_plainly(tls))
 
-    async def _list_plainly(self, tls: ssl.SSLContext | None) -> Found | None:
+    async def _list_plainly(self, tls: ssl.SSLContext | None) -> ProbeResponse | None:
         """What answers to a listing, if anything does; None without credentials, too."""
         try:
             url = await self.client.generate_presigned_url(
@@ -194,11 +194,11 @@ class S3Store:
         self._calls.list += 1
         return await probe(url, tls)
 
-    def _refuse_stranger(self, where: str, found: Found | None) -> None:
-        if found is not None and found.stranger:
+    def _refuse_foreign_service(self, where: str, found: ProbeResponse | None) -> None:
+        if found is not None and found.foreign_service:
             raise StoreError(
                 f"{self._name}:{where}: what answers there is not S3: it answers the listing of a bucket with "
-                f"{found.stranger}"
+                f"{found.foreign_service}"
             )
 
     async def close(self) -> None:
@@ -212,7 +212,7 @@ class S3Store:
     async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
         """Create the object as the concatenation of `parts`."""
         check_key(key, where=self._name)
-        body = Body(parts)
+        body = RequestBody(parts)
         checksum = body.checksum()
 
         async def attempt() -> None:
@@ -353,7 +353,7 @@ class S3Store:
                 self._gets = None
         return data, found.get("ContentRange", "")
 
-    async def _get_signed(self, gets: RangedGets, key: str, byte_range: str) -> Answer:
+    async def _get_signed(self, gets: RangedGets, key: str, byte_range: str) -> RangedResponse:
         """An attempt on a signed URL. Raises what the general client would not do better; else it may try, too."""
         answer = await gets.get(await self._urls.of(key), byte_range, self._memory.take)
         if answer.status != 206:

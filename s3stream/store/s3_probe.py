@@ -20,7 +20,7 @@ _ERROR: Final = re.compile(rb"<Error>.*?<Code>([^<]+)</Code>(?:.*?<Message>([^<]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProbeResponse:
     """An answer to the listing of a bucket."""
 
     status: int
@@ -38,7 +38,7 @@ class Found:
         )
 
     @property
-    def stranger(self) -> str:
+    def foreign_service(self) -> str:
         """What answers instead of S3, for people; empty if S3 does."""
         if self.s3_error or _LISTING.search(self.body):
             return ""
@@ -46,7 +46,7 @@ class Found:
         return f"HTTP {self.status} {kind}".strip()
 
 
-async def probe(url: str, tls: ssl.SSLContext | None) -> Found | None:
+async def probe(url: str, tls: ssl.SSLContext | None) -> ProbeResponse | None:
     """Ask once, with a signed URL; None when no answer comes."""
     timeout = ClientTimeout(total=TIMEOUT_S)
     try:
@@ -55,6 +55,6 @@ async def probe(url: str, tls: ssl.SSLContext | None) -> Found | None:
             session.get(url, allow_redirects=False, ssl=True if tls is None else tls) as answer,
         ):
             body = await answer.content.read(ANSWER_BYTES_MAX)
-            return Found(answer.status, answer.headers.get("Content-Type", ""), body)
+            return ProbeResponse(answer.status, answer.headers.get("Content-Type", ""), body)
     except (TimeoutError, ClientError, OSError):
         return None

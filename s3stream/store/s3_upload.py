@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, cast
 
-from s3stream.store.body import Body
+from s3stream.store.body import RequestBody
 from s3stream.store.interface import PartReceipt
 from s3stream.store.retry import Conflict, NoSuchUpload
 from s3stream.store.rules import check_range, check_receipts
@@ -31,7 +31,7 @@ class S3Upload:
     async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
         """Send part `number` (from 1)."""
         bucket = self._bucket
-        body = Body(parts)
+        body = RequestBody(parts)
         checksum = body.checksum()
 
         async def attempt() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from botocore.exceptions import ClientError
 
-from s3stream.store.ranged_get import Answer
+from s3stream.store.ranged_get import RangedResponse
 
 VALID_SECONDS = 900
 USED_SECONDS = 300
@@ -43,7 +43,7 @@ class SignedUrls:
         self._urls.pop(key, None)
 
 
-def refusal(answer: Answer) -> ClientError | None:
+def refusal(answer: RangedResponse) -> ClientError | None:
     """The error that an answer other than the bytes means; None when the general client should ask itself.
 
     Signatures, credentials, regions and redirects are its business: 400, 401, 403 and 3xx; so is an answer that came

@@ -25,7 +25,7 @@ from s3stream.object.writer import ObjectWriter
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.topics import delete_topic
-from wal.interface import Appended, Buffer, QueueFull
+from wal.interface import AppendedRecord, Buffer, QueueFull
 from wal.memory import MemoryWal
 
 
@@ -145,7 +145,7 @@ async def test_a_full_queue_to_the_device_is_waited_for_without_an_upload(
             fill(stream, 3)
             durable = stream.append(make_batch(stream_id, 30))
 
-            def refuse(parts: Sequence[Buffer]) -> Appended:
+            def refuse(parts: Sequence[Buffer]) -> AppendedRecord:
                 raise QueueFull("the queue to the device is full", durable)
 
             monkeypatch.setattr(cluster.wal, "append", refuse)

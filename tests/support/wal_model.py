@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from wal.interface import Appended, RecoveredRecord, WalError
+from wal.interface import AppendedRecord, RecoveredRecord, WalError
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class WalModel:
     acks: list[int] = field(default_factory=list)
     """Offsets in the order they were acked."""
 
-    def appended(self, appended: Appended, body: bytes) -> None:
+    def appended(self, appended: AppendedRecord, body: bytes) -> None:
         record = ModelRecord(appended.offset, body)
         assert not self.records or record.offset > self.records[-1].offset, "offsets only grow"
         self.records.append(record)

@@ -14,7 +14,7 @@ from random import Random
 import structlog
 
 from wal.device import open_device
-from wal.interface import Appended, OverCapacity, RecoveredRecord
+from wal.interface import AppendedRecord, OverCapacity, RecoveredRecord
 from wal.log import DeltaWal
 from wal.settings import WalSettings
 
@@ -54,7 +54,7 @@ async def main(path: Path, epoch: int, capacity_bytes: int, durability: str) -> 
     def say(text: str) -> None:
         os.write(1, f"{text}\n".encode())
 
-    last: Appended | None = None
+    last: AppendedRecord | None = None
 
     def append() -> None:
         nonlocal number, last

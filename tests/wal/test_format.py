@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.block import Block, aligned_buffer
+from wal.block import WalBlock, aligned_buffer
 from wal.format import (
     CATALOG_UNKNOWN,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     RING_POSITION,
-    Gap,
     Header,
+    LogGap,
     Magic,
     Shutdown,
     decode_durable_offset,
@@ -47,7 +47,7 @@ HEADER = Header(
     catalog_id=bytes(range(16)),
     state_epoch=9,
     state_sequence=3,
-    gaps=(Gap(5000, 8192),),
+    gaps=(LogGap(5000, 8192),),
 )
 GOLDEN_HEADER = bytes.fromhex(
     "414e41425257414c 02000000 01000000 0300000000000000 0700000000000000 0000100000000000 0000000000000000"
@@ -82,7 +82,7 @@ def test_golden_header_of_version_1() -> None:
 
 
 def test_golden_block() -> None:
-    block = Block(0, aligned_buffer(2 * PAGE_BYTES), 2 * PAGE_BYTES, SALT, 0.0)
+    block = WalBlock(0, aligned_buffer(2 * PAGE_BYTES), 2 * PAGE_BYTES, SALT, 0.0)
     assert block.append([b"hel", b"lo"], 5) == 0
     assert block.append([b"world!"], 6) == 29
     block.seal(0)

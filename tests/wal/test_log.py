@@ -20,7 +20,7 @@ from wal.format import (
     newest_header,
 )
 from wal.interface import (
-    Appended,
+    AppendedRecord,
     Durable,
     OverCapacity,
     QueueFull,
@@ -156,7 +156,7 @@ async def test_what_is_trimmed_is_in_use_until_the_header_says_so() -> None:
     await wal.append([bytes(16000)]).durable
 
 
-def largest_last(wal: DeltaWal) -> Appended:
+def largest_last(wal: DeltaWal) -> AppendedRecord:
     """Append as much as the ring takes, but for a few bytes."""
     try:
         return wal.append([bytes(15000)])

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from tests.wal.test_format import HEADER
-from wal.block import Block, aligned_buffer
-from wal.format import PAGE_BYTES, RING_POSITION, Gap, Header, Shutdown, encode_skip_into, record_salt
+from wal.block import WalBlock, aligned_buffer
+from wal.format import PAGE_BYTES, RING_POSITION, Header, LogGap, Shutdown, encode_skip_into, record_salt
 from wal.interface import WalCorrupt
 from wal.recovery import BlockSpan, Scan
 
@@ -32,8 +32,8 @@ class Image:
         self.next = start
         self.records: list[tuple[int, bytes]] = []
 
-    def block(self, bodies: list[bytes], *, durable: int = 0, at: int | None = None) -> Block:
-        block = Block(self.next, aligned_buffer(RING_BYTES), RING_BYTES, record_salt(self.header.log_id), 0.0)
+    def block(self, bodies: list[bytes], *, durable: int = 0, at: int | None = None) -> WalBlock:
+        block = WalBlock(self.next, aligned_buffer(RING_BYTES), RING_BYTES, record_salt(self.header.log_id), 0.0)
         for body in bodies:
             self.records.append((block.append([body], len(body)), body))
         block.seal(durable)
@@ -264,7 +264,7 @@ def test_a_gap_of_the_header_is_passed_over_whatever_lies_in_it(chunk_pages: int
     image.records.pop()
     image.next = void.offset + 6 * PAGE_BYTES
     image.block([b"after"])
-    header = replace(image.header, gaps=(Gap(void.offset, void.offset + 6 * PAGE_BYTES),))
+    header = replace(image.header, gaps=(LogGap(void.offset, void.offset + 6 * PAGE_BYTES),))
     found, scan = image.scan(chunk_pages * PAGE_BYTES, header)
     assert found == image.records
     assert scan.end is not None
@@ -282,14 +282,14 @@ def test_a_gap_may_begin_and_end_inside_pages() -> None:
         (third, fourth, [0, 1, 3, 4], [0, fourth - fourth % PAGE_BYTES, image.records[4][0]]),
         (fourth, fourth + 124, [0, 1, 2, 4], [0, image.records[4][0]]),
     ):
-        header = replace(image.header, gaps=(Gap(start, stop),))
+        header = replace(image.header, gaps=(LogGap(start, stop),))
         found, scan = image.scan(header=header)
         assert found == [image.records[number] for number in kept]
         assert scan.end is not None
         assert [span.start for span in scan.end.blocks] == starts
         assert scan.end.end_offset == end
         for span in scan.end.blocks[1:]:  # the head may come to lie at each of them
-            gaps = tuple(Gap(max(gap.start, span.start), gap.end) for gap in header.gaps if gap.end > span.start)
+            gaps = tuple(LogGap(max(gap.start, span.start), gap.end) for gap in header.gaps if gap.end > span.start)
             later, _ = image.scan(header=replace(header, head_offset=span.start, durable_offset=end, gaps=gaps))
             assert later == [record for record in found if record[0] >= span.start]
 

@@ -1,4 +1,4 @@
-"""Damage in every kind of place: what a repair keeps, that the log goes on, and that nothing else changes."""
+"""DamagedRange in every kind of place: what a repair keeps, that the log goes on, and that nothing else changes."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.support.sim_device import Faults, SimDevice, SimDisk
-from wal.format import GAPS_MAX, PAGE_BYTES, RECORD_HEADER_BYTES, RING_POSITION, Gap
+from wal.format import GAPS_MAX, PAGE_BYTES, RECORD_HEADER_BYTES, RING_POSITION, LogGap
 from wal.interface import WalCorrupt, WalDamaged, WalError, WalRefused
 from wal.log import DeltaWal
 from wal.repair import RepairPlan, join_gaps, plan_repair, read_damaged, read_kept, repair
@@ -165,7 +165,7 @@ async def test_a_damaged_tail_ends_the_log() -> None:
 
 
 async def test_what_was_never_acked_stays_dropped() -> None:
-    """Damage beside a skip record: the log goes on where the skip record says, with and without the header's gap."""
+    """Damage next to a skip record: the log continues where the skip record says, with and without the header's gap."""
     log = Log()
     await log.fill(3)
     crashed = log.wal()
@@ -268,10 +268,10 @@ async def test_more_damage_than_the_header_holds_joins_the_nearest() -> None:
 
 
 def test_gaps_join_by_what_lies_between() -> None:
-    gaps = (Gap(0, 10), Gap(10, 20), Gap(30, 40), Gap(45, 50))
-    assert join_gaps(gaps, 4) == ((Gap(0, 20), Gap(30, 40), Gap(45, 50)), 0)
-    assert join_gaps(gaps, 2) == ((Gap(0, 20), Gap(30, 50)), 5)
-    assert join_gaps(gaps, 1) == ((Gap(0, 50),), 15)
+    gaps = (LogGap(0, 10), LogGap(10, 20), LogGap(30, 40), LogGap(45, 50))
+    assert join_gaps(gaps, 4) == ((LogGap(0, 20), LogGap(30, 40), LogGap(45, 50)), 0)
+    assert join_gaps(gaps, 2) == ((LogGap(0, 20), LogGap(30, 50)), 5)
+    assert join_gaps(gaps, 1) == ((LogGap(0, 50),), 15)
     assert join_gaps((), 2) == ((), 0)
 
 

@@ -19,7 +19,7 @@ from wal.device import open_device
 from wal.format import RING_POSITION
 from wal.interface import RecoveredRecord
 from wal.log import DeltaWal
-from wal.repair import Damage
+from wal.repair import DamagedRange
 from wal.settings import WalSettings
 
 MIB = 1 << 20
@@ -125,7 +125,7 @@ def found(*bodies: bytes) -> list[RecoveredRecord]:
 
 
 def test_losses_follow_from_neighbours_with_damage_between() -> None:
-    finder = LossFinder([Damage(1500, 1900, "")])
+    finder = LossFinder([DamagedRange(1500, 1900, "")])
     finder.take(found(record(1, 0, 5), record(2, 0, 5), record(1, 8, 9), record(2, 5, 6), b"not a record"))
     finder.take([RecoveredRecord(6000, memoryview(record(2, 9, 10)))])  # a jump, but no damage there
     assert [(loss.stream_id, loss.start, loss.end) for loss in finder.losses] == [(1, 5, 8)]
@@ -133,7 +133,7 @@ def test_losses_follow_from_neighbours_with_damage_between() -> None:
 
 
 def test_a_reset_begins_a_stream_anew() -> None:
-    finder = LossFinder([Damage(500, 900, "")])
+    finder = LossFinder([DamagedRange(500, 900, "")])
     finder.take(found(record(1, 0, 5), encode_reset(1, 2, 40), record(1, 40, 50)))
     assert finder.losses == []
 
@@ -144,7 +144,7 @@ def test_remains_are_told_once_and_not_if_they_were_trimmed() -> None:
         RecoveredRecord(1600, memoryview(record(2, 5, 8))),
         RecoveredRecord(1700, memoryview(b"?")),
     )
-    finder = LossFinder([Damage(1500, 1900, "", remains)])
+    finder = LossFinder([DamagedRange(1500, 1900, "", remains)])
     finder.take(found(record(1, 0, 5), b"", record(1, 8, 9)))
     told = [(loss.stream_id, loss.start, loss.end, loss.certain) for loss in finder.with_remains(-1)]
     assert told == [(1, 5, 8, True), (2, 5, 8, False)]

@@ -42,9 +42,9 @@ def test_who_comes_first_is_served_first() -> None:
     assert not budget.reserve(clients[0], 700)
     assert not budget.reserve(clients[1], 80), "there is room for it, but it is not its turn"
     assert not budget.reserve(clients[2], 300)
-    budget.give_large(800)
+    budget.release_large(800)
     assert log == clients[:2]
-    budget.give_large(700)
+    budget.release_large(700)
     assert log == clients[:3]
     assert not budget.waiting
     assert not budget.crowded
@@ -68,7 +68,7 @@ def test_small_frames_take_everything_while_nobody_else_wants_it() -> None:
     assert budget.crowded
     late = Client()
     assert not budget.reserve(late, SMALL_MAX)
-    budget.give_small(SMALL_MAX)
+    budget.release_small(SMALL_MAX)
     assert late.has_it
 
 
@@ -78,9 +78,9 @@ def test_small_frames_do_not_starve_a_large_one() -> None:
     assert not budget.reserve(large, 500)
     newcomer = Client()
     assert not budget.reserve(newcomer, 10), "its room is kept"
-    budget.give_small(60)
+    budget.release_small(60)
     assert not served(large)
-    budget.give_small(60)
+    budget.release_small(60)
     assert served(large)
     assert served(newcomer)
 
@@ -92,7 +92,7 @@ def test_the_largest_request_leaves_small_ones_their_share(request_bytes_max: in
     assert budget.reserve(Client(), size)
     assert not budget.reserve(large, size)
     assert budget.reserve(Client(), SMALL_MAX), "with one under way and one at the head of the line"
-    budget.give_large(size)
+    budget.release_large(size)
     assert served(large)
 
 
@@ -144,12 +144,12 @@ def test_the_budget_holds_and_everybody_is_served(seed: int, sizes: list[int], l
         if holding and choose.random() < 0.3:
             served += 1
             gone = holding.pop(choose.randrange(len(holding)))
-            (budget.give_small if gone.size <= SMALL_MAX else budget.give_large)(gone.size)
+            (budget.release_small if gone.size <= SMALL_MAX else budget.release_large)(gone.size)
             settle()
     while holding:
         served += 1
         gone = holding.pop(choose.randrange(len(holding)))
-        (budget.give_small if gone.size <= SMALL_MAX else budget.give_large)(gone.size)
+        (budget.release_small if gone.size <= SMALL_MAX else budget.release_large)(gone.size)
         settle()
     assert not waiting
     assert served + left == len(sizes)

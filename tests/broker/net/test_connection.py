@@ -277,7 +277,7 @@ async def test_a_frame_that_finds_no_room_waits_for_it(harness: Harness) -> None
     assert not harness.reading(), "the socket is left alone"
     assert harness.hub.paused
     assert harness.hub.held == 14 << 20
-    budget.give_large(14 << 20)
+    budget.release_large(14 << 20)
     assert harness.reading()
     assert harness.hub.held == len(frame), "reserved in full"
     harness.feed(frame[100:])
@@ -327,7 +327,7 @@ async def test_a_connection_lost_gives_up_its_place_in_the_line(harness: Harness
     harness.connection.connection_lost(None)
     assert budget.waiting == 0
     assert not budget.crowded
-    budget.give_large(14 << 20)
+    budget.release_large(14 << 20)
     assert harness.hub.held == 0
 
 
@@ -340,7 +340,7 @@ async def test_who_is_closed_leaves_the_line(harness: Harness, leave: Callable[[
     assert budget.waiting == 1
     leave(harness.connection)
     assert budget.waiting == 0
-    budget.give_large(14 << 20)
+    budget.release_large(14 << 20)
     harness.answer(0)
     harness.connection.connection_lost(None)
     assert harness.hub.held == 0

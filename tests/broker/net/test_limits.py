@@ -185,7 +185,7 @@ async def test_a_frame_may_take_its_time_while_nobody_waits(tmp_path: Path) -> N
         await until(lambda: server.bytes_in >= SENT_BYTES)
         for _ in range(50):
             await client.call(MetadataRequest(topics=()), 9)
-        assert server._look is None, "nobody looks at the clock"
+        assert server._stall_check is None, "nobody looks at the clock"
         assert len(server.connections) == 2
 
 

@@ -243,7 +243,7 @@ async def test_small_neighbours_are_joined() -> None:
     async with writer_for(store, "b", block_bytes=700) as writer:
         for entry in small:
             await writer.write_block(entry, await store.get("a", entry.position, entry.end_position))
-            await writer.settle()
+            await writer.detach_inputs()
         await writer.write(batch(4, 0, 10))
         await writer.close()
     joined = await read_index(store, "b")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from s3stream.errors import ObjectNotFound, StoreError
-from s3stream.store.files import TEMPORARY, TRAILER_BYTES, Files
+from s3stream.store.files import TEMPORARY, TRAILER_BYTES, ObjectFiles
 from s3stream.store.interface import PartReceipt
 from s3stream.store.local import LocalStore
 
@@ -142,7 +142,7 @@ async def test_old_temporary_files_are_removed_and_fresh_ones_kept(root: Path) -
 
 
 async def test_completing_again_after_a_crash_is_a_success(root: Path) -> None:
-    files = Files("local", root)
+    files = ObjectFiles("local", root)
     files.prepare()
     upload = files.start_upload("a/1", "w")
     upload.write_part(1, upload.place(1, 3), [b"abc"])

@@ -3,13 +3,13 @@
 import gc
 import random
 
-from s3stream.store.recycled import POOLED_BYTES_MIN, BufferPool
+from s3stream.store.recycled import POOLED_BYTES_MIN, ReadBufferPool
 
 MIB = 1024 * 1024
 
 
 def test_memory_comes_back_when_its_last_view_dies() -> None:
-    pool = BufferPool(8 * MIB, arena_bytes=MIB)
+    pool = ReadBufferPool(8 * MIB, arena_bytes=MIB)
     view = pool.take(MIB)
     view[:4] = b"abcd"
     part = view[2:4].toreadonly()
@@ -26,7 +26,7 @@ def test_memory_comes_back_when_its_last_view_dies() -> None:
 
 
 def test_gaps_are_joined_for_what_is_larger() -> None:
-    pool = BufferPool(8 * MIB, arena_bytes=4 * MIB)
+    pool = ReadBufferPool(8 * MIB, arena_bytes=4 * MIB)
     views = [pool.take(MIB) for _ in range(4)]
     del views[1:3]
     large = pool.take(2 * MIB)
@@ -34,7 +34,7 @@ def test_gaps_are_joined_for_what_is_larger() -> None:
 
 
 def test_what_waits_in_unused_arenas_is_bounded() -> None:
-    pool = BufferPool(4 * MIB, arena_bytes=2 * MIB)
+    pool = ReadBufferPool(4 * MIB, arena_bytes=2 * MIB)
     views = [pool.take(2 * MIB) for _ in range(5)]
     del views
     assert pool.free_bytes == 4 * MIB
@@ -43,7 +43,7 @@ def test_what_waits_in_unused_arenas_is_bounded() -> None:
 
 
 def test_small_buffers_are_left_to_the_allocator() -> None:
-    pool = BufferPool()
+    pool = ReadBufferPool()
     assert len(pool.take(0)) == 0
     assert memoryview(pool.take(POOLED_BYTES_MIN - 1).obj).nbytes == POOLED_BYTES_MIN - 1
     assert pool.mapped_bytes == 0
@@ -53,7 +53,7 @@ def test_small_buffers_are_left_to_the_allocator() -> None:
 
 def test_any_order_of_taking_and_dropping_mixes_nothing_up() -> None:
     rng = random.Random(1)
-    pool = BufferPool(2 * MIB, arena_bytes=MIB)
+    pool = ReadBufferPool(2 * MIB, arena_bytes=MIB)
     held: list[tuple[int, memoryview]] = []
     for number in range(400):
         if held and rng.random() < 0.5:

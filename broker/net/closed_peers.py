@@ -6,7 +6,7 @@ from collections.abc import Iterable
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
-def find_gone(descriptors: Iterable[int]) -> set[int]:
+def find_closed_peers(descriptors: Iterable[int]) -> set[int]:
     """The sockets among `descriptors` whose peers send nothing more, whatever there is still to be read."""
     poll = select.poll()
     for descriptor in descriptors:
