@@ -18,6 +18,7 @@ from s3stream.model import ObjectInfo, ObjectKind, object_key
 from s3stream.object.format import check_block
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.object.writer import ObjectWriter
+from s3stream.object.writer_id import CompactionWriter
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import side_by_side
 
@@ -64,7 +65,7 @@ class OutputId(NamedTuple):
     """An output's name, prepared in the catalog."""
 
     object_id: int
-    writer_id: str
+    writer: CompactionWriter
 
 
 async def _note_nothing(_object_id: int, _upload_id: str) -> None:
@@ -102,7 +103,7 @@ class Workshop:
             self.key(output.object_id),
             object_id=output.object_id,
             kind=kind,
-            writer_id=output.writer_id,
+            writer_id=output.writer.writer_id,
             block_bytes=self.settings.block_bytes,
             part_bytes=self.settings.part_bytes,
             parts_in_flight=max(1, self.in_flight // 2),

@@ -8,6 +8,7 @@ from compaction.execution import OutputId
 from compaction.node import CompactionNode
 from s3stream.errors import CatalogError, CatalogUnavailable
 from s3stream.model import NewObject
+from s3stream.object.writer_id import CompactionWriter
 from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
@@ -26,20 +27,22 @@ class Drafts:
         self._store = store
         self._object_ids: list[int] = []
 
-    async def prepare(self, count: int, writer_id: str) -> Sequence[OutputId]:
+    async def prepare(self, count: int, writer: CompactionWriter) -> Sequence[OutputId]:
         """Reserve ids."""
         now_ms = self._node.now_ms()
         object_ids = await self._node.catalog.prepare_objects(
             count,
             node_id=self._node.node_id,
             node_epoch=self._node.node_epoch,
-            writer_id=writer_id,
+            writer_id=writer.writer_id,
             store=self._store.name,
             now_ms=now_ms,
             deadline_ms=now_ms + self._node.settings.prepare_ttl_ms,
+            oldest_data_ms=writer.oldest_data_ms,
+            cleaned=writer.cleaned,
         )
         self._object_ids += object_ids
-        return [OutputId(object_id, writer_id) for object_id in object_ids]
+        return [OutputId(object_id, writer) for object_id in object_ids]
 
     async def commit(
         self, inputs: Sequence[int], outputs: Sequence[NewObject], streams: Collection[int] | None = None

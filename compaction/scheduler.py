@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
-from compaction.ages import born_ms
 from compaction.cleaning.plan import OBJECTS_MAX
 from compaction.cleaning.schedule import Agenda, Clocks, StreamState, find_dirt, next_due
 from compaction.interface import Cleaning, CleanPolicy, Tail
@@ -101,7 +100,6 @@ class CleaningScheduler:
                     policies[stream_id],
                     start_offset=tail.start_offset,
                     unreadable=node.left_alone,
-                    born_ms=lambda each: born_ms(each.object),
                 )
                 before = self.states.get(stream_id)
                 if before is None:

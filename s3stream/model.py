@@ -1,10 +1,9 @@
 """Values that pass between the layers of the storage engine. Offsets are 64 bit everywhere (invariant 8)."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from wal.interface import Buffer
 
@@ -71,6 +70,11 @@ class ObjectInfo:
     deadline_ms: int
     """Prepared: when it is reaped. Destroyed: when it is deleted. Committed: 0."""
     committed_ms: int
+    """0: it was never committed."""
+    oldest_data_ms: int = 0
+    """When its oldest data was first committed, in whatever object held it then; 0 until the object is committed."""
+    cleaned: bool = False
+    """True if log compaction wrote it: each key is there once, but for what later parts of the stream hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,24 +120,3 @@ class StreamInfo:
 def object_key(cluster: str, object_id: int) -> str:
     """Key of an object: the hex digits of its id reversed, so that keys written in turn spread over the key space."""
     return f"{f'{object_id:016x}'[::-1]}/{cluster}/{object_id}"
-
-
-_UPLOADED: Final = re.compile(r"\.upload-(\d+)-(\d+)$")
-
-
-class UploadWriter(NamedTuple):
-    """The node that uploaded an object, and under which epoch."""
-
-    node_id: int
-    node_epoch: int
-
-
-def upload_writer_id(unique: str, writer: UploadWriter) -> str:
-    """Writer id of the objects of an upload. It tells them from what compaction makes of them, without a catalog."""
-    return f"{unique}.upload-{writer.node_id}-{writer.node_epoch}"
-
-
-def parse_upload_writer(writer_id: str) -> UploadWriter | None:
-    """Whose upload an object is by its writer id; None for any other object."""
-    found = _UPLOADED.search(writer_id)
-    return None if found is None else UploadWriter(int(found[1]), int(found[2]))

@@ -34,6 +34,7 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo
 from s3stream.errors import CatalogError, StorageError
 from s3stream.model import NewObject
+from s3stream.object.writer_id import CompactionWriter
 from spark.storage import StorageLocation, opened_catalog, opened_stores
 
 log = structlog.get_logger(__name__)
@@ -229,7 +230,7 @@ class SparkCompaction:
         for _ in range(self._attempts - 1):
             again: dict[Any, OutputId] = {}
             for key in sorted(own):
-                (again[key],) = await drafts.prepare(1, share.ids[key].writer_id)
+                (again[key],) = await drafts.prepare(1, share.ids[key].writer)
             ids.append(again)
         return ids
 
@@ -243,7 +244,9 @@ class SparkCompaction:
         for group in groups:
             store = node.store_of(group.objects[0].object)
             own = Drafts(node, store)
-            tasks.append(_JoinTask(group, await own.prepare(self._attempts, self._new_writer_id()), store.name))
+            oldest_ms = min(location.object.oldest_data_ms for location in group.objects)
+            writer = CompactionWriter(self._new_writer_id(), oldest_ms)
+            tasks.append(_JoinTask(group, await own.prepare(self._attempts, writer), store.name))
             drafts.append(own)
         self._tell(f"node {node.node_id}: {len(tasks)} groups of stream objects")
         try:

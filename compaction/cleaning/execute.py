@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from compaction.ages import CLEANED
 from compaction.blocks import Read, cut_read, live_entries
 from compaction.cleaning.cleaner import Cleaner, KeyMap
 from compaction.cleaning.plan import CleanPlan
@@ -17,6 +16,7 @@ from s3stream.model import NewObject, ObjectKind, StreamBatch
 from s3stream.object.format import decode_block
 from s3stream.object.reader import ObjectIndex
 from s3stream.object.writer import ObjectWriter
+from s3stream.object.writer_id import CompactionWriter
 from s3stream.store.interface import ObjectStore
 
 BYTES_PER_TURN = 128 * 1024
@@ -143,8 +143,7 @@ class CleanedOutputs:
             await self.finish()
         self._cleaned = cleaned
         if self._writer is None:
-            writer_id = self._writer_id + CLEANED if cleaned else self._writer_id
-            (output,) = await self.drafts.prepare(1, writer_id)
+            (output,) = await self.drafts.prepare(1, CompactionWriter(self._writer_id, cleaned=cleaned))
             self._writer = self._node.workshop(self._store, self._throttle).writer(output, ObjectKind.SO)
         await self._writer.write(batch)
         self._unsettled_bytes += batch.size_bytes

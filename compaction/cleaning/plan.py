@@ -1,6 +1,6 @@
 """Plans log compaction: which objects of a stream are cleaned, and when that is worthwhile. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from compaction.ages import is_cleaned, is_young
@@ -29,13 +29,11 @@ def plan_cleaning(
     policy: CleanPolicy,
     history: History,
     now_ms: int,
-    *,
-    born_ms: Callable[[RangeLocation], int] = lambda each: each.object.committed_ms,
 ) -> CleanPlan | None:
     """What to clean of a stream's stream objects, given in offset order; None while too little is dirty.
 
     A stream whose first data is not in one yet waits until it is: a tombstone or a marker must not go before what it is
-    about. `born_ms` tells when an object's oldest data was committed first.
+    about.
     """
     if not objects or objects[0].range.start_offset > info.start_offset:
         return None
@@ -56,7 +54,7 @@ def plan_cleaning(
             break
         else:
             dirty_bytes += each.object.size_bytes
-            is_due = is_due or born_ms(each) <= now_ms - policy.lag_ms_max
+            is_due = is_due or each.object.oldest_data_ms <= now_ms - policy.lag_ms_max
         chosen.append(each)
     is_worthwhile = is_due or dirty_bytes >= policy.dirty_ratio_min * (clean_bytes + dirty_bytes)
     if not dirty_bytes or not is_worthwhile:

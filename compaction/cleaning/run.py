@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import structlog
 
-from compaction.ages import born_ms
 from compaction.cleaning.execute import CleanedOutputs, read_newest_keys, write_cleaned
 from compaction.cleaning.plan import CleanPlan, plan_cleaning
 from compaction.interface import Cleaning
@@ -42,7 +41,7 @@ async def plan_cleanings(
         except StorageError as error:
             log.warning("compaction by key leaves a stream alone", stream_id=stream_id, error=str(error))
             continue
-        plan = plan_cleaning(info, objects, policy, history, node.now_ms(), born_ms=lambda each: born_ms(each.object))
+        plan = plan_cleaning(info, objects, policy, history, node.now_ms())
         if plan is not None:
             plans.append(plan)
     return plans

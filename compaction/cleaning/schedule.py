@@ -47,7 +47,6 @@ def find_dirt(
     *,
     start_offset: int,
     unreadable: Collection[int] = (),
-    born_ms: Callable[[RangeLocation], int] = lambda each: each.object.committed_ms,
 ) -> Dirt:
     """Look over a stream's ranges, from its start on in the order of offsets; `unreadable` objects stay as they are."""
     clean_bytes = dirty_bytes = 0
@@ -65,7 +64,7 @@ def find_dirt(
             is_blocked = True
             if info.object_id not in unreadable:
                 shared.add(info.object_id)
-                split_due_ms = min(split_due_ms, born_ms(each) + policy.ripe_ms)
+                split_due_ms = min(split_due_ms, info.oldest_data_ms + policy.ripe_ms)
             continue
         if info.object_id in unreadable:
             # Plans leave out the stream as long as one of its objects is.
@@ -78,7 +77,7 @@ def find_dirt(
         if is_blocked:
             continue
         ready_ms = max(ready_ms, newest_ms(each) + policy.lag_ms_min)
-        oldest_ms = min(oldest_ms, born_ms(each))
+        oldest_ms = min(oldest_ms, info.oldest_data_ms)
         if dirty_bytes >= policy.dirty_ratio_min * (clean_bytes + dirty_bytes):
             clean_due_ms = min(clean_due_ms, ready_ms)
         else:

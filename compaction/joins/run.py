@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import dropwhile
 
-from compaction.ages import born_ms, is_cleaned, is_young, labelled_writer_id
+from compaction.ages import is_cleaned, is_young
 from compaction.joins.execute import Joined, execute_join, survey_join
 from compaction.joins.plan import StreamGroup, plan_groups
 from compaction.node import CompactionNode
@@ -13,6 +13,7 @@ from compaction.proof import prove_coverage, prove_totals
 from compaction.throttle import Throttle, yield_to_uploads
 from s3stream.model import NewObject, RangeLocation
 from s3stream.object.format import BLOCK_HEADER
+from s3stream.object.writer_id import CompactionWriter
 
 
 async def plan_streams(node: CompactionNode, *, full: bool) -> list[StreamGroup]:
@@ -70,8 +71,8 @@ async def execute_group(
         return None
     node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
     drafts = Drafts(node, target)
-    oldest_ms = min(born_ms(location.object) for location in group.objects)
-    (output,) = await drafts.prepare(1, labelled_writer_id(node.new_writer_id(), oldest_ms))
+    oldest_ms = min(location.object.oldest_data_ms for location in group.objects)
+    (output,) = await drafts.prepare(1, CompactionWriter(node.new_writer_id(), oldest_ms))
     try:
         joined = await execute_join(join, output, workshop)
     except Exception:

@@ -10,7 +10,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compaction.ages import born_ms, labelled_writer_id
 from compaction.execution import OutputId, memory_for_blocks
 from compaction.node import CompactionNode, Progress, ReportProgress
 from compaction.outputs import Drafts
@@ -21,6 +20,7 @@ from compaction.throttle import Throttle, run_rate, yield_to_uploads
 from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind
 from s3stream.object.format import BLOCK_HEADER
+from s3stream.object.writer_id import CompactionWriter
 from s3stream.tasks import side_by_side
 
 INDEX_READS_IN_FLIGHT = 8
@@ -136,7 +136,7 @@ async def _read_sources(node: CompactionNode, infos: Sequence[ObjectInfo]) -> li
             index_bytes += index.size_bytes
             if sources and index_bytes > node.settings.index_bytes_max:
                 return sources
-            sources.append(Source(info.object_id, index, born_ms(info), info.size_bytes))
+            sources.append(Source(info.object_id, index, info.oldest_data_ms, info.size_bytes))
     return sources
 
 
@@ -206,9 +206,9 @@ class Names:
 
     def __init__(self, node: CompactionNode, plan: SetPlan, drafts: Drafts) -> None:
         self._drafts = drafts
-        writer_id = node.new_writer_id()
-        self._writer_id = labelled_writer_id(writer_id, min(map(born_ms, plan.inputs)))
-        self._set_writer_id = labelled_writer_id(writer_id, plan.born_ms)
+        unique = node.new_writer_id()
+        self._writer = CompactionWriter(unique, min(info.oldest_data_ms for info in plan.inputs))
+        self._set_writer = CompactionWriter(unique, plan.born_ms)
         self._set: dict[tuple[ObjectKind, int], OutputId] = {}
 
     async def prepare(self, iteration: Iteration) -> Ids:
@@ -217,8 +217,8 @@ class Names:
         alone = [key for key in keys if key[0] is ObjectKind.SO]
         if len(alone) < len(keys) and not self._set:
             key = next(key for key in keys if key[0] is ObjectKind.SSO)
-            (self._set[key],) = await self._drafts.prepare(1, self._set_writer_id)
-        ids = await self._drafts.prepare(len(alone), self._writer_id) if alone else ()
+            (self._set[key],) = await self._drafts.prepare(1, self._set_writer)
+        ids = await self._drafts.prepare(len(alone), self._writer) if alone else ()
         return {**self._set, **dict(zip(alone, ids, strict=True))}
 
 

@@ -300,8 +300,14 @@ class Catalog:
         store: str,
         now_ms: int,
         deadline_ms: int,
+        oldest_data_ms: int = 0,
+        cleaned: bool = False,
     ) -> Sequence[int]:
-        """Reserve object ids, never used before, for objects that are about to be written."""
+        """Reserve object ids, never used before, for objects that are about to be written.
+
+        `oldest_data_ms` is the commit time of the oldest data that goes into them (0: the time of their own commit);
+        `cleaned` marks the output of log compaction.
+        """
         _check_deadline(now_ms, deadline_ms)
         return await self._database.write(
             lambda c: objects.prepare_objects(
@@ -312,6 +318,8 @@ class Catalog:
                 writer_id=writer_id,
                 store=store,
                 deadline_ms=deadline_ms,
+                oldest_data_ms=oldest_data_ms,
+                cleaned=cleaned,
             )
         )
 

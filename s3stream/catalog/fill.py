@@ -163,7 +163,7 @@ def _wal_row(wal: WalInfo) -> Mapping[str, Any]:
 
 def _object_row(info: ObjectInfo) -> Mapping[str, Any]:
     row = {name: getattr(info, name) for name in ObjectInfo.__dataclass_fields__}
-    return {**row, "kind": int(info.kind), "state": int(info.state), "upload_id": ""}
+    return {**row, "kind": int(info.kind), "state": int(info.state), "cleaned": int(info.cleaned), "upload_id": ""}
 
 
 def _stream_row(each: FilledStream) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Integer,
     Select,
     bindparam,
+    case,
     delete,
     exists,
     func,
@@ -116,6 +117,8 @@ def prepare_objects(
     writer_id: str,
     store: str,
     deadline_ms: int,
+    oldest_data_ms: int,
+    cleaned: bool,
 ) -> Sequence[int]:
     """Insert `count` prepared objects under new ids."""
     check_node(connection, node_id, node_epoch)
@@ -123,7 +126,7 @@ def prepare_objects(
         return []
     first = take_ids(connection, "object", count)
     fresh = {
-        "kind": ObjectKind.SSO,  # settled by the commit
+        "kind": ObjectKind.SSO,  # the commit sets it
         "state": ObjectState.PREPARED,
         "store": store,
         "size_bytes": 0,
@@ -132,6 +135,8 @@ def prepare_objects(
         "deadline_ms": deadline_ms,
         "committed_ms": 0,
         "upload_id": "",
+        "oldest_data_ms": oldest_data_ms,
+        "cleaned": int(cleaned),
     }
     ids = range(first, first + count)
     connection.execute(insert(objects), [{"object_id": object_id, **fresh} for object_id in ids])
@@ -236,6 +241,7 @@ def _commit_objects(connection: Connection, items: Sequence[NewObject], plan: Co
         deadline_ms=bindparam("new_deadline"),
         committed_ms=now_ms,
         upload_id="",
+        oldest_data_ms=case((objects.c.oldest_data_ms == 0, now_ms), else_=objects.c.oldest_data_ms),
     )
     dead = plan.dead_objects
     connection.execute(

@@ -39,8 +39,20 @@ def select_in(
 
 def to_object(values: Sequence[Any]) -> ObjectInfo:
     """Value of a row of OBJECT_COLUMNS."""
-    object_id, kind, state, *rest = values
-    return ObjectInfo(object_id, ObjectKind(kind), ObjectState(state), *rest)
+    object_id, kind, state, store, size, node_id, writer_id, deadline_ms, committed_ms, oldest_data_ms, cleaned = values
+    return ObjectInfo(
+        object_id,
+        ObjectKind(kind),
+        ObjectState(state),
+        store,
+        size,
+        node_id,
+        writer_id,
+        deadline_ms,
+        committed_ms,
+        oldest_data_ms,
+        bool(cleaned),
+    )
 
 
 def to_location(row: Sequence[Any]) -> RangeLocation:

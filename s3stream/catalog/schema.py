@@ -101,6 +101,8 @@ objects = Table(
     Column("deadline_ms", BigInteger),
     Column("committed_ms", BigInteger),  # 0: never was
     Column("upload_id", Text),
+    Column("oldest_data_ms", BigInteger),  # first commit of the oldest data in it; 0 until it is committed
+    Column("cleaned", Integer),  # 1: written by log compaction
 )
 
 ranges = Table(
@@ -147,8 +149,21 @@ detached_partitions = Table(
 WORDS: Final = {
     # The words in which the engines' DDL differs. SQLite: an INTEGER primary key is the row id itself, and a table
     # without row ids is clustered by its key.
-    "sqlite": {"id": "INTEGER", "blob": "BLOB", "clustered": " WITHOUT ROWID"},
-    "postgresql": {"id": "BIGINT", "blob": "BYTEA", "clustered": ""},
+    "sqlite": {
+        "id": "INTEGER",
+        "blob": "BLOB",
+        "clustered": " WITHOUT ROWID",
+        "has_age": "writer_id GLOB '*.born-[0-9]*' AND "
+        "substr(writer_id, instr(writer_id, '.born-') + 6) NOT GLOB '*[^0-9]*'",
+        "age": "CAST(substr(writer_id, instr(writer_id, '.born-') + 6) AS INTEGER)",
+    },
+    "postgresql": {
+        "id": "BIGINT",
+        "blob": "BYTEA",
+        "clustered": "",
+        "has_age": "writer_id ~ '[.]born-[0-9]+$'",
+        "age": "CAST(substring(writer_id from '[0-9]+$') AS BIGINT)",
+    },
 }
 
 MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
@@ -220,6 +235,17 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             """CREATE TABLE wals (
                 wal_id TEXT PRIMARY KEY, node_id BIGINT NOT NULL, node_epoch BIGINT NOT NULL, kind TEXT NOT NULL,
                 location TEXT NOT NULL, state INTEGER NOT NULL, seen_ms BIGINT NOT NULL)""",
+        ),
+    ),
+    (
+        5,
+        (
+            # Until now both facts were known by the suffix of the writer id alone: `.born-<ms>` and `.cleaned`.
+            "ALTER TABLE objects ADD COLUMN oldest_data_ms BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE objects ADD COLUMN cleaned INTEGER NOT NULL DEFAULT 0",
+            "UPDATE objects SET oldest_data_ms = committed_ms",
+            "UPDATE objects SET oldest_data_ms = {age} WHERE {has_age}",
+            "UPDATE objects SET cleaned = 1 WHERE substr(writer_id, length(writer_id) - 7) = '.cleaned'",
         ),
     ),
 )

@@ -32,10 +32,10 @@ from s3stream.model import (
     StreamBatch,
     StreamRange,
     object_key,
-    parse_upload_writer,
 )
 from s3stream.object.format import IndexEntry, decode_block, merge_ranges
 from s3stream.object.reader import expect_object, index_tail_bytes, read_index
+from s3stream.object.writer_id import parse_compaction_writer, parse_upload_writer
 from s3stream.store.interface import ObjectStore, StoredObject
 from s3stream.tasks import side_by_side
 
@@ -386,6 +386,8 @@ def _objects(manifest: Manifest, plan: RebuildPlan, stored: Stored, now_ms: int,
         writer = parse_upload_writer(each.writer_id)
         node_id = nodes.get(each.object_id, manifest.node_id if writer is None else writer.node_id)
         taken = each.object_id in used
+        committed_ms = max(1, each.modified_ms) if taken else 0
+        compaction = parse_compaction_writer(each.writer_id)
         info = ObjectInfo(
             each.object_id,
             each.kind if isinstance(each, FoundObject) else ObjectKind.SSO,
@@ -395,7 +397,9 @@ def _objects(manifest: Manifest, plan: RebuildPlan, stored: Stored, now_ms: int,
             node_id,
             each.writer_id,
             0 if taken else now_ms + keep_ms,
-            max(1, each.modified_ms) if taken else 0,
+            committed_ms,
+            compaction.oldest_data_ms or committed_ms,
+            compaction.cleaned,
         )
         rows.append(info)
     return rows

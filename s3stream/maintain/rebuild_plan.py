@@ -23,7 +23,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from s3stream.catalog.state import CatalogState
-from s3stream.model import ObjectKind, StreamRange, UploadWriter, parse_upload_writer
+from s3stream.model import ObjectKind, StreamRange
+from s3stream.object.writer_id import UploadWriter, parse_upload_writer
 
 
 class FoundObject(NamedTuple):

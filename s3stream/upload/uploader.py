@@ -20,9 +20,10 @@ from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
-from s3stream.model import NewObject, ObjectKind, ObjectState, UploadWriter, object_key, upload_writer_id
+from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
 from s3stream.object.hedge import PartHedge
 from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
+from s3stream.object.writer_id import UploadWriter, upload_writer_id
 from s3stream.outages import CATALOG, Outages, object_store
 from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats

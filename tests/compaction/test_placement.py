@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.ages import CLEANED
 from compaction.interface import Cleaning
 from compaction.node import CompactionNode
 from compaction.service import CompactionService
@@ -74,7 +73,7 @@ async def test_log_compaction_goes_on_where_the_stream_moved_to(some: Cluster) -
     node = replace(node, cleaning=Cleaning(KafkaBatches(), lambda: {a: POLICY}))
     await some.upload((SO, [kafka_batch(some, a, [(b"k", b"1"), (b"l", b"1")])]))
     await CompactionService(node).run_once()
-    assert (await locations(some, a))[0].object.writer_id.endswith(CLEANED)
+    assert (await locations(some, a))[0].object.cleaned
     some.store = other
     await some.upload((SO, [kafka_batch(some, a, [(b"k", b"2")])]))
     summary = await CompactionService(replace(node, placement={a: "other"}.get)).run_once()

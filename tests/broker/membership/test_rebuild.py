@@ -242,8 +242,10 @@ def facts_of(path: Path) -> Mapping[str, Any]:
                 "max_timestamp_ms, source_stream_id FROM ranges ORDER BY stream_id, end_offset"
             ),
             "objects": rows(
-                "SELECT object_id, kind, store, size_bytes, node_id, writer_id FROM objects WHERE state = 2 "
-                "ORDER BY object_id"
+                "SELECT object_id, kind, store, size_bytes, node_id, writer_id, cleaned, "
+                # When an object was committed is not in the store; when older data in it was, is.
+                "CASE WHEN oldest_data_ms <> committed_ms THEN oldest_data_ms END "
+                "FROM objects WHERE state = 2 ORDER BY object_id"
             ),
             "wals": rows("SELECT wal_id, node_id, state FROM wals"),
             "transactions": {

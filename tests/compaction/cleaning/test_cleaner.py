@@ -328,9 +328,9 @@ async def test_any_history_keeps_the_newest_value_of_each_key(some: Cluster) -> 
 
 
 def located(
-    object_id: int, start: int, end: int, *, writer: str = "w", size: int = 100, at_ms: int = 0
+    object_id: int, start: int, end: int, *, cleaned: bool = False, size: int = 100, at_ms: int = 0
 ) -> RangeLocation:
-    info = ObjectInfo(object_id, SO, ObjectState.COMMITTED, "s", size, 1, writer, 0, at_ms)
+    info = ObjectInfo(object_id, SO, ObjectState.COMMITTED, "s", size, 1, "w", 0, at_ms, at_ms, cleaned)
     return RangeLocation(StreamRange(1, start, end, end - start, size, 0), info)
 
 
@@ -343,7 +343,7 @@ def planned(
 
 
 def test_planning() -> None:
-    clean, dirty = located(1, 0, 10, writer="w.cleaned"), located(2, 10, 20)
+    clean, dirty = located(1, 0, 10, cleaned=True), located(2, 10, 20)
     assert planned() is None
     assert planned(clean) is None
     assert planned(clean, dirty) == ([1, 2], 10)
@@ -353,7 +353,7 @@ def test_planning() -> None:
     assert planned(clean, now_ms=5_000) is None
     assert planned(dirty, start=10) == ([2], 10)
     # What was cleaned after something dirty counts as dirty; a gap ends the run.
-    assert planned(located(1, 0, 10), located(2, 10, 20, writer="w.cleaned")) == ([1, 2], 0)
+    assert planned(located(1, 0, 10), located(2, 10, 20, cleaned=True)) == ([1, 2], 0)
     assert planned(located(1, 0, 10), located(2, 11, 20)) == ([1], 0)
     # Nothing past the last stable offset, and nothing while the stream's first data is not in a stream object.
     assert planned(located(1, 0, 10), located(2, 10, 20), stable=19) == ([1], 0)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.ages import CLEANED
 from compaction.cleaning.plan import plan_cleaning
 from compaction.cleaning.schedule import Agenda, Clocks, Dirt, StreamState, find_dirt, next_due
 from compaction.interface import NEVER_MS, CleanPolicy, History, Tail
@@ -30,8 +29,8 @@ def located(
 ) -> RangeLocation:
     """The stream's object with that number: offsets [10 n, 10 n + 10)."""
     span = StreamRange(1, 10 * number, 10 * number + 10, 10, size_bytes, newest_ms)
-    writer_id = f"w{CLEANED}" if cleaned else "w"
-    info = ObjectInfo(number, kind, ObjectState.COMMITTED, "m", size_bytes, 1, writer_id, 0, committed_ms)
+    state = ObjectState.COMMITTED
+    info = ObjectInfo(number, kind, state, "m", size_bytes, 1, "w", 0, committed_ms, committed_ms, cleaned)
     return RangeLocation(span, info)
 
 

@@ -24,6 +24,7 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.errors import NodeFenced, StoreError
 from s3stream.model import ObjectKind, ObjectState, object_key
 from s3stream.object.reader import read_index
+from s3stream.object.writer_id import CompactionWriter
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
 from s3stream.store.memory import MemoryStore, let_through
@@ -128,7 +129,7 @@ async def test_a_group_is_joined_elsewhere(some: Cluster) -> None:
     node = some.node(SMALL)
     (group,) = await plan_streams(node, full=True)
     drafts = Drafts(node, some.store)
-    (output,) = await drafts.prepare(1, "w")
+    (output,) = await drafts.prepare(1, CompactionWriter("w"))
     there, name = pickle.loads(pickle.dumps((group, output)))
     workshop = Workshop(some.store, CLUSTER, SMALL)
     join = await survey_join(there, workshop)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import CompactionCommit, TopicInfo, UploadCommit
@@ -37,9 +37,10 @@ class Scene:
         await catalog.open_streams(streams, node_id=NODE, node_epoch=node.epoch)
         return cls(catalog, node.epoch, streams, topic)
 
-    async def prepare(self, count: int = 1) -> Sequence[int]:
+    async def prepare(self, count: int = 1, **facts: Any) -> Sequence[int]:
         return await self.catalog.prepare_objects(
             count,
+            **facts,
             node_id=NODE,
             node_epoch=self.epoch,
             writer_id="writer",

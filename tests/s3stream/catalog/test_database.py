@@ -16,6 +16,7 @@ from s3stream.catalog import database as database_module
 from s3stream.catalog import objects
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
+from s3stream.catalog.rows import find_objects
 from s3stream.catalog.schema import METADATA, MIGRATIONS
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
 from tests.s3stream.catalog.scene import Scene, span
@@ -48,6 +49,47 @@ async def test_the_tables_are_those_the_migrations_make(url: str) -> None:
     await database.close()
     declared = {table.name: [column.name for column in table.columns] for table in METADATA.tables.values()}
     assert found == {**declared, "schema_version": ["version"]}
+
+
+OLD_WRITER_IDS = {
+    # The age and "cleaned" of an object of schema 4, by its writer id. All were committed at 900.
+    "0a1b.upload-1-7": (900, 0),
+    "0a1b.born-850": (850, 0),
+    "0a1b.cleaned": (900, 1),
+    "0a1b": (900, 0),
+    "": (900, 0),
+    "cleaned": (900, 0),
+    "0a1b.born-": (900, 0),
+    "0a1b.born-850x": (900, 0),
+}
+
+
+async def test_schema_5_takes_the_age_of_objects_from_their_writer_ids(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(database_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 4])
+        database = Database(url)
+        await database.open()
+        row = (
+            "INSERT INTO objects (object_id, kind, state, store, size_bytes, node_id, writer_id, deadline_ms, "
+            "committed_ms, upload_id) VALUES (:object_id, 1, :state, 's', 1, 1, :writer_id, 0, :committed_ms, '')"
+        )
+        committed = [
+            {"object_id": object_id, "state": 2, "writer_id": writer_id, "committed_ms": 900}
+            for object_id, writer_id in enumerate(OLD_WRITER_IDS)
+        ]
+        prepared = [{"object_id": 99, "state": 1, "writer_id": "0a1b", "committed_ms": 0}]
+        await database.write(lambda c: c.execute(text(row), committed + prepared))
+        await database.close()
+    database = Database(url)
+    await database.open()
+    found = await database.read(lambda c: find_objects(c, [*range(len(committed)), 99]))
+    assert {
+        info.writer_id: (info.oldest_data_ms, info.cleaned) for key, info in found.items() if key != 99
+    } == OLD_WRITER_IDS
+    assert (found[99].oldest_data_ms, found[99].cleaned) == (0, False)
+    await database.close()
 
 
 async def test_a_newer_schema_is_refused(url: str) -> None:

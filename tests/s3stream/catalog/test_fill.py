@@ -38,7 +38,17 @@ def stored(object_id: int, state: ObjectState = ObjectState.COMMITTED) -> Object
     committed = state is ObjectState.COMMITTED
     kind = ObjectKind.SSO if object_id % 2 else ObjectKind.SO
     return ObjectInfo(
-        object_id, kind, state, "main", 1_000, 1, f"w{object_id}", 0 if committed else NOW, NOW if committed else 0
+        object_id,
+        kind,
+        state,
+        "main",
+        1_000,
+        1,
+        f"w{object_id}",
+        0 if committed else NOW,
+        NOW if committed else 0,
+        NOW - object_id,
+        cleaned=kind is ObjectKind.SO,
     )
 
 

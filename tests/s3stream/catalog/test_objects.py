@@ -177,6 +177,25 @@ async def test_prepared_objects_become_reapable_at_their_deadline(scene: Scene) 
     assert len(await scene.catalog.list_reapable(now_ms=DEADLINE, limit=1)) == 1
 
 
+async def test_an_object_says_how_old_its_data_is_and_whether_it_was_cleaned(scene: Scene) -> None:
+    stream = scene.streams[0]
+    (fresh,) = await scene.prepare()
+    aged = await scene.prepare(2, oldest_data_ms=NOW - 5)
+    (cleaned,) = await scene.prepare(cleaned=True)
+
+    async def facts() -> list[tuple[int, bool]]:
+        found = await scene.catalog.get_objects([fresh, *aged, cleaned])
+        return [(info.oldest_data_ms, info.cleaned) for _, info in sorted(found.items())]
+
+    assert await facts() == [(0, False), (NOW - 5, False), (NOW - 5, False), (0, True)]
+    objects = [
+        NewObject(object_id, ObjectKind.SO, 58, [span(stream, at, at + 1)])
+        for at, object_id in enumerate([fresh, *aged, cleaned])
+    ]
+    await scene.catalog.commit_upload(scene.upload_commit(objects))
+    assert await facts() == [(NOW, False), (NOW - 5, False), (NOW - 5, False), (NOW, True)]
+
+
 async def test_a_condemned_object_can_no_longer_be_committed(scene: Scene) -> None:
     stream = scene.streams[0]
     late, reaped = await scene.new_objects([span(stream, 0, 5)], [span(stream, 5, 9)])

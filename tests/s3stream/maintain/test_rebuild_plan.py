@@ -19,7 +19,8 @@ from s3stream.maintain.rebuild_plan import (
     plan_rebuild,
     read_order,
 )
-from s3stream.model import ObjectKind, StreamRange, UploadWriter, upload_writer_id
+from s3stream.model import ObjectKind, StreamRange
+from s3stream.object.writer_id import UploadWriter, upload_writer_id
 
 COMPACTED = "x.born-1"
 Spans = Mapping[int, tuple[int, int]]
