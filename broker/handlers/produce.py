@@ -8,31 +8,37 @@ requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from broker.coordination.topic_partition import TopicPartition
+from broker.handlers.produce_response import (
+    WITHOUT_LOG_START,
+    BatchItem,
+    build_response,
+    code_of,
+    failure,
+    refusal,
+    refuse_all,
+)
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
-from broker.partitions.record_checks import PreparationBeside, Prepared, RecordsRefused
+from broker.partitions.record_checks import PreparationBeside, Prepared
 from broker.topics.manager import INTERNAL_TOPICS
 from broker.transactions.errors import code_for_writer
 from broker.transactions.machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
-    TopicProduceResponse,
 )
-from s3stream.errors import AppendTooLarge, StorageError, StorageFull, StreamFenced
+from s3stream.errors import StorageError, StorageFull
 from wal.interface import Durable, WalError
 
 TOPIC_IDS_SINCE = 13
@@ -40,19 +46,6 @@ ABORTABLE_SINCE = 11
 ADDS_TO_TRANSACTION_SINCE = 12
 """From here on a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
 _WORTH_ADDING = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
-_WITHOUT_START = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
-"""Refusals that Kafka answers without the partition's start."""
-_Item = tuple[TopicProduceData, PartitionProduceData]
 
 
 class _NotInTransaction(Exception):
@@ -64,8 +57,8 @@ def handle(
 ) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
     """Append what the request brings; the answer leaves when it is durable (acks=0: there is none)."""
     if not -1 <= request.acks <= 1:
-        return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
-    call = _Call(node, request, exchange.api_version)
+        return refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    call = _ProduceCall(node, request, exchange.api_version)
     if not call.append_all():
         return call.wait_and_finish(exchange, answer=request.acks != 0)
     if request.acks == 0:
@@ -79,7 +72,7 @@ def handle(
     return None
 
 
-class _Call:
+class _ProduceCall:
     """One request's progress: what is appended, and how far it has come."""
 
     __slots__ = (
@@ -133,7 +126,7 @@ class _Call:
             except KafkaError as error:
                 result = self._refusal(topic, data, error)
             except StorageError as error:
-                result = self._failure(data, _code_of(error), str(error))
+                result = self._failure(data, code_of(error), str(error))
             self._answer(result)
         return True
 
@@ -172,21 +165,14 @@ class _Call:
         self, topic: TopicProduceData, data: PartitionProduceData, error: KafkaError
     ) -> PartitionProduceResponse:
         """The answer to a batch the partition refuses: with its start, and the records that are at fault."""
-        result = self._failure(data, error.code, error.message)
-        if error.code in _WITHOUT_START:
-            return result
-        errors = error.errors if isinstance(error, RecordsRefused) else ()
-        return replace(
-            result,
-            log_start_offset=self._find(topic, data.index).stream.start_offset,
-            record_errors=[
-                BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=what) for at, what in errors
-            ],
-        )
+        self.failed = True
+        if error.code in WITHOUT_LOG_START:
+            return failure(data.index, error.code, error.message)
+        return refusal(data.index, error, self._find(topic, data.index).log_start_offset)
 
     def _failure(self, data: PartitionProduceData, code: ErrorCode, message: str) -> PartitionProduceResponse:
         self.failed = True
-        return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
+        return failure(data.index, code, message)
 
     def _verify_transaction(self, partition: Partition, producer_id: int, epoch: int) -> None:
         """A transaction is about to open in a partition: only as part of what its coordinator knows to be open."""
@@ -275,31 +261,7 @@ class _Call:
 
     def response(self, error: WalError | None = None) -> ProduceResponse:
         """The answer; with `error` the log has failed, and nothing of this request counts as written."""
-        results: Sequence[PartitionProduceResponse] = self._results
-        if error is not None:
-            results = [
-                result
-                if result.error_code
-                else PartitionProduceResponse(
-                    index=result.index,
-                    error_code=ErrorCode.KAFKA_STORAGE_ERROR,
-                    base_offset=-1,
-                    error_message=str(error),
-                )
-                for result in results
-            ]
-        responses: list[TopicProduceResponse] = []
-        previous: TopicProduceData | None = None
-        partitions: list[PartitionProduceResponse] = []
-        for (topic, _), result in zip(self._work, results, strict=True):
-            if topic is not previous:
-                previous = topic
-                partitions = []
-                responses.append(
-                    TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=partitions)
-                )
-            partitions.append(result)
-        return ProduceResponse(responses=responses)
+        return build_response(self._work, self._results, error)
 
 
 @asynccontextmanager
@@ -316,31 +278,9 @@ async def _while_connected(exchange: Exchange) -> AsyncIterator[None]:
         exchange.on_close = None
 
 
-def _last_of_each(work: list[_Item]) -> list[_Item]:
+def _last_of_each(work: list[BatchItem]) -> list[BatchItem]:
     """As in Kafka: of a partition that a request has twice, the last batch counts, at the place of the first."""
     if len(work) == 1:
         return work
     found = {(topic.name, topic.topic_id, data.index): (topic, data) for topic, data in work}
     return work if len(found) == len(work) else list(found.values())
-
-
-def _code_of(error: StorageError) -> ErrorCode:
-    if isinstance(error, AppendTooLarge):
-        return ErrorCode.MESSAGE_TOO_LARGE
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(error, StreamFenced) else ErrorCode.KAFKA_STORAGE_ERROR
-
-
-def _refuse_all(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
-                    for data in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
