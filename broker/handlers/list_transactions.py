@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from broker.groups.consumer.regex import TextPattern
+from broker.coordination.patterns import Pattern
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.transactions.table import BY_LABEL
@@ -25,7 +25,7 @@ def handle(
     producer_ids = set(request.producer_id_filters)
     now_ms = node.now_ms()
     try:
-        pattern = TextPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
+        pattern = Pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         found = [
             TransactionState(
                 transactional_id=state.transactional_id,
@@ -43,7 +43,7 @@ def handle(
     return answer if pattern is None else _matching(answer, pattern)
 
 
-async def _matching(answer: ListTransactionsResponse, pattern: TextPattern) -> ListTransactionsResponse:
+async def _matching(answer: ListTransactionsResponse, pattern: Pattern) -> ListTransactionsResponse:
     """What of an answer matches. The pattern is a stranger's: its engine is linear, and others are served meanwhile."""
     found = []
     for at, state in enumerate(answer.transaction_states, 1):

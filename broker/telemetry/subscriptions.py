@@ -1,6 +1,6 @@
 """Subscriptions: which metrics administrators want, of which clients, how often; and what that comes to for one client.
 
-Patterns are matched by the engine for patterns of strangers, in linear time, so a subscription cannot stop a node.
+Patterns are RE2's, which match in linear time, so that no subscription can stop a node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from typing import Final
 from crc32c import crc32c
 
 from broker.configs.definitions import ConfigDef, ConfigType
-from broker.groups.consumer.regex import TextPattern
+from broker.coordination.patterns import Pattern
 from protocol.errors import ErrorCode, KafkaError
 
 INTERVAL, MATCH, METRICS = "interval.ms", "match", "metrics"
@@ -56,7 +56,7 @@ class Subscription:
 
     interval_ms: int
     metrics: tuple[str, ...]
-    match: Mapping[str, TextPattern]
+    match: Mapping[str, Pattern]
 
     def concerns(self, attributes: Mapping[str, str]) -> bool:
         """Whether a client with these attributes is asked."""
@@ -89,15 +89,15 @@ def check_subscription(values: Mapping[str, str]) -> None:
     parse_match(values.get(MATCH, ""))
 
 
-def parse_match(text: str) -> Mapping[str, TextPattern]:
+def parse_match(text: str) -> Mapping[str, Pattern]:
     """The patterns of a `match`, by attribute. Raises INVALID_CONFIG."""
-    patterns: dict[str, TextPattern] = {}
+    patterns: dict[str, Pattern] = {}
     for item in _items(text):
         name, equals, pattern = (part.strip() for part in item.partition("="))
         if not equals or name not in ATTRIBUTES or not pattern or "=" in pattern:
             raise _illegal(item)
         try:
-            patterns[name] = TextPattern(pattern)
+            patterns[name] = Pattern(pattern)
         except KafkaError:
             raise _illegal(item) from None
     return patterns

@@ -15,7 +15,7 @@ from broker.groups.consumer import records
 from broker.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
 from broker.groups.consumer.member import ConsumerMember, reconcile
 from broker.groups.consumer.records import ConsumerKey
-from broker.groups.consumer.regex import TopicPattern, compile_pattern
+from broker.groups.consumer.topic_patterns import TopicPatterns
 from broker.groups.consumer.values import MemberState, Partitions, TopicIdPartition, TopicImage, TopicView
 from broker.groups.member import NEVER_MS
 from broker.groups.values import Now
@@ -55,10 +55,7 @@ class ConsumerGroupData:
         """By member id: until when it must be heard of."""
         self._awaited: dict[str, int] = {}
         """By member id: until when it must have given up what it was told to; a classic one, have joined or synced."""
-        self._patterns: dict[str, TopicPattern] = {}
-        self._matches: dict[str, frozenset[str]] = {}
-        """Topics by pattern, as of `_seen_version`."""
-        self._pattern_values: dict[str, bytes] = {}
+        self._patterns = TopicPatterns()
         self._seen_version = -1
         self._written: dict[bytes, bytes] = {}
         self._touched: dict[ConsumerKey, None] = {}
@@ -88,8 +85,7 @@ class ConsumerGroupData:
                 case records.TARGET:
                     group.targets[key.name] = records.parse_target(value)
                 case records.PATTERN:
-                    group._pattern_values[key.name] = value
-                    group._matches[key.name] = records.parse_pattern(value)
+                    group._patterns.restore(key.name, value)
                 case records.MEMBER:
                     current = found.get(ConsumerKey(records.CURRENT, group_id, key.name))
                     group._put(records.parse_member(key.name, value, current))
@@ -253,32 +249,13 @@ class ConsumerGroupData:
         self.epoch += 1
         self._touch(records.EPOCH)
 
-    def _pattern(self, text: str) -> TopicPattern:
-        found = self._patterns.get(text)
-        if found is None:
-            found = self._patterns[text] = compile_pattern(text)
-        return found
-
     def _match_patterns(self, topics: TopicImage, now: Now) -> None:
-        wanted = {member.topic_regex for member in self.members.values() if member.topic_regex}
-        for gone in (self._patterns.keys() | self._pattern_values.keys()) - wanted:
-            self._patterns.pop(gone, None)
-            self._matches.pop(gone, None)
-            self._pattern_values.pop(gone, None)
-            self._touch(records.PATTERN, gone)
-        for text in wanted:
-            try:
-                pattern = self._pattern(text)
-            except KafkaError:
-                continue  # from a log that Apache Kafka wrote: it goes on matching what it did then
-            matches = pattern.matching(topics.by_name)
-            if self._matches.get(text) != matches or text not in self._pattern_values:
-                self._matches[text] = matches
-                self._pattern_values[text] = records.pattern_value(matches, topics.version, now.wall_ms)
-                self._touch(records.PATTERN, text)
+        subscribed = {member.topic_regex for member in self.members.values() if member.topic_regex}
+        for changed in self._patterns.update(subscribed, topics, now.wall_ms):
+            self._touch(records.PATTERN, changed)
 
     def _subscribed(self, member: ConsumerMember) -> frozenset[str]:
-        return self._matches.get(member.topic_regex, frozenset()).union(member.topic_names)
+        return self._patterns.matches(member.topic_regex).union(member.topic_names)
 
     def _assign(self, topics: TopicImage, now: Now) -> None:
         specs = []
@@ -351,7 +328,7 @@ class ConsumerGroupData:
                 target = self.targets.get(key.name)
                 return None if target is None else records.target_value(target)
             case records.PATTERN:
-                return self._pattern_values.get(key.name)
+                return self._patterns.record_value(key.name)
             case records.MEMBER:
                 return None if member is None else records.member_value(member)
             case _:

@@ -62,7 +62,7 @@ class ConsumerGroup(ClassicMembers):
         self._check_room(beat.member_id)
         former = self._find(beat)
         if beat.topic_regex:
-            self._pattern(beat.topic_regex)
+            self._patterns.check(beat.topic_regex)
         before = former or ConsumerMember(beat.member_id)
         member = _updated(before, beat)
         # -- from here on nothing is refused

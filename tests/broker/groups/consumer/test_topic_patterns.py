@@ -1,0 +1,52 @@
+"""Topic patterns of a consumer group: their matches, their records, and the errors that clients see."""
+
+import pytest
+
+from broker.groups.consumer import records
+from broker.groups.consumer.topic_patterns import TopicPatterns
+from broker.groups.consumer.values import TopicImage, TopicView
+from protocol.errors import ErrorCode, KafkaError
+
+NOW_MS = 1_700_000_000_000
+
+
+def image(version: int, *names: str) -> TopicImage:
+    return TopicImage.of(version, [TopicView(name.encode().ljust(16), name, 1) for name in names])
+
+
+def test_matches_follow_the_topics() -> None:
+    patterns = TopicPatterns()
+    assert patterns.update({"fl.*"}, image(1, "flights", "planes"), NOW_MS) == ["fl.*"]
+    assert patterns.matches("fl.*") == {"flights"}
+    assert patterns.update({"fl.*"}, image(2, "flights", "planes", "cars"), NOW_MS) == []
+    assert patterns.update({"fl.*"}, image(3, "flights", "flowers"), NOW_MS) == ["fl.*"]
+    assert patterns.matches("fl.*") == {"flights", "flowers"}
+    value = patterns.record_value("fl.*")
+    assert value is not None
+    assert records.parse_pattern(value) == {"flights", "flowers"}
+
+
+def test_a_pattern_that_nobody_is_subscribed_to_is_dropped() -> None:
+    patterns = TopicPatterns()
+    patterns.update({"a", "b"}, image(1, "a", "b"), NOW_MS)
+    assert patterns.update({"b"}, image(1, "a", "b"), NOW_MS) == ["a"]
+    assert patterns.matches("a") == frozenset()
+    assert patterns.record_value("a") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("(", "SubscribedTopicRegex `(` is not a valid regular expression: missing closing )."),
+        (
+            "(?=a)b",
+            "SubscribedTopicRegex `(?=a)b` is not a valid regular expression: invalid or unsupported Perl syntax.",
+        ),
+        ("a" * 1025, "SubscribedTopicRegex has 1025 characters, more than the 1024 served."),
+    ],
+)
+def test_an_invalid_pattern_is_refused_in_apache_kafkas_words(pattern: str, message: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        TopicPatterns().check(pattern)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert refused.value.message == message
