@@ -25,9 +25,9 @@ from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS
 from broker.configs.cluster import ClusterConfigs
 from broker.configs.features import Features
 from broker.configs.group import GroupConfigs
-from broker.coordination.offsets_topic import OffsetsTopic
+from broker.coordination.internal_topics import OffsetsTopic
 from broker.fetch_sessions import FetchSessions
-from broker.groups.consumer.topics import TopicImages
+from broker.groups.consumer.topic_image import TopicImages
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import HANDLERS
 from broker.handlers.dispatch import Dispatcher

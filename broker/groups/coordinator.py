@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from broker.coordination.log import OFFSETS_TOPIC, InternalTopic, LogWriter
 from broker.coordination.shards import Shards, check_loaded
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.data import SessionTimeout
 from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.values import Topics
+from broker.groups.consumer.group_base import SessionTimeout
+from broker.groups.consumer.topic_image import Topics
 from broker.groups.shard import NO_TOPICS, GroupShard
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError

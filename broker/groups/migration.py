@@ -6,13 +6,18 @@ and their partitions; the rebalance that follows goes on from there. Pure functi
 """
 
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.data import SessionTimeout
-from broker.groups.consumer.embedded import Subscription, assignment_bytes, parse_assignment, parse_subscription
+from broker.groups.classic.member import Member
+from broker.groups.consumer.embedded_protocol import (
+    Subscription,
+    assignment_bytes,
+    parse_assignment,
+    parse_subscription,
+)
 from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.group_base import SessionTimeout
 from broker.groups.consumer.member import ClassicSide, ConsumerMember
-from broker.groups.consumer.values import Partitions, TopicIdPartition, TopicImage
-from broker.groups.member import Member
-from broker.groups.values import Now
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
+from broker.groups.requests import Now
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 

@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeAlias
 
 from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
+from broker.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
 from broker.groups.consumer.records import parse_key
 from broker.groups.offsets import CommittedOffset
-from broker.groups.values import GroupSnapshot, MemberSnapshot
 from protocol.codec import decode, decode_exact, encode_versioned, read_version
 from protocol.errors import MalformedMessage
 from protocol.messages.embedded.consumer_offsets import (

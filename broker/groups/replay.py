@@ -1,9 +1,9 @@
 """What the log of a shard says: its groups, their offsets, and the transactions that are still open."""
 
 from broker.coordination.log import KeyValue, LogBatch
+from broker.groups.classic.snapshot import GroupSnapshot
 from broker.groups.offsets import CommittedOffset, GroupOffsets
 from broker.groups.records import ConsumerRecord, ForeignRecord, GroupRecord, OffsetRecord, parse
-from broker.groups.values import GroupSnapshot
 from broker.partitions.producers import Producer
 
 OpenTransactions = dict[int, tuple[int, set[str]]]

@@ -2,9 +2,9 @@
 
 A shard runs the effects of the state machines: answers go to futures, snapshots to the log, deadlines to the loop's
 timers. It keeps true that memory shows what is durable: offsets and what is `stored` of a group change only when the
-log has them, and nobody is answered before that. An id names a classic group or a consumer group (which
-`broker.groups.consumer.shell` takes care of), never both; it becomes the other kind when a member of that kind joins
-and it is empty, or can take its members along (`broker.groups.migration`).
+log has them, and nobody is answered before that. An id names a classic group or a consumer group
+(`broker.groups.consumer.durable_group`), never both; it becomes the other kind when a member of that kind joins and it
+is empty, or can take its members along (`broker.groups.migration`).
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from functools import partial
 
 from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter, WriteDone
 from broker.coordination.topic_partition import TopicPartition
+from broker.groups.classic.effects import Effect, Reply, Write
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.data import SessionTimeout
+from broker.groups.consumer.durable_group import BeatDone, ConsumerShell
 from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.shell import BeatDone, ConsumerShell
-from broker.groups.consumer.values import Beat, TopicIdPartition, TopicImage, Topics
-from broker.groups.entry import GroupEntry, is_unused, speaks_new_protocol, unused_since
-from broker.groups.member import NEVER_MS
+from broker.groups.consumer.group_base import SessionTimeout
+from broker.groups.consumer.heartbeat import Beat
+from broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, Topics
 from broker.groups.migration import downgraded, upgraded
 from broker.groups.offset_writer import OffsetWriter
 from broker.groups.offsets import CommittedOffset, GroupOffsets
@@ -28,7 +28,8 @@ from broker.groups.records import (
     offset_record,
 )
 from broker.groups.replay import OpenTransactions, Replay, note_open
-from broker.groups.values import Effect, Join, JoinAnswer, Leaver, Now, Reply, Sync, SyncAnswer, Write
+from broker.groups.requests import NEVER_MS, Join, JoinAnswer, Leaver, Now, Sync, SyncAnswer
+from broker.groups.shard_group import GroupEntry, is_unused, speaks_new_protocol, unused_since
 from broker.partitions.producers import Producer
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError

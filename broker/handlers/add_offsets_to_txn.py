@@ -7,7 +7,7 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
-from broker.transactions.machine import VERSION_1
+from broker.transactions.state_machine import VERSION_1
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from s3stream.errors import StorageError

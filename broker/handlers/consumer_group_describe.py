@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import ConsumerMember
 from broker.groups.consumer.records import by_topic
-from broker.groups.consumer.values import TopicIdPartition
+from broker.groups.consumer.topic_image import TopicIdPartition
 from broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from broker.handlers.consumer_protocol import check_consumer_protocol
 from broker.net.exchange import Exchange

@@ -3,15 +3,9 @@
 from collections.abc import Sequence
 
 from broker.groups.consumer.assignors import ASSIGNORS
+from broker.groups.consumer.heartbeat import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Beat, BeatAnswer
 from broker.groups.consumer.records import by_topic
-from broker.groups.consumer.values import (
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    Beat,
-    BeatAnswer,
-    Partitions,
-    TopicIdPartition,
-)
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
 from broker.handlers.consumer_protocol import check_consumer_protocol
 from broker.net.exchange import Exchange
 from broker.node import Node

@@ -1,7 +1,7 @@
 """DescribeGroups: state, protocol and members of classic groups."""
 
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.table import GroupState
+from broker.groups.classic.state_table import GroupState
 from broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from broker.net.exchange import Exchange
 from broker.node import Node

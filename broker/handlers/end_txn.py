@@ -4,7 +4,7 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_old
-from broker.transactions.machine import VERSION_1, VERSION_2
+from broker.transactions.state_machine import VERSION_1, VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from s3stream.errors import StorageError

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.groups.values import Join, JoinAnswer, MemberProtocol
+from broker.groups.requests import Join, JoinAnswer, MemberProtocol
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError

@@ -1,6 +1,6 @@
 """LeaveGroup: members go, or an administrator removes static members by their instance ids (KIP-345)."""
 
-from broker.groups.values import Leaver
+from broker.groups.requests import Leaver
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import KafkaError

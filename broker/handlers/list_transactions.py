@@ -8,7 +8,7 @@ from typing import Any
 from broker.coordination.patterns import Pattern
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.transactions.table import BY_LABEL
+from broker.transactions.state_table import BY_LABEL
 from protocol.errors import KafkaError
 from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
 

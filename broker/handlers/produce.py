@@ -29,7 +29,7 @@ from broker.partitions.producers import Producer
 from broker.partitions.record_checks import PreparationBeside, Prepared
 from broker.topics.manager import INTERNAL_TOPICS
 from broker.transactions.errors import code_for_writer
-from broker.transactions.machine import VERSION_2
+from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
     PartitionProduceData,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.groups.values import Sync, SyncAnswer
+from broker.groups.requests import Sync, SyncAnswer
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError

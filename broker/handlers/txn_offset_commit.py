@@ -13,7 +13,7 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.errors import code_for_writer
-from broker.transactions.machine import VERSION_2
+from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,

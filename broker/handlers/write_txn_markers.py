@@ -10,8 +10,8 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
-from broker.transactions.machine import VERSION_2
 from broker.transactions.markers import Marker
+from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.write_txn_markers import (
     WritableTxnMarker,

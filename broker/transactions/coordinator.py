@@ -20,10 +20,10 @@ from broker.coordination.shards import Shards, check_loaded
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
 from broker.settings.model import TransactionSettings
-from broker.transactions import machine
-from broker.transactions.machine import VERSION_2, ProducerIdNeeded, Transaction
+from broker.transactions import state_machine
 from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.shard import PREPARED, Entry, TransactionShard
+from broker.transactions.state_machine import VERSION_2, ProducerIdNeeded, Transaction
 from broker.transactions.topic import TRANSACTION_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageError
@@ -172,12 +172,12 @@ class TransactionCoordinator:
                     new_id = await self._next_producer_id()
                     continue
                 self._check_room(shard)
-                state = machine.begin(transactional_id, new_id, timeout_ms, self._now_ms())
+                state = state_machine.begin(transactional_id, new_id, timeout_ms, self._now_ms())
                 entry = shard.entries[transactional_id] = Entry(state)
             if await self._wait_idle(entry):
                 continue
             try:
-                state = machine.init(entry.state, expected, timeout_ms, self._now_ms(), new_id)
+                state = state_machine.init(entry.state, expected, timeout_ms, self._now_ms(), new_id)
             except ProducerIdNeeded:
                 new_id = await self._next_producer_id()
                 continue
@@ -194,10 +194,10 @@ class TransactionCoordinator:
         while True:
             shard = self.shard(transactional_id)
             entry = shard.find(transactional_id)
-            machine.check_producer(entry.state, producer)
+            state_machine.check_producer(entry.state, producer)
             if await self._wait_idle(entry):
                 continue
-            state = machine.add(entry.state, producer, wanted, version, self._now_ms())
+            state = state_machine.add(entry.state, producer, wanted, version, self._now_ms())
             if state is not None:
                 await self._write(shard, entry, state)
             return
@@ -208,10 +208,10 @@ class TransactionCoordinator:
         TRANSACTION_ABORTABLE stands for a partition that is not in the transaction.
         """
         entry = self.shard(transactional_id).find(transactional_id)
-        machine.check_producer(entry.state, producer)
+        state_machine.check_producer(entry.state, producer)
         if entry.is_ending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        machine.verify(entry.state, producer, partition)
+        state_machine.verify(entry.state, producer, partition)
 
     async def settle(self, transactional_id: str) -> None:
         """Wait until nothing is under way. Raises KafkaError, CONCURRENT_TRANSACTIONS if it takes too long."""
@@ -227,7 +227,7 @@ class TransactionCoordinator:
                 continue
             now_ms = self._now_ms()
             try:
-                state = machine.end(
+                state = state_machine.end(
                     entry.state, producer, commit=commit, version=version, now_ms=now_ms, new_producer_id=new_id
                 )
             except ProducerIdNeeded:
@@ -311,7 +311,7 @@ class TransactionCoordinator:
     def _complete(self, shard: TransactionShard, entry: Entry) -> None:
         if entry.unmarked or entry.pending is not None or shard.closed:
             return
-        outcome = shard.write(entry, machine.complete(entry.state, self._now_ms()))
+        outcome = shard.write(entry, state_machine.complete(entry.state, self._now_ms()))
         outcome.add_done_callback(lambda done: self._completed(shard, entry, done))
 
     def _completed(self, shard: TransactionShard, entry: Entry, outcome: "asyncio.Future[ErrorCode]") -> None:
@@ -332,7 +332,7 @@ class TransactionCoordinator:
             for transactional_id in list(shard.ongoing):
                 entry = shard.entries.get(transactional_id)
                 now_ms = self._now_ms()
-                if entry is None or entry.pending is not None or not machine.is_timed_out(entry.state, now_ms):
+                if entry is None or entry.pending is not None or not state_machine.is_timed_out(entry.state, now_ms):
                     continue
                 _log.info(
                     "transaction timed out",
@@ -340,7 +340,7 @@ class TransactionCoordinator:
                     open_ms=now_ms - entry.state.start_ms,
                     timeout_ms=entry.state.timeout_ms,
                 )
-                await shard.write(entry, machine.fence(entry.state, now_ms))
+                await shard.write(entry, state_machine.fence(entry.state, now_ms))
 
     async def expire(self) -> None:
         """Forget transactional ids that have not been used for long."""
@@ -349,7 +349,7 @@ class TransactionCoordinator:
             now_ms = self._now_ms()
             for count, (transactional_id, entry) in enumerate(list(shard.entries.items())):
                 there = shard.entries.get(transactional_id) is entry  # the topic may be deleted between two turns
-                if there and not entry.is_busy and machine.is_expired(entry.state, now_ms, expiration_ms):
+                if there and not entry.is_busy and state_machine.is_expired(entry.state, now_ms, expiration_ms):
                     shard.forget(transactional_id)
                 if count % EXPIRE_IDS_PER_TURN == 0:
                     await asyncio.sleep(0)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
-from broker.transactions.machine import Transaction
-from broker.transactions.table import TransactionStatus
+from broker.transactions.state_machine import Transaction
+from broker.transactions.state_table import TransactionStatus
 from protocol.codec import decode_exact, encode_versioned, read_version
 from protocol.errors import MalformedMessage
 from protocol.messages.embedded.transaction_state import PartitionsSchema, TransactionLogKey, TransactionLogValue

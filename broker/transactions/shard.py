@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from broker.coordination.log import KeyValue, LogWriter
 from broker.coordination.topic_partition import TopicPartition
-from broker.transactions.machine import NO_EPOCH, Transaction
 from broker.transactions.records import parse, transaction_record
-from broker.transactions.table import TransactionStatus
+from broker.transactions.state_machine import NO_EPOCH, Transaction
+from broker.transactions.state_table import TransactionStatus
 from protocol.errors import ErrorCode, KafkaError
 
 PREPARED = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})

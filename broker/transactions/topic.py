@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from broker.coordination.offsets_topic import PartitionLog
+from broker.coordination.internal_topics import PartitionLog
 from broker.settings.model import TransactionSettings
 from broker.topics.manager import TopicManager
 

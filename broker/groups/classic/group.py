@@ -1,7 +1,7 @@
 """The classic group protocol's state machine: requests, results of writes and the time in; answers and writes out.
 
-Its theory and its table of states and events are in `broker.groups.table`. The machine does no IO and reads no clock:
-`wake_ms` is a lower bound of its next deadline, and `tick` does what is due by then. It keeps true that
+Its theory and its table of states and events are in `broker.groups.classic.state_table`. The machine does no IO and
+reads no clock: `wake_ms` is a lower bound of its next deadline, and `tick` does what is due by then. Invariants:
 
 - a request is answered exactly once: at once, when its phase ends, or when it is superseded by a newer one,
 - no assignment is handed out before it is durable,
@@ -10,22 +10,11 @@ Its theory and its table of states and events are in `broker.groups.table`. The 
 
 from collections.abc import Sequence
 
-from broker.groups.classic.data import ClassicGroupData
-from broker.groups.member import NEVER_MS, Member, common_protocols, vote
-from broker.groups.table import TABLE, Do, Event, GroupState
-from broker.groups.values import (
-    AssignmentWritten,
-    Effect,
-    Join,
-    JoinAnswer,
-    Leaver,
-    Now,
-    ReplacementWritten,
-    Reply,
-    Sync,
-    SyncAnswer,
-    Write,
-)
+from broker.groups.classic.effects import AssignmentWritten, Effect, ReplacementWritten, Reply, Write
+from broker.groups.classic.group_base import ClassicGroupData
+from broker.groups.classic.member import Member, common_protocols, vote
+from broker.groups.classic.state_table import TABLE, Do, Event, GroupState
+from broker.groups.requests import NEVER_MS, Join, JoinAnswer, Leaver, Now, Sync, SyncAnswer
 from protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000

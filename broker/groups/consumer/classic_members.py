@@ -9,11 +9,11 @@ it must do within its rebalance timeout, or it is removed.
 
 from dataclasses import replace
 
-from broker.groups.consumer.data import ConsumerGroupData
-from broker.groups.consumer.embedded import Subscription, assignment_bytes, parse_subscription
-from broker.groups.consumer.member import ClassicSide, ConsumerMember
-from broker.groups.consumer.values import MemberState, TopicImage
-from broker.groups.values import Join, JoinAnswer, Now, Sync, SyncAnswer
+from broker.groups.consumer.embedded_protocol import Subscription, assignment_bytes, parse_subscription
+from broker.groups.consumer.group_base import ConsumerGroupData
+from broker.groups.consumer.member import ClassicSide, ConsumerMember, MemberState
+from broker.groups.consumer.topic_image import TopicImage
+from broker.groups.requests import Join, JoinAnswer, Now, Sync, SyncAnswer
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 

@@ -29,23 +29,27 @@ The machine does no IO and reads no clock. It keeps true that
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 
 from broker.coordination.log import KeyValue
 from broker.groups.consumer.classic_members import ClassicMembers
-from broker.groups.consumer.member import ConsumerMember
-from broker.groups.consumer.values import (
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    Beat,
-    BeatAnswer,
-    ConsumerState,
-    MemberState,
-    Partitions,
-    TopicImage,
-)
-from broker.groups.member import NEVER_MS
-from broker.groups.values import Leaver, Now
+from broker.groups.consumer.heartbeat import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Beat, BeatAnswer
+from broker.groups.consumer.member import ConsumerMember, MemberState
+from broker.groups.consumer.topic_image import Partitions, TopicImage
+from broker.groups.requests import NEVER_MS, Leaver, Now
 from protocol.errors import ErrorCode, KafkaError
+
+
+class ConsumerState(StrEnum):
+    """States of a consumer group, by the names that clients see."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    """The group epoch is ahead of the target assignment's."""
+    RECONCILING = "Reconciling"
+    """Some member has not arrived at its target."""
+    STABLE = "Stable"
+    DEAD = "Dead"
 
 
 class ConsumerGroup(ClassicMembers):

@@ -7,12 +7,24 @@ something up do so and say so, then the partitions are free, then they are assig
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
-from broker.groups.consumer.values import LEAVE_STATIC_EPOCH, MemberState, Partitions, TopicIdPartition
-from broker.groups.values import MemberProtocol
+from broker.groups.consumer.heartbeat import LEAVE_STATIC_EPOCH
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
+from broker.groups.requests import MemberProtocol
 
 Held = Mapping[TopicIdPartition, int]
 """Partitions, each with the epoch in which it was assigned (KIP-1251)."""
+
+
+class MemberState(IntEnum):
+    """Where a member is on its way to its target; the numbers are those of Kafka's records."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    """It must give up partitions first, and say so."""
+    UNRELEASED = 2
+    """Partitions of its target are still with other members."""
 
 
 @dataclass(frozen=True, slots=True)

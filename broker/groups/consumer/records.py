@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.groups.consumer.member import ClassicSide, ConsumerMember, Held
-from broker.groups.consumer.values import MemberState, Partitions, TopicIdPartition
-from broker.groups.values import MemberProtocol
+from broker.groups.consumer.member import ClassicSide, ConsumerMember, Held, MemberState
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
+from broker.groups.requests import MemberProtocol
 from protocol.codec import decode_exact, encode_versioned, read_version
 from protocol.errors import MalformedMessage
 from protocol.messages.embedded import consumer_offsets as messages

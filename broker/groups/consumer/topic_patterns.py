@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from broker.coordination.patterns import PATTERN_CHARACTERS_MAX, Pattern
 from broker.groups.consumer import records
-from broker.groups.consumer.values import TopicImage
+from broker.groups.consumer.topic_image import TopicImage
 from protocol.errors import ErrorCode, KafkaError
 
 

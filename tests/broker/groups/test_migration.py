@@ -19,11 +19,12 @@ import pytest
 
 from broker.coordination.log import KeyValue, LogBatch, LogWriter
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.embedded import parse_assignment, parse_subscription
+from broker.groups.consumer.embedded_protocol import parse_assignment, parse_subscription
 from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.values import Beat, BeatAnswer, TopicIdPartition, TopicImage, TopicView
+from broker.groups.consumer.heartbeat import Beat, BeatAnswer
+from broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicView
+from broker.groups.requests import Join, JoinAnswer, Leaver, MemberProtocol, Sync, SyncAnswer
 from broker.groups.shard import GroupShard
-from broker.groups.values import Join, JoinAnswer, Leaver, MemberProtocol, Sync, SyncAnswer
 from broker.settings.model import GroupSettings
 from protocol.codec import encode_versioned, read_version
 from protocol.errors import ErrorCode, KafkaError

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
+from broker.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
 from broker.groups.offsets import CommittedOffset
 from broker.groups.records import (
     ForeignRecord,
@@ -15,7 +16,6 @@ from broker.groups.records import (
     parse,
     subscribed_topics,
 )
-from broker.groups.values import GroupSnapshot, MemberSnapshot
 from protocol.codec import encode_versioned
 from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 

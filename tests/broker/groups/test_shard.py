@@ -7,12 +7,12 @@ import pytest
 
 from broker.coordination.log import KeyValue, LogWriter
 from broker.coordination.topic_partition import TopicPartition
-from broker.groups.consumer.values import ConsumerState
+from broker.groups.classic.state_table import GroupState
+from broker.groups.consumer.group import ConsumerState
 from broker.groups.offsets import CommittedOffset
 from broker.groups.records import offset_record
+from broker.groups.requests import Join, JoinAnswer, Leaver, MemberProtocol, Sync, SyncAnswer
 from broker.groups.shard import GroupShard
-from broker.groups.table import GroupState
-from broker.groups.values import Join, JoinAnswer, Leaver, MemberProtocol, Sync, SyncAnswer
 from broker.settings.model import GroupSettings
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode, KafkaError

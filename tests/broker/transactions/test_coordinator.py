@@ -13,10 +13,10 @@ from broker.partitions.producers import Producer
 from broker.settings.model import TransactionSettings
 from broker.transactions import coordinator
 from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.machine import VERSION_1, VERSION_2
 from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.records import parse
-from broker.transactions.table import TransactionStatus
+from broker.transactions.state_machine import VERSION_1, VERSION_2
+from broker.transactions.state_table import TransactionStatus
 from broker.transactions.topic import TRANSACTION_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageFull, StorageStopped

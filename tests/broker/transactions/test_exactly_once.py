@@ -21,8 +21,8 @@ from broker.groups.shard import GroupShard
 from broker.partitions.producers import Producer
 from broker.settings.model import GroupSettings, TransactionSettings
 from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.machine import VERSION_1, VERSION_2
 from broker.transactions.markers import Marker, MarkerDone
+from broker.transactions.state_machine import VERSION_1, VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.virtual_time import run_virtual

@@ -20,21 +20,10 @@ NAME is the ticket of the answer and the client id; ids taken are NAME.1, NAME.2
 last id the name was given, `generation=` to the current one.
 """
 
+from broker.groups.classic.effects import Effect, Reply, Write
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.member import NEVER_MS
-from broker.groups.values import (
-    Effect,
-    GroupSnapshot,
-    Join,
-    JoinAnswer,
-    Leaver,
-    MemberProtocol,
-    Now,
-    Reply,
-    Sync,
-    SyncAnswer,
-    Write,
-)
+from broker.groups.classic.snapshot import GroupSnapshot
+from broker.groups.requests import NEVER_MS, Join, JoinAnswer, Leaver, MemberProtocol, Now, Sync, SyncAnswer
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode
 

@@ -11,22 +11,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from broker.groups.classic.effects import AssignmentWritten, Effect, Reply, Write
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.table import GroupState
-from broker.groups.values import (
-    AssignmentWritten,
-    Effect,
-    GroupSnapshot,
-    Join,
-    JoinAnswer,
-    Leaver,
-    MemberProtocol,
-    Now,
-    Reply,
-    Sync,
-    SyncAnswer,
-    Write,
-)
+from broker.groups.classic.snapshot import GroupSnapshot
+from broker.groups.classic.state_table import GroupState
+from broker.groups.requests import Join, JoinAnswer, Leaver, MemberProtocol, Now, Sync, SyncAnswer
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode
 

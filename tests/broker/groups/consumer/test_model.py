@@ -12,19 +12,10 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.values import (
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    Beat,
-    BeatAnswer,
-    ConsumerState,
-    Partitions,
-    TopicIdPartition,
-    TopicImage,
-    TopicView,
-)
-from broker.groups.values import Now
+from broker.groups.consumer.group import ConsumerGroup, ConsumerState
+from broker.groups.consumer.heartbeat import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Beat, BeatAnswer
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicView
+from broker.groups.requests import Now
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 

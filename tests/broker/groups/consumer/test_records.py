@@ -4,11 +4,11 @@ import pytest
 
 from broker.coordination.log import KeyValue
 from broker.groups.consumer import records
-from broker.groups.consumer.member import ClassicSide, ConsumerMember
+from broker.groups.consumer.member import ClassicSide, ConsumerMember, MemberState
 from broker.groups.consumer.records import ConsumerKey
-from broker.groups.consumer.values import MemberState, TopicIdPartition
+from broker.groups.consumer.topic_image import TopicIdPartition
 from broker.groups.records import ConsumerRecord, parse
-from broker.groups.values import MemberProtocol
+from broker.groups.requests import MemberProtocol
 from protocol.errors import MalformedMessage
 
 TOPIC = bytes(range(16))

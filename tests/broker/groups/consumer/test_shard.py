@@ -7,22 +7,15 @@ import pytest
 from broker.coordination.log import KeyValue, LogWriter
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.consumer import records
-from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.group import ConsumerGroup, ConsumerState
+from broker.groups.consumer.heartbeat import Beat, BeatAnswer
 from broker.groups.consumer.member import ConsumerMember
 from broker.groups.consumer.records import ConsumerKey
-from broker.groups.consumer.values import (
-    Beat,
-    BeatAnswer,
-    ConsumerState,
-    Partitions,
-    TopicIdPartition,
-    TopicImage,
-    TopicView,
-)
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicView
 from broker.groups.offsets import CommittedOffset
 from broker.groups.records import offset_record, parse
+from broker.groups.requests import Leaver
 from broker.groups.shard import GroupShard
-from broker.groups.values import Leaver
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 from tests.broker.groups.test_shard import Client as ClassicClient

@@ -3,8 +3,8 @@
 import pytest
 
 from broker.groups.consumer import records
+from broker.groups.consumer.topic_image import TopicImage, TopicView
 from broker.groups.consumer.topic_patterns import TopicPatterns
-from broker.groups.consumer.values import TopicImage, TopicView
 from protocol.errors import ErrorCode, KafkaError
 
 NOW_MS = 1_700_000_000_000

@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from broker.groups.values import MemberProtocol, MemberSnapshot
-
-NEVER_MS = 1 << 62
-"""A deadline that is not set."""
+from broker.groups.classic.snapshot import MemberSnapshot
+from broker.groups.requests import NEVER_MS, MemberProtocol
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import cast
 
-from broker.coordination.offsets_topic import PartitionLog
+from broker.coordination.internal_topics import PartitionLog
 from broker.partitions.cleaning import KafkaBatches
 from broker.partitions.partition import Partition
 from protocol.batch import TRANSACTIONAL_MASK, parse_batch

@@ -13,12 +13,11 @@ from typing import Self, TypeAlias
 from broker.coordination.log import KeyValue
 from broker.groups.consumer import records
 from broker.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
-from broker.groups.consumer.member import ConsumerMember, reconcile
+from broker.groups.consumer.member import ConsumerMember, MemberState, reconcile
 from broker.groups.consumer.records import ConsumerKey
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicView
 from broker.groups.consumer.topic_patterns import TopicPatterns
-from broker.groups.consumer.values import MemberState, Partitions, TopicIdPartition, TopicImage, TopicView
-from broker.groups.member import NEVER_MS
-from broker.groups.values import Now
+from broker.groups.requests import NEVER_MS, Now
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 

@@ -6,9 +6,11 @@ What requests, results of writes and time do to it is in `broker.groups.classic.
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from broker.groups.member import NEVER_MS, Member, vote
-from broker.groups.table import GroupState
-from broker.groups.values import Effect, GroupSnapshot, Join, JoinAnswer, JoinedMember, Now, Reply, SyncAnswer
+from broker.groups.classic.effects import Effect, Reply
+from broker.groups.classic.member import Member, vote
+from broker.groups.classic.snapshot import GroupSnapshot
+from broker.groups.classic.state_table import GroupState
+from broker.groups.requests import NEVER_MS, Join, JoinAnswer, JoinedMember, Now, SyncAnswer
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode
 

@@ -4,10 +4,13 @@ A *ticket* is whatever the caller wants a late answer to be handed back with; th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.errors import ErrorCode
+
+NEVER_MS = 1 << 62
+"""A deadline that is not set."""
 
 
 class Now(NamedTuple):
@@ -96,67 +99,3 @@ class SyncAnswer:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Hand `answer` to whoever holds `ticket`."""
-
-    ticket: object
-    answer: JoinAnswer | SyncAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSnapshot:
-    """A member as it is stored."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    """Metadata of the chosen protocol only: the others are not needed until the member joins again."""
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSnapshot:
-    """A group as it is stored: enough to continue a generation after a crash."""
-
-    protocol_type: str
-    generation: int
-    protocol_name: str | None
-    leader: str | None
-    state_timestamp_ms: int
-    members: Sequence[MemberSnapshot] = field(default_factory=tuple)
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentWritten:
-    """The leader's assignment for `generation` is durable, or could not be made so."""
-
-    generation: int
-    assignments: Mapping[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacementWritten:
-    """A static member's new id is durable, or could not be made so."""
-
-    ticket: object
-    member_id: str
-    leader_before: str
-    can_skip_assignment: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Store `snapshot`; when that is durable or has failed, give `then` (unless None) to `ClassicGroup.written`."""
-
-    snapshot: GroupSnapshot
-    then: AssignmentWritten | ReplacementWritten | None
-
-
-Effect: TypeAlias = Reply | Write

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
-from broker.transactions import machine
-from broker.transactions.machine import EPOCH_LAST, EPOCH_MAX, VERSION_1, VERSION_2, ProducerIdNeeded, Transaction
+from broker.transactions import state_machine
 from broker.transactions.records import parse, transaction_record
-from broker.transactions.table import BY_LABEL, TABLE, Event, TransactionStatus
+from broker.transactions.state_machine import EPOCH_LAST, EPOCH_MAX, VERSION_1, VERSION_2, ProducerIdNeeded, Transaction
+from broker.transactions.state_table import BY_LABEL, TABLE, Event, TransactionStatus
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -33,7 +33,7 @@ def end(state: Transaction, *, commit: bool, version: int, epoch: int | None = N
     """The next status, "done" or the error."""
     producer = Producer(state.producer_id, state.epoch if epoch is None else epoch)
     try:
-        after = machine.end(state, producer, commit=commit, version=version, now_ms=200)
+        after = state_machine.end(state, producer, commit=commit, version=version, now_ms=200)
     except KafkaError as error:
         return error.code.name
     return "done" if after is None else after.status.name
@@ -95,15 +95,15 @@ def test_ending_in_version_2(
 def test_another_producer_id_is_no_match() -> None:
     for version in (VERSION_1, VERSION_2):
         with pytest.raises(KafkaError) as refused:
-            machine.end(state_in(S.ONGOING), Producer(8, 5), commit=True, version=version, now_ms=0)
+            state_machine.end(state_in(S.ONGOING), Producer(8, 5), commit=True, version=version, now_ms=0)
         assert code(refused) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_version_2_raises_the_epoch_with_each_end() -> None:
-    prepared = machine.end(state_in(S.ONGOING), Producer(7, 5), commit=True, version=VERSION_2, now_ms=200)
+    prepared = state_machine.end(state_in(S.ONGOING), Producer(7, 5), commit=True, version=VERSION_2, now_ms=200)
     assert prepared is not None
     assert (prepared.epoch, prepared.producer, prepared.partitions) == (6, Producer(7, 6), frozenset({T0}))
-    done = machine.complete(prepared, 300)
+    done = state_machine.complete(prepared, 300)
     assert (done.status, done.epoch, done.partitions, done.update_ms) == (S.COMPLETE_COMMIT, 6, frozenset(), 300)
 
 
@@ -111,85 +111,85 @@ def test_version_2_takes_a_new_producer_id_when_the_epochs_are_used_up() -> None
     last = state_in(S.ONGOING, epoch=EPOCH_LAST, version=VERSION_2)
     producer = Producer(7, EPOCH_LAST)
     with pytest.raises(ProducerIdNeeded):
-        machine.end(last, producer, commit=True, version=VERSION_2, now_ms=0)
-    prepared = machine.end(last, producer, commit=True, version=VERSION_2, now_ms=0, new_producer_id=9)
+        state_machine.end(last, producer, commit=True, version=VERSION_2, now_ms=0)
+    prepared = state_machine.end(last, producer, commit=True, version=VERSION_2, now_ms=0, new_producer_id=9)
     assert prepared is not None
     assert (prepared.producer_id, prepared.epoch, prepared.producer) == (7, EPOCH_MAX, Producer(9, 0))
-    done = machine.complete(prepared, 0)
+    done = state_machine.complete(prepared, 0)
     assert (done.producer, done.previous_producer_id) == (Producer(9, 0), 7)
-    assert machine.end(done, producer, commit=True, version=VERSION_2, now_ms=0) is None, "a retry"
+    assert state_machine.end(done, producer, commit=True, version=VERSION_2, now_ms=0) is None, "a retry"
 
 
 def test_a_new_life_gets_the_next_epoch_and_at_the_end_a_new_id() -> None:
-    state = machine.begin("id", 7, 1000, 0)
-    state = machine.init(state, None, 2000, 10)
+    state = state_machine.begin("id", 7, 1000, 0)
+    state = state_machine.init(state, None, 2000, 10)
     assert (state.producer, state.timeout_ms, state.status) == (Producer(7, 0), 2000, S.EMPTY)
-    assert machine.init(state, None, 1000, 20).producer == Producer(7, 1)
+    assert state_machine.init(state, None, 1000, 20).producer == Producer(7, 1)
     last = state_in(S.COMPLETE_ABORT, epoch=EPOCH_LAST)
     with pytest.raises(ProducerIdNeeded):
-        machine.init(last, None, 1000, 0)
-    assert machine.init(last, None, 1000, 0, 9).producer == Producer(9, 0)
+        state_machine.init(last, None, 1000, 0)
+    assert state_machine.init(last, None, 1000, 0, 9).producer == Producer(9, 0)
     for status in (S.PREPARE_COMMIT, S.PREPARE_ABORT):
         with pytest.raises(KafkaError) as refused:
-            machine.init(state_in(status), None, 1000, 0)
+            state_machine.init(state_in(status), None, 1000, 0)
         assert code(refused) is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def test_a_producer_that_recovers_keeps_its_place_and_a_zombie_does_not() -> None:
     state = state_in(S.COMPLETE_ABORT)
-    bumped = machine.init(state, Producer(7, 5), 1000, 0)
+    bumped = state_machine.init(state, Producer(7, 5), 1000, 0)
     assert bumped.producer == Producer(7, 6)
-    assert machine.init(bumped, Producer(7, 5), 1000, 0).producer == Producer(7, 6), "its answer was lost"
+    assert state_machine.init(bumped, Producer(7, 5), 1000, 0).producer == Producer(7, 6), "its answer was lost"
     for zombie in (Producer(7, 4), Producer(8, 6)):
         with pytest.raises(KafkaError) as refused:
-            machine.init(bumped, zombie, 1000, 0)
+            state_machine.init(bumped, zombie, 1000, 0)
         assert code(refused) is ErrorCode.PRODUCER_FENCED
 
 
 def test_fencing_takes_an_epoch_that_no_end_of_the_old_producer_makes() -> None:
-    assert machine.init(state_in(S.ONGOING), None, 1000, 0).epoch == 6
-    fenced = machine.init(state_in(S.ONGOING, version=VERSION_2), None, 1000, 0)
+    assert state_machine.init(state_in(S.ONGOING), None, 1000, 0).epoch == 6
+    fenced = state_machine.init(state_in(S.ONGOING, version=VERSION_2), None, 1000, 0)
     assert (fenced.epoch, fenced.status) == (7, S.PREPARE_ABORT)
-    done = machine.complete(fenced, 0)
+    done = state_machine.complete(fenced, 0)
     assert end(done, commit=True, version=VERSION_2, epoch=5) == "PRODUCER_FENCED"
-    last = machine.complete(machine.fence(state_in(S.ONGOING, epoch=EPOCH_LAST, version=VERSION_2), 0), 0)
+    last = state_machine.complete(state_machine.fence(state_in(S.ONGOING, epoch=EPOCH_LAST, version=VERSION_2), 0), 0)
     assert last.epoch == EPOCH_MAX
     with pytest.raises(KafkaError) as refused:
-        machine.add(last, Producer(7, EPOCH_MAX), [T0], VERSION_2, 0)
+        state_machine.add(last, Producer(7, EPOCH_MAX), [T0], VERSION_2, 0)
     assert code(refused) is ErrorCode.PRODUCER_FENCED, "no marker could end a transaction of the last epoch"
 
 
 def test_adding() -> None:
     state = state_in(S.EMPTY)
-    ongoing = machine.add(state, Producer(7, 5), [T0], VERSION_2, 500)
+    ongoing = state_machine.add(state, Producer(7, 5), [T0], VERSION_2, 500)
     assert ongoing is not None
     assert (ongoing.status, ongoing.partitions, ongoing.start_ms) == (S.ONGOING, frozenset({T0}), 500)
-    assert machine.add(ongoing, Producer(7, 5), [T0], VERSION_2, 600) is None
-    grown = machine.add(ongoing, Producer(7, 5), [T1], VERSION_2, 600)
+    assert state_machine.add(ongoing, Producer(7, 5), [T0], VERSION_2, 600) is None
+    grown = state_machine.add(ongoing, Producer(7, 5), [T1], VERSION_2, 600)
     assert grown is not None
     assert (grown.partitions, grown.start_ms) == (frozenset({T0, T1}), 500)
-    machine.verify(grown, Producer(7, 5), T1)
+    state_machine.verify(grown, Producer(7, 5), T1)
     for producer, where, expected in (
         (Producer(7, 5), TopicPartition("t", 9), ErrorCode.TRANSACTION_ABORTABLE),
         (Producer(7, 4), T0, ErrorCode.PRODUCER_FENCED),
         (Producer(8, 5), T0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ):
         with pytest.raises(KafkaError) as refused:
-            machine.verify(grown, producer, where)
+            state_machine.verify(grown, producer, where)
         assert code(refused) is expected
     with pytest.raises(KafkaError) as refused:
-        machine.verify(state_in(S.PREPARE_COMMIT), Producer(7, 5), T0)
+        state_machine.verify(state_in(S.PREPARE_COMMIT), Producer(7, 5), T0)
     assert code(refused) is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def test_time() -> None:
     state = state_in(S.ONGOING)
-    assert not machine.is_timed_out(state, 1100)
-    assert machine.is_timed_out(state, 1101)
-    assert not machine.is_timed_out(state_in(S.PREPARE_COMMIT), 10_000)
-    assert machine.is_expired(state_in(S.COMPLETE_ABORT), 100 + 50, 50)
-    assert not machine.is_expired(state_in(S.COMPLETE_ABORT), 100 + 49, 50)
-    assert not machine.is_expired(state, 10**9, 50)
+    assert not state_machine.is_timed_out(state, 1100)
+    assert state_machine.is_timed_out(state, 1101)
+    assert not state_machine.is_timed_out(state_in(S.PREPARE_COMMIT), 10_000)
+    assert state_machine.is_expired(state_in(S.COMPLETE_ABORT), 100 + 50, 50)
+    assert not state_machine.is_expired(state_in(S.COMPLETE_ABORT), 100 + 49, 50)
+    assert not state_machine.is_expired(state, 10**9, 50)
 
 
 @pytest.mark.parametrize("status", LIVE)
@@ -215,7 +215,7 @@ ASKED = st.sampled_from(["init", "add", "commit", "abort", "marked", "timeout", 
 @given(st.lists(ASKED, max_size=60), st.sampled_from([VERSION_1, VERSION_2]), st.integers(0, EPOCH_LAST))
 def test_a_decision_stands_and_zombies_never_decide(asked: list[str], version: int, epoch: int) -> None:
     """Whatever comes: Prepare is followed by its own Complete alone, and (id, epoch) only moves on."""
-    state = machine.init(machine.begin("id", 1, 1000, 0), None, 1000, 0)
+    state = state_machine.init(state_machine.begin("id", 1, 1000, 0), None, 1000, 0)
     state = replace(state, epoch=epoch)
     producer = state.producer
     zombies: list[Producer] = []
@@ -224,31 +224,33 @@ def test_a_decision_stands_and_zombies_never_decide(asked: list[str], version: i
         before = state
         try:
             if what == "init":
-                state = machine.init(state, None, 1000, 0, next(ids))
+                state = state_machine.init(state, None, 1000, 0, next(ids))
                 if state.status is S.EMPTY:
                     zombies.append(producer)
                     producer = state.producer
             elif what == "add":
-                state = machine.add(state, producer, [T0], version, 0) or state
+                state = state_machine.add(state, producer, [T0], version, 0) or state
             elif what in {"commit", "abort"}:
                 commit = what == "commit"
-                after = machine.end(
+                after = state_machine.end(
                     state, producer, commit=commit, version=version, now_ms=0, new_producer_id=next(ids)
                 )
                 state = after or state
                 producer = state.producer
             elif what == "marked" and state.status in {S.PREPARE_COMMIT, S.PREPARE_ABORT}:
-                state = machine.complete(state, 0)
-            elif what == "timeout" and machine.is_timed_out(state, 10_000):
+                state = state_machine.complete(state, 0)
+            elif what == "timeout" and state_machine.is_timed_out(state, 10_000):
                 zombies.append(producer)
-                state = machine.fence(state, 0)
+                state = state_machine.fence(state, 0)
             elif what == "zombie" and zombies and zombies[-1].epoch < EPOCH_LAST:
                 zombie = zombies[-1]
                 with pytest.raises(KafkaError):
-                    machine.add(state, zombie, [T1], version, 0)
+                    state_machine.add(state, zombie, [T1], version, 0)
                 if zombie != producer:
                     with pytest.raises(KafkaError):
-                        machine.end(state, zombie, commit=True, version=version, now_ms=0, new_producer_id=next(ids))
+                        state_machine.end(
+                            state, zombie, commit=True, version=version, now_ms=0, new_producer_id=next(ids)
+                        )
         except KafkaError:
             assert state is before, "a refusal changes nothing"
         if before.status in {S.PREPARE_COMMIT, S.PREPARE_ABORT} and state is not before:

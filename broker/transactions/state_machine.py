@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
-from broker.transactions.table import TABLE, Action, Event, TransactionStatus
+from broker.transactions.state_table import TABLE, Action, Event, TransactionStatus
 from protocol.errors import ErrorCode, KafkaError
 
 NO_PRODUCER_ID = -1

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.classic.group import ClassicGroup
+from broker.groups.classic.snapshot import GroupSnapshot
+from broker.groups.classic.state_table import GroupState
+from broker.groups.consumer.durable_group import ConsumerShell
 from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.shell import ConsumerShell
-from broker.groups.member import NEVER_MS
 from broker.groups.offsets import CommittedOffset, GroupOffsets
 from broker.groups.records import subscribed_topics
-from broker.groups.table import GroupState
-from broker.groups.values import GroupSnapshot
+from broker.groups.requests import NEVER_MS
 
 
 @dataclass(slots=True)

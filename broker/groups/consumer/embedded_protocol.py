@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from broker.groups.consumer.records import by_topic
-from broker.groups.consumer.values import Partitions, TopicIdPartition, TopicImage
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
 from protocol.codec import decode, encode_versioned, read_version
 from protocol.errors import MalformedMessage
 from protocol.messages.embedded.consumer_protocol import (

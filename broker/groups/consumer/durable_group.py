@@ -11,10 +11,11 @@ from functools import partial
 from typing import TypeAlias
 
 from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter
-from broker.groups.consumer.data import SessionTimeout
 from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.values import Beat, BeatAnswer, TopicImage
-from broker.groups.values import Join, JoinAnswer, Now, Sync, SyncAnswer
+from broker.groups.consumer.group_base import SessionTimeout
+from broker.groups.consumer.heartbeat import Beat, BeatAnswer
+from broker.groups.consumer.topic_image import TopicImage
+from broker.groups.requests import Join, JoinAnswer, Now, Sync, SyncAnswer
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 

@@ -1,0 +1,58 @@
+"""The topics of this node as assignments depend on them, in one value that changes only when a topic has changed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from broker.topics.manager import TopicManager
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition by the id of its topic."""
+
+    topic_id: bytes
+    partition: int
+
+
+Partitions: TypeAlias = frozenset[TopicIdPartition]
+
+
+class TopicView(NamedTuple):
+    """What an assignment needs to know of a topic."""
+
+    topic_id: bytes
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """All topics at one moment. `version` changes whenever anything in it does."""
+
+    version: int
+    by_name: Mapping[str, TopicView] = field(default_factory=dict)
+    names: Mapping[bytes, str] = field(default_factory=dict)
+    """Topic id to name."""
+
+    @classmethod
+    def of(cls, version: int, topics: Sequence[TopicView]) -> "TopicImage":
+        """Index topics."""
+        return cls(version, {topic.name: topic for topic in topics}, {topic.topic_id: topic.name for topic in topics})
+
+
+Topics: TypeAlias = Callable[[], TopicImage]
+
+
+class TopicImages:
+    """Called by each heartbeat: costs nothing as long as topics stay as they are."""
+
+    def __init__(self, topics: TopicManager) -> None:
+        self._topics = topics
+        self._image = TopicImage(-1)
+
+    def __call__(self) -> TopicImage:
+        """Return all topics as of now."""
+        if self._image.version != self._topics.version:
+            views = [TopicView(topic.topic_id, topic.name, len(topic.partitions)) for topic in self._topics]
+            self._image = TopicImage.of(self._topics.version, views)
+        return self._image
