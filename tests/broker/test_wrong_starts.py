@@ -2,9 +2,7 @@
 
 import re
 import shutil
-import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -16,6 +14,7 @@ from crc32c import crc32c
 from broker.cli.wal import wal
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import wait_until
 from wal.format import PAGE_BYTES, RING_POSITION
 
 pytestmark = pytest.mark.timeout(240)
@@ -82,12 +81,6 @@ def consume(bootstrap: str) -> list[str]:
 
 def expected(name: str, count: int = RECORDS) -> list[str]:
     return [f"{name} {number}" for number in range(count)]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Return when it holds; the test's own time limit ends the wait."""
-    while not condition():
-        signal.sigtimedwait([], 0.02)
 
 
 def is_untouched(url: str) -> bool:
@@ -297,7 +290,7 @@ def test_a_start_that_waits_for_a_lease_stops_at_once(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "1", catalog_lease_ms=LONG_LEASE_MS, **shared) as node:
         waiting = NodeProcess(tmp_path / "2", catalog_lease_ms=LONG_LEASE_MS, **shared)
         waiting.spawn()
-        wait_for(lambda: bool(waiting.events(WAITS)))
+        wait_until(lambda: bool(waiting.events(WAITS)), WAITS)
         assert waiting.terminate() == 0
         assert not waiting.events("serving")
         assert node.terminate() == 0

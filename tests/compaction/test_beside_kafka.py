@@ -10,7 +10,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.lab.processes import ApacheKafka
-from broker.cli.admin_port import AdminPort
 from tests.differential.conftest import QUICK_JVM
 from tests.support import tools
 from tests.support.node import NodeProcess
@@ -134,8 +133,7 @@ async def views(bootstrap: str, topic: str) -> Views:
 def compact(node: NodeProcess) -> int:
     """Have everything in objects, compact it, and leave nothing in caches; returns the records removed."""
     restart(node)
-    host, _, port = node.admin.rpartition(":")
-    summary = AdminPort(host, int(port)).call("POST", "/compact", None)
+    summary = node.compact()
     assert summary["errors"] == []
     restart(node)
     return int(summary["records_removed"])

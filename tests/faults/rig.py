@@ -1,17 +1,13 @@
 """A node process in front of a real S3 server, a proxy between them that a test breaks, and clients that count."""
 
-import json
 import random
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from broker.settings.stores import make_stores
@@ -22,9 +18,8 @@ from s3stream.model import ObjectState
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy_thread
 from tests.support.node import NodeProcess, settings_for
 from tests.support.s3 import S3Bucket
+from tests.support.waiting import WAIT_S, expect_before, wait_until
 
-WAIT_S = 100
-"""Longest wait for anything; all waits end with an event."""
 IN_FLIGHT_MAX = 400
 RECORDS_PER_TURN = 10
 Decide = Callable[[Request], Fault]
@@ -64,34 +59,25 @@ class Rig:
     """Settings that lead to catalog and objects past the proxy."""
     weather: Weather = field(default_factory=Weather)
 
-    def status(self) -> dict[str, Any]:
-        """The node's own account of itself."""
-        with urllib.request.urlopen(f"http://{self.node.admin}/status", timeout=WAIT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
-
     def partition(self, topic: str) -> dict[str, int]:
         """Offsets of its only partition."""
-        found: dict[str, int] = self.status()["topics"][topic]["partitions"][0]
+        found: dict[str, int] = self.node.status()["topics"][topic]["partitions"][0]
         return found
 
     def writable(self) -> bool:
         """Whether appends are welcome."""
-        return bool(self.status()["node"]["writable"])
+        return bool(self.node.status()["node"]["writable"])
 
     def stands_still(self, topic: str) -> bool:
         """Whether the log takes nothing more, though a client sends."""
         before = self.partition(topic)["high_watermark"]
         return all(self.partition(topic)["high_watermark"] == before for _ in range(20))
 
-    def drained(self) -> bool:
-        """Whether all that was acknowledged is in objects."""
-        parts = [part for topic in self.status()["topics"].values() for part in topic["partitions"]]
-        return all(part["committed_offset"] == part["high_watermark"] for part in parts)
-
     async def expect_accounts_to_agree(self) -> None:
         """Past the deadlines nothing but committed objects is left: the catalog says so, and the store's files do."""
-        until(lambda: all(kind.endswith(" committed") for kind in self.status()["objects"]), "the rest was collected")
+        wait_until(
+            lambda: all(kind.endswith(" committed") for kind in self.node.status()["objects"]), "the rest was collected"
+        )
         report = await self._verify()
         assert report.ok, report.findings[:5]
         assert set(report.objects) == {ObjectState.COMMITTED}
@@ -196,17 +182,3 @@ def read_back(bootstrap: str, load: Load) -> None:
                 offset += 1
     finally:
         consumer.close()
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Poll until it holds."""
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        expect_before(end, f"never: {what}")
-        time.sleep(0.05)
-
-
-def expect_before(end: float, what: str) -> None:
-    """Fail past the end as a test does that takes too long: the node will be asked what it is doing."""
-    if time.monotonic() >= end:
-        pytest.fail(f"Timeout: {what}")

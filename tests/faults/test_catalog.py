@@ -9,9 +9,10 @@ from sqlalchemy import make_url
 
 from broker.app import StartError
 from s3stream.errors import CatalogDamaged
-from tests.faults.rig import Load, Rig, read_back, until
+from tests.faults.rig import Load, Rig, read_back
 from tests.support.node import NodeProcess, running_node
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -117,20 +118,20 @@ async def test_a_catalog_in_trouble_holds_up_nothing_but_uploads(
     with NodeProcess(tmp_path, catalog_url=url, catalog_lease_ms=1_000, **SMALL) as node:
         rig = Rig(node, tmp_path, tmp_path / "data" / "objects", {"catalog_url": url})
         load = Load(node.bootstrap, TOPIC, value_bytes=1_000, pause_s=0.02)
-        load.send_while(lambda: rig.status()["storage"]["uploads"] == 0)
+        load.send_while(lambda: rig.node.status()["storage"]["uploads"] == 0)
         with begun(kind(postgres, url)):
             load.send_while(lambda: not any(kind.match in line["reason"] for line in node.events("upload waits")))
             before = len(load.acked)
             load.send_while(lambda: len(load.acked) < before + 500)
-            status = rig.status()
+            status = rig.node.status()
             assert status["node"]["error"] is None
             assert status["node"]["writable"], "the log takes what the catalog does not"
             (outage,) = [each for each in status["outages"] if each["where"] == "catalog"]
             assert kind.match in outage["reason"]
             assert not node.events("storage stopped")
         load.finish()
-        until(rig.drained, "all is in objects")
-        until(lambda: not rig.status()["outages"], "the outage is over")
+        rig.node.wait_uploaded()
+        wait_until(lambda: not rig.node.status()["outages"], "the outage is over")
         await rig.expect_accounts_to_agree()
         assert node.terminate() == 0
         node.start()

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from tests.faults.rig import WAIT_S, Rig, faulty_node, until
+from tests.faults.rig import Rig, faulty_node
 from tests.faults.test_store import DOWN
 from tests.support.s3 import S3Bucket
 from tests.support.tools import java, kafka_class_path
+from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -36,10 +37,10 @@ def test_java_and_aiokafka_wait_and_see_no_error(tmp_path: Path, bucket: S3Bucke
         others = threads.submit(lambda: asyncio.run(send(rig.node.bootstrap)))
         java_said = threads.submit(lambda: perform(program, rig.node.bootstrap))
         try:
-            until(lambda: {"aiokafka", "java"} <= rig.status()["topics"].keys(), "both have begun")
-            until(lambda: not rig.writable(), "the log is full")
-            until(lambda: rig.stands_still("aiokafka") and rig.stands_still("java"), "nobody gets through")
-            until(lambda: rig.weather.faults >= 12, "the store was asked for again and again")
+            wait_until(lambda: {"aiokafka", "java"} <= rig.node.status()["topics"].keys(), "both have begun")
+            wait_until(lambda: not rig.writable(), "the log is full")
+            wait_until(lambda: rig.stands_still("aiokafka") and rig.stands_still("java"), "nobody gets through")
+            wait_until(lambda: rig.weather.faults >= 12, "the store was asked for again and again")
             assert not others.done()
             assert not java_said.done()
         finally:
@@ -49,7 +50,7 @@ def test_java_and_aiokafka_wait_and_see_no_error(tmp_path: Path, bucket: S3Bucke
         assert f"{RECORDS} records sent" in said
         told = [line for line in said.splitlines() if line.startswith("org.apache.kafka.common.errors")]
         assert not told, "what its callbacks were told of"
-        until(rig.drained, "all is in objects")
+        rig.node.wait_uploaded()
         assert ends(rig) == {"aiokafka": RECORDS, "java": RECORDS}
         assert rig.node.terminate() == 0
 

@@ -1,10 +1,8 @@
 """An object that is damaged or gone: whoever reads it is told for good, the node goes on, and tells what is wrong."""
 
-import json
 import os
 import subprocess
 import sys
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,11 +17,11 @@ from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecor
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from s3stream.maintain.manifest import PREFIX
-from tests.faults.rig import until
 from tests.interop.test_java import CONSUMER, OFFSETS, TIMEOUT_S, command
 from tests.support.events import create_topic
 from tests.support.node import NodeProcess
 from tests.support.raw_client import RawClient, batch_of, raw_client
+from tests.support.waiting import wait_until
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
@@ -46,18 +44,12 @@ class Damaged:
     path: Path
     whole: bytes
 
-    def status(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://{self.node.admin}/status", timeout=30) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
-
     def damaged(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.status()["damaged_objects"]
+        found: list[dict[str, Any]] = self.node.status()["damaged_objects"]
         return found
 
     def metric(self, name: str) -> int:
-        with urllib.request.urlopen(f"http://{self.node.admin}/metrics", timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = self.node.ask("/metrics").decode().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(f"anabranch_{name} "))
 
     def remove(self) -> None:
@@ -187,7 +179,7 @@ async def test_deleting_records_past_the_damage_ends_it(rig: Damaged) -> None:
             wanted = DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=end)])
             answer = await client.call(DeleteRecordsRequest(topics=[wanted], timeout_ms=10_000), 2)
             assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
-        until(lambda: not rig.damaged(), "nobody needs the object any more")
+        wait_until(lambda: not rig.damaged(), "nobody needs the object any more")
 
 
 def consumer_of(rig: Damaged, group: str) -> Consumer:
@@ -254,12 +246,12 @@ def test_a_group_whose_log_is_damaged_is_told(tmp_path: Path) -> None:
         rig = Damaged(node, path, whole)
         consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "group", "log_level": 3})
         try:
-            until(lambda: bool(rig.damaged()), "loading the group has failed")
+            wait_until(lambda: bool(rig.damaged()), "loading the group has failed")
             assert rig.damaged()[0]["partitions"] == ["__consumer_offsets-0"]
             with pytest.raises(KafkaException):
                 consumer.committed([TopicPartition("t", 0)], timeout=30)
             rig.restore()
-            until(lambda: not rig.damaged(), "the group is loaded")
+            wait_until(lambda: not rig.damaged(), "the group is loaded")
             (found,) = consumer.committed([TopicPartition("t", 0)], timeout=30)
             assert found.offset == 5
         finally:
@@ -275,18 +267,13 @@ def test_compaction_goes_on_with_the_others_and_verify_finds_it(rig: Damaged, tm
         assert producer.flush(30) == 0
         assert rig.node.terminate() == 0
         rig.node.start()
-    summaries = []
-    for _ in range(2):
-        request = urllib.request.Request(f"http://{rig.node.admin}/compact", method="POST")
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            summaries.append(json.load(answer))
-    summary = summaries[-1]
+    _, summary = rig.node.compact(), rig.node.compact()
     assert len(summary["left_alone"]) == 1
     (told,) = rig.damaged()
     assert told["object_id"] == summary["left_alone"][0]
     assert told["partitions"] == []
     assert told["times"] == 1, "later runs leave it out"
-    assert rig.status()["compaction"]["last"]["sso_after"] == 2, "the two others became one"
+    assert rig.node.status()["compaction"]["last"]["sso_after"] == 2, "the two others became one"
     assert len(rig.node.events("compaction leaves an object alone until the node starts again")) == 1
     assert rig.node.terminate() == 0
     verified = verify(tmp_path / "data")

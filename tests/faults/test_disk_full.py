@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.rig import Load, Rig, read_back, until
+from tests.faults.rig import Load, Rig, read_back
 from tests.support.node import NodeProcess
 from tests.support.tools import missing
 
@@ -49,14 +49,14 @@ async def test_a_full_disk_holds_clients_up_until_there_is_space(disk: Path, tmp
     with NodeProcess(disk, **settings) as node:
         rig = Rig(node, disk, data / "objects", {})
         load = Load(node.bootstrap, TOPIC, value_bytes=10_000)
-        load.send_while(lambda: rig.status()["storage"]["uploads"] == 0)
+        load.send_while(lambda: rig.node.status()["storage"]["uploads"] == 0)
         ballast = disk / "ballast"
         fill(ballast)
         load.send_while(lambda: rig.writable() or not rig.stands_still(TOPIC))
         waits = {line["reason"] for line in node.events("upload waits")}
         assert any("No space left on device" in reason or "is full" in reason for reason in waits), waits
         assert not load.errors
-        status = rig.status()
+        status = rig.node.status()
         assert status["node"]["error"] is None
         assert status["node"]["obstacles"], "not writable, and it says why"
         where = {outage["where"]: outage["reason"] for outage in status["outages"]}
@@ -64,8 +64,8 @@ async def test_a_full_disk_holds_clients_up_until_there_is_space(disk: Path, tmp
         assert all(outage["since_ms"] > 0 for outage in status["outages"])
         ballast.unlink()
         load.finish()
-        until(rig.drained, "all is in objects")
-        assert rig.status()["outages"] == rig.status()["node"]["obstacles"] == []
+        rig.node.wait_uploaded()
+        assert rig.node.status()["outages"] == rig.node.status()["node"]["obstacles"] == []
         await rig.expect_accounts_to_agree()
         assert node.terminate() == 0
         node.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.app import StartError
-from tests.faults.rig import Load, faulty_node, read_back, until
+from tests.faults.rig import Load, faulty_node, read_back
 from tests.support.fault_proxy import Fault
 from tests.support.node import running_node
 from tests.support.s3 import S3Bucket
@@ -47,8 +47,8 @@ async def test_a_bucket_that_is_lost_while_the_node_runs_is_waited_for(
 ) -> None:
     with faulty_node(tmp_path, bucket, storage_upload_age_ms=50, compaction_enabled="false") as rig:
         load = Load(rig.node.bootstrap, "events", value_bytes=1000, pause_s=0.02)
-        load.send_while(lambda: rig.status()["storage"]["uploads"] == 0)
-        until(rig.drained, "all is in objects")
+        load.send_while(lambda: rig.node.status()["storage"]["uploads"] == 0)
+        rig.node.wait_uploaded()
         elsewhere = rig.objects.with_name("elsewhere")
         if trouble == "no bucket":
             shutil.move(rig.objects, elsewhere)
@@ -61,7 +61,7 @@ async def test_a_bucket_that_is_lost_while_the_node_runs_is_waited_for(
         if trouble == "no bucket":
             shutil.move(elsewhere, rig.objects)
         rig.weather.clear()
-        until(rig.drained, "all is in objects")
+        rig.node.wait_uploaded()
         assert rig.node.terminate() == 0
         rig.node.start()
         read_back(rig.node.bootstrap, load)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.rig import Decide, Load, Rig, faulty_node, read_back, until
+from tests.faults.rig import Decide, Load, Rig, faulty_node, read_back
 from tests.support.fault_proxy import PASS, Fault, Request
 from tests.support.s3 import S3Bucket, S3Server, set_credentials
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -80,7 +81,7 @@ async def test_clients_see_nothing_of_a_store_in_trouble(rig: Rig, kind: str) ->
     load.send_while(lambda: rig.weather.faults < before + FAULTS_MIN)
     load.finish()
     rig.weather.clear()
-    until(rig.drained, "all is in objects")
+    rig.node.wait_uploaded()
     await rig.expect_accounts_to_agree()
     assert rig.node.terminate() == 0
     rig.node.start()  # with empty caches
@@ -103,19 +104,19 @@ async def test_an_outage_slows_clients_down_and_heals_by_itself(tmp_path: Path, 
         wal_capacity_bytes="8MiB",
     ) as rig:
         load = Load(rig.node.bootstrap, "events", value_bytes=10_000)
-        load.send_while(lambda: rig.status()["storage"]["uploads"] == 0)
+        load.send_while(lambda: rig.node.status()["storage"]["uploads"] == 0)
         rig.weather.decide = lambda _: DOWN
         load.send_while(rig.writable)
         assert load.acked, "produce went on without the store"
-        until(lambda: rig.stands_still("events"), "the log is full")
+        wait_until(lambda: rig.stands_still("events"), "the log is full")
         load.send_while(lambda: rig.weather.faults < 20)
         assert not load.errors, "a full log is no error to a client"
         rig.weather.clear()
         load.finish()
-        until(rig.drained, "all is in objects")
+        rig.node.wait_uploaded()
         assert not rig.node.events("storage stopped")
         await rig.expect_accounts_to_agree()
-        assert rig.status()["wal"]["used_bytes"] == 0
+        assert rig.node.status()["wal"]["used_bytes"] == 0
         assert rig.node.terminate() == 0
         rig.node.start()
         read_back(rig.node.bootstrap, load)

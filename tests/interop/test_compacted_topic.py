@@ -1,7 +1,5 @@
 """Topics that their configs want compacted soon, in the manner of librdkafka's test 0077 and of Kafka's tools."""
 
-import json
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tests.faults.rig import until
 from tests.support.events import create_topic
 from tests.support.node import NodeProcess
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -65,8 +63,7 @@ def consume(node: NodeProcess) -> list[tuple[int, bytes, bytes | None]]:
 
 def by_key(node: NodeProcess) -> dict[str, Any]:
     """What the node tells of compaction by key."""
-    with urllib.request.urlopen(f"http://{node.admin}/status", timeout=30) as answer:
-        found: dict[str, Any] = json.load(answer)["compaction"]["by_key"]
+    found: dict[str, Any] = node.status()["compaction"]["by_key"]
     return found
 
 
@@ -88,7 +85,7 @@ NEWEST = [
 def test_only_the_newest_values_are_left_soon(node: NodeProcess, configs: Mapping[str, str]) -> None:
     create_topic(node.bootstrap, TOPIC, 1, {"cleanup.policy": "compact", **configs})
     produce(node)
-    until(lambda: is_clean(node), "the cleaner came by")
+    wait_until(lambda: is_clean(node), "the cleaner came by")
     assert consume(node) == NEWEST
     node.kill9()
     node.start()
@@ -105,7 +102,7 @@ def test_a_topic_that_is_told_later_is_cleaned_too(node: NodeProcess) -> None:
     for name, value in SOON["lag"].items():
         resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
     admin.incremental_alter_configs([resource])[resource].result(30)
-    until(lambda: is_clean(node), "the cleaner came by")
+    wait_until(lambda: is_clean(node), "the cleaner came by")
     assert consume(node) == NEWEST
     node.kill9()
     node.start()

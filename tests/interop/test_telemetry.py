@@ -2,7 +2,6 @@
 
 import re
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,12 +9,12 @@ from confluent_kafka import Producer
 
 from tests.interop.test_java import TOOLS, run
 from tests.support.node import NodeProcess
+from tests.support.waiting import WAIT_S, expect_before
 
 pytestmark = pytest.mark.interop
 
 CLIENT_METRICS = f"{TOOLS}.ClientMetricsCommand"
 PERFORMANCE = f"{TOOLS}.ProducerPerformance"
-WAIT_S = 60
 INTERVAL_MS = "100"
 SAMPLE = re.compile(r"^anabranch_(client_\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 
@@ -31,19 +30,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 def series(node: NodeProcess, client_id: str) -> dict[str, float]:
     """The series of a client by name: the largest value of each."""
-    with urllib.request.urlopen(f"http://{node.admin}/metrics", timeout=WAIT_S) as page:
-        found: dict[str, float] = {}
-        for name, labels, value in SAMPLE.findall(page.read().decode()):
-            if f'client_id="{client_id}"' in labels:
-                found[name] = max(found.get(name, 0.0), float(value))
-        return found
+    found: dict[str, float] = {}
+    for name, labels, value in SAMPLE.findall(node.ask("/metrics").decode()):
+        if f'client_id="{client_id}"' in labels:
+            found[name] = max(found.get(name, 0.0), float(value))
+    return found
 
 
-def until(node: NodeProcess, client_id: str, step: Callable[[], object]) -> dict[str, float]:
+def series_while(node: NodeProcess, client_id: str, step: Callable[[], object]) -> dict[str, float]:
     """Repeat a step until the client's metrics are there."""
     deadline = time.monotonic() + WAIT_S
     while not (found := series(node, client_id)):
-        assert time.monotonic() < deadline, "no metrics came"
+        expect_before(deadline, "metrics of the client")
         step()
     return found
 
@@ -62,7 +60,7 @@ def test_librdkafka_pushes(node: NodeProcess) -> None:
         producer.produce("t", b"x")
         producer.poll(0.1)
 
-    found = until(node, "rdkafka-one", step)
+    found = series_while(node, "rdkafka-one", step)
     assert any("producer" in name for name in found), sorted(found)
     assert producer.flush(WAIT_S) == 0
 

@@ -4,11 +4,12 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.waiting import wait_until
 
 WAIT_S = 400
 """For one event. Generous: a whole Spark starts within it on a machine that is busy with other things."""
@@ -27,11 +28,12 @@ class Program:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Until it holds, while the program runs."""
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
+
+        def holds() -> bool:
             assert self.process.poll() is None, f"ended by itself: {self.log.read_text(errors='replace')}"
-            assert time.monotonic() < deadline, f"{WAIT_S} s: {self.log.read_text(errors='replace')}"
-            time.sleep(0.02)
+            return condition()
+
+        wait_until(holds, f"what a test expects of the program that writes to {self.log}", timeout_s=WAIT_S)
 
     def kill_executor(self) -> None:
         """Kill one executor that runs below it; there must be one."""

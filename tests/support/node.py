@@ -6,6 +6,8 @@
     with NodeProcess(tmp_path) as node:      # `anabranch serve`
         node.kill9()
         node.start()                         # the same data directory
+        node.wait_uploaded()
+        node.status()["topics"]
 
 Settings are given by their outside names (`wal_capacity_bytes`, `port`), as flags without dashes. Ports are free ones.
 """
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,11 +33,13 @@ from broker.logging.stacks import END as END_OF_STACKS
 from broker.node import Node
 from broker.settings.model import Settings
 from broker.settings.sources import all_settings, load
+from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 60
 """Longer than a stop may take by the settings: the node ends it by force after that, and says where it hung."""
 STACKS_TIMEOUT_S = 5
+ADMIN_TIMEOUT_S = 300
 TEST_DEFAULTS: dict[str, object] = {
     "port": 0,
     "admin_port": 0,
@@ -195,6 +200,32 @@ class NodeProcess:
                 if record.get("event") == event:
                     found.append(record)
         return found
+
+    def ask(self, path: str, method: str = "GET") -> bytes:
+        """Body of an answer of the admin port."""
+        request = urllib.request.Request(f"http://{self.admin}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=ADMIN_TIMEOUT_S) as answer:
+            body: bytes = answer.read()
+        return body
+
+    def status(self) -> dict[str, Any]:
+        """The node's status, from its admin port."""
+        found: dict[str, Any] = json.loads(self.ask("/status"))
+        return found
+
+    def compact(self) -> dict[str, Any]:
+        """Compact now; returns the summary."""
+        summary: dict[str, Any] = json.loads(self.ask("/compact", "POST"))
+        return summary
+
+    def is_uploaded(self) -> bool:
+        """True if all that was acknowledged is in committed objects."""
+        parts = [part for topic in self.status()["topics"].values() for part in topic["partitions"]]
+        return all(part["committed_offset"] == part["high_watermark"] for part in parts)
+
+    def wait_uploaded(self) -> None:
+        """Wait until all that was acknowledged is in committed objects."""
+        wait_until(self.is_uploaded, "all is in objects")
 
     def _ended(self) -> int:
         assert self._process is not None, "not started"

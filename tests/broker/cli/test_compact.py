@@ -13,6 +13,7 @@ from rich.console import Console
 from broker.cli.compact import compact, print_summary
 from s3stream.catalog.catalog import Catalog
 from tests.support.node import NodeProcess
+from tests.support.waiting import wait_until
 
 UPLOADS = 4
 
@@ -36,15 +37,11 @@ async def fill(node: NodeProcess) -> None:
 
 async def uploaded(node: NodeProcess, count: int) -> None:
     """Wait until there are so many stream set objects."""
-    from broker.cli.admin_port import AdminPort
 
-    host, _, port = node.admin.rpartition(":")
-    async with asyncio.timeout(20):
-        while True:
-            status = await asyncio.to_thread(AdminPort(host, int(port)).status)
-            if status["objects"].get("SSO committed", {"count": 0})["count"] >= count:
-                return
-            await asyncio.sleep(0.02)
+    def are_there() -> bool:
+        return bool(node.status()["objects"].get("SSO committed", {"count": 0})["count"] >= count)
+
+    await asyncio.to_thread(wait_until, are_there, f"{count} stream set objects")
 
 
 async def objects(data_dir: Path) -> dict[str, tuple[int, int]]:

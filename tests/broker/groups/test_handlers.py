@@ -155,7 +155,7 @@ async def test_old_versions_join_without_knowing_their_id(client: RawClient, ver
     joined = await client.call(join(g), version)
     assert joined.error_code == 0
     assert joined.leader == joined.member_id
-    assert joined.member_id.startswith("wire-")
+    assert joined.member_id.startswith("raw-")
     assert [member.metadata for member in joined.members] == [SUBSCRIPTION]
     for sync_version in range(6):
         synced = await client.call(sync(g, joined), sync_version)

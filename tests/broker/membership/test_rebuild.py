@@ -1,6 +1,5 @@
 """A catalog is lost, and made anew from the object store: every record is there again. Real processes, real clients."""
 
-import asyncio
 import contextlib
 import json
 import re
@@ -28,7 +27,7 @@ from s3stream.maintain.manifest import PREFIX
 from s3stream.model import object_key
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Bucket
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -61,13 +60,6 @@ class System:
 
     def ask(self, method: str, path: str, **query: str) -> Any:
         return parse_admin(self.node.admin).ask(method, path, **query)
-
-    def status(self) -> Any:
-        return self.ask("GET", "/status")
-
-    def has_uploaded(self) -> bool:
-        parts = [part for topic in self.status()["topics"].values() for part in topic["partitions"]]
-        return all(part["committed_offset"] == part["high_watermark"] for part in parts)
 
     def verify(self) -> None:
         result = CliRunner().invoke(storage, ["verify", "--deep", "--config", str(self.config)])
@@ -213,10 +205,6 @@ def numbered(partition: int, begin: int, end: int) -> list[tuple[int, bytes, byt
     return [(partition, b"k%d" % (number % 7), b"%d " % number + b"x" * 200) for number in range(begin, end)]
 
 
-def wait_uploaded(some: System) -> None:
-    asyncio.run(until(some.has_uploaded, timeout_s=60, pause_s=0.1))
-
-
 def facts_of(path: Path) -> Mapping[str, Any]:
     """All that a catalog says and that does not change when it is rebuilt, ranges and states of partitions too."""
 
@@ -291,7 +279,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
                 produce(node.bootstrap, topic, numbered(0, 50 * number, 50 * (number + 1)))
             produce(node.bootstrap, "plain", numbered(1, 10 * number, 10 * (number + 1)))
             transact(node.bootstrap, "money", "caac")
-            wait_uploaded(some)
+            some.node.wait_uploaded()
             if number == 1:
                 some.ask("POST", "/topics/clone", topic="original", **{"as": "copy"})
                 some.ask("POST", "/compact")
@@ -305,7 +293,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
         produce(node.bootstrap, "copy", numbered(0, 1_000, 1_010))
         commit_offset(node.bootstrap, "plain", 42)
         some.ask("POST", "/topics/detach", topic="kept-aside")
-        wait_uploaded(some)
+        some.node.wait_uploaded()
         some.ask("POST", "/compact")
         assert node.terminate() == 0
 
@@ -322,7 +310,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
         transact(node.bootstrap, "money", "ac")
         commit_offset(node.bootstrap, "plain", 43)
         before = contents(node.bootstrap)
-        ids = {name: topic["id"] for name, topic in some.status()["topics"].items()}
+        ids = {name: topic["id"] for name, topic in some.node.status()["topics"].items()}
         node.kill9()
 
         some.lose_catalog()
@@ -330,7 +318,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
         assert "may hold records that are in no object" in said
         node.start()
         assert contents(node.bootstrap) == before
-        now = some.status()["topics"]
+        now = some.node.status()["topics"]
         assert {name: topic["id"] for name, topic in now.items()} == ids
         assert now["trimmed"]["partitions"][0]["start_offset"] == 77
         assert "gone" not in now
@@ -371,7 +359,7 @@ def filled(tmp_path: Path, **wanted: object) -> Iterator[System]:
         create(some.node.bootstrap, NewTopic("plain", 2))
         for partition, begin in ((0, 0), (0, 100), (1, 0)):
             produce(some.node.bootstrap, "plain", numbered(partition, begin, begin + 100))
-            wait_uploaded(some)
+            some.node.wait_uploaded()
         assert some.node.terminate() == 0
         yield some
 
@@ -511,7 +499,7 @@ def test_a_topic_made_after_the_manifest_keeps_its_records(tmp_path: Path) -> No
         some.node.start()
         create(some.node.bootstrap, NewTopic("late", 1))
         produce(some.node.bootstrap, "late", numbered(0, 0, 50))
-        wait_uploaded(some)
+        some.node.wait_uploaded()
         assert some.node.terminate() == 0
         some.node.settings |= {"storage_upload_age_ms": PLENTY_MS}
         some.node.start()
@@ -545,7 +533,7 @@ def test_a_lost_log_is_told_and_nothing_of_the_objects_goes_with_it(tmp_path: Pa
         some.node.settings |= {"storage_upload_age_ms": PLENTY_MS}
         some.node.start()
         produce(some.node.bootstrap, "plain", numbered(1, 100, 110))
-        asyncio.run(until(lambda: some.status()["manifest"]["writes"] > 0, timeout_s=30, pause_s=0.1))
+        wait_until(lambda: some.node.status()["manifest"]["writes"] > 0, "a manifest is written")
         some.node.kill9()
         some.lose_catalog()
         (some.data_dir / "wal").unlink()
@@ -568,7 +556,7 @@ def restored(tmp_path: Path) -> Iterator[System]:
         assert some.run("backup", str(tmp_path / "backup")).exit_code == 0
         some.node.start()
         produce(some.node.bootstrap, "plain", numbered(0, 200, 300))
-        wait_uploaded(some)
+        some.node.wait_uploaded()
         assert some.node.terminate() == 0
         some.lose_catalog()
         shutil.copy(tmp_path / "backup", some.data_dir / "catalog.db")
@@ -594,7 +582,7 @@ def test_an_older_catalog_goes_on_without_touching_what_it_does_not_know(tmp_pat
         some.node.start()
         assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 200
         produce(some.node.bootstrap, "plain", numbered(0, 500, 510))
-        wait_uploaded(some)
+        some.node.wait_uploaded()
         assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 210
         assert {path: path.read_bytes() for path in before} == before
         assert some.node.terminate() == 0

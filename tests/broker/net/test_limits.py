@@ -3,7 +3,6 @@
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from urllib.request import urlopen
 
 from protocol.codec import encode
 from protocol.errors import ErrorCode
@@ -14,7 +13,7 @@ from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.varint import uvarint
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import RawClient, batch_of, connect, raw_client, request_frame
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 CONNECTIONS = 2000
 TOPICS = 100
@@ -223,14 +222,12 @@ async def test_a_process_under_attack_stays_small(tmp_path: Path) -> None:
             await crowd_of_half_frames(stack, node.bootstrap)
 
             def settled() -> bool:
-                with urlopen(f"http://{node.admin}/metrics") as response:
-                    samples = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines())
+                samples = dict(line.rsplit(" ", 1) for line in node.ask("/metrics").decode().splitlines())
                 waiting = int(samples["anabranch_requests_waiting_for_memory"])
                 return waiting == CROWD - RESERVED and int(samples["anabranch_network_bytes_in_total"]) >= (
                     RESERVED * SENT_BYTES
                 )
 
-            while not await asyncio.to_thread(settled):  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.05)
+            await asyncio.to_thread(wait_until, settled, "the crowd waits for memory")
             grown = resident_bytes(node.pid) - before
             assert grown < 2 * LIMIT_BYTES < CROWD * SENT_BYTES / 4

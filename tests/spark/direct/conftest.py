@@ -1,10 +1,7 @@
 """A node whose data goes to objects at once, of both kinds, and the ways to wait for that."""
 
 import asyncio
-import json
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from s3stream.model import StreamInfo
 from spark.direct import register
 from tests.support.events import QUIET, TIMEOUT_S
 from tests.support.node import NodeProcess
+from tests.support.waiting import wait_until
 
 WAIT_S = 300
 
@@ -57,20 +55,11 @@ class Lake:
             }
         finally:
             consumer.close()
-        self.wait(lambda: all(self.streams(topic)[index].end_offset >= end for index, end in ends.items()))
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline, "what was waited for did not come"
-            time.sleep(0.05)
-
-    def compact(self) -> dict[str, object]:
-        """Have the node compact now; returns what it did."""
-        request = urllib.request.Request(f"http://{self.node.admin}/compact", method="POST")
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            found: dict[str, object] = json.loads(answer.read())
-        return found
+        wait_until(
+            lambda: all(self.streams(topic)[index].end_offset >= end for index, end in ends.items()),
+            "all is in objects",
+            timeout_s=WAIT_S,
+        )
 
     def direct(self, **options: str) -> DataFrame:
         return self.spark.read.format("anabranch").option("dataDir", str(self.data_dir)).options(**options).load()

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Row
 
 from tests.spark.direct.conftest import Lake
 from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, send
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -177,7 +178,7 @@ def test_a_trimmed_start_inside_a_batch(lake: Lake) -> None:
     admin = AdminClient({"bootstrap.servers": lake.servers, **QUIET})
     for done in admin.delete_records([TopicPartition("trimmed", 0, 101)]).values():
         done.result(TIMEOUT_S)
-    lake.wait(lambda: lake.streams("trimmed")[0].start_offset == 101)
+    wait_until(lambda: lake.streams("trimmed")[0].start_offset == 101, "the topic is trimmed")
     assert len(same(lake, subscribe="trimmed")) == 499
     gone = json.dumps({"trimmed": {"0": 50, "1": -2, "2": -2}})
     with pytest.raises(PySparkException, match="begins at offset 101, wanted from 50"):
@@ -196,7 +197,7 @@ def test_compaction_between_planning_and_reading(lake: Lake) -> None:
     expected = rows(lake.kafka(subscribe="compacted-away"))
     planned = lake.direct(subscribe="compacted-away").orderBy("topic", "partition", "offset")
     planned.rdd.getNumPartitions()  # plans, and keeps the plan
-    lake.compact()
+    lake.node.compact()
     assert planned.collect() == expected, "what was replaced stays readable for the delete delay"
 
 

@@ -13,6 +13,7 @@ from spark.direct.offsets import TopicPartition
 from spark.direct.readers import HAS_LIMITS, limit_offsets
 from tests.spark.direct.conftest import Lake
 from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, delete_topic, send
+from tests.support.waiting import wait_until
 
 QUERY_S = 400
 
@@ -84,7 +85,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_over_a_batch_that_was_not_fini
     forget(tmp_path / "checkpoint" / "commits", 1)
     add_partition(lake, "stream", 3)
     fill(lake, "stream", [0, 60, 30])
-    lake.compact()
+    lake.node.compact()
     for _ in range(1 if HAS_LIMITS else 2):  # before Spark 4.2 a run is one micro-batch: the old one
         run(lake, "stream", tmp_path)
     assert found(lake, tmp_path) == once([150, 160, 30])
@@ -111,12 +112,12 @@ def test_a_stream_that_runs_sees_what_is_committed_and_fails_when_its_topic_is_m
         return found(lake, tmp_path) == once(counts)
 
     try:
-        lake.wait(lambda: has([30]))
+        wait_until(lambda: has([30]), "[30] are in the table")
         fill(lake, "live", [60])
-        lake.wait(lambda: has([90]))
+        wait_until(lambda: has([90]), "[90] are in the table")
         add_partition(lake, "live", 2)
         fill(lake, "live", [5, 20])
-        lake.wait(lambda: has([95, 20]))
+        wait_until(lambda: has([95, 20]), "[95, 20] are in the table")
         delete_topic(lake.servers, "live")
         with pytest.raises(PySparkException, match=r"there is no topic live"):
             query.awaitTermination(QUERY_S)

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.conftest import QUICK_JVM
 from tests.spark.pipeline.support import WAIT_S, every_offset_once, make_pipeline, need, numbered, offsets, run
 from tests.spark.programs import program
 from tests.support.events import Event, send
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
@@ -159,10 +159,7 @@ def test_delta_refuses_the_second_of_two_commits_of_a_micro_batch(spark: SparkSe
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.02)
+    wait_until(path.exists, f"{path} exists", timeout_s=WAIT_S)
 
 
 def waiting(rows: DataFrame, folder: Path) -> DataFrame:
