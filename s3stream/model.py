@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from wal.interface import Buffer
 
@@ -24,6 +24,18 @@ class StreamBatch(NamedTuple):
     def size_bytes(self) -> int:
         """Length of the payload."""
         return len(self.payload)
+
+
+BATCH_OVERHEAD_BYTES: Final = 512
+"""Memory counted for each cached batch on top of its payload: the Python objects that hold it."""
+
+
+class ReadResult(NamedTuple):
+    """Contiguous batches. The first may begin before the requested offset, when that lies inside a batch."""
+
+    batches: Sequence[StreamBatch]
+    next_offset: int
+    """Offset of the next read: the end of the last batch, or the requested offset when there is none."""
 
 
 class ObjectKind(IntEnum):

@@ -478,8 +478,7 @@ class TopicManager:
     def add(self, topic: Topic) -> None:
         """Serve it, its streams being open; one that was leaving takes appends again."""
         for stream in topic.streams:
-            if isinstance(stream.error, TopicLeaving):
-                stream.error = None
+            stream.accept(TopicLeaving)
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self.version += 1

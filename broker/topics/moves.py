@@ -60,12 +60,12 @@ class TopicMoves:
                 assert partition is not None, "a movable topic is led by this node"
                 _refuse_open(str(partition), partition.transactions.open)
             for stream in topic.streams:
-                stream.error = TopicLeaving(f"topic {name} is being detached")
+                stream.refuse(TopicLeaving(f"topic {name} is being detached"))
             try:
                 await self._flush()
             except BaseException:
                 for stream in topic.streams:
-                    stream.error = None
+                    stream.accept(TopicLeaving)
                 raise
             async with self._topics.leaving(topic):
                 await self._catalog.detach_topic(

@@ -1,21 +1,29 @@
-"""The write side that all streams of an engine share: the WAL, the log cache, and who is confirmed when.
+"""The write side that all streams of an engine share: the WAL, the log cache, and the confirmation of durable appends.
 
 This is the hot path of every append, so it is plain attributes and one callback per WAL block: streams that appended to
-a block are noted in `pending`, and when the block is durable their confirmed offsets advance, before any callback of an
-owner runs, because this callback was registered first.
+a block are noted in `pending`, and when the block is durable their confirmed offsets advance. That happens before any
+callback of an owner runs, because the journal's callback was registered first.
 """
 
 from asyncio import get_running_loop
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from s3stream.append.log_cache import LogCache, Run
+import structlog
+
+from s3stream.append.admission import Admission, AdmissionState
+from s3stream.append.log_cache import LogCache, UploadRun
+from s3stream.append.sealer import Sealer
 from s3stream.errors import AppendTooLarge, StorageError, StorageFull, StorageStopped
 from wal.interface import Durable, OverCapacity, QueueFull, WalError, WriteAheadLog
 
-if TYPE_CHECKING:
-    from s3stream.append.stream import Stream
+log = structlog.get_logger(__name__)
+
+
+class Confirmable(Protocol):
+    """A stream whose appends the journal confirms."""
+
+    confirmed_offset: int
 
 
 class Journal:
@@ -25,62 +33,46 @@ class Journal:
         self,
         wal: WriteAheadLog,
         cache: LogCache,
+        admission: Admission,
+        sealer: Sealer,
         *,
         threshold_bytes: int,
         current_bytes_max: int,
         pressure_bytes: int,
         age_s: float,
-        on_due: Callable[[], None],
-        on_failure: Callable[[WalError], None],
-        on_taken_up: Callable[[int], None],
-        on_room: Callable[[], None],
     ) -> None:
-        """`on_due` is called when the current block should be sealed: by size, age, or WAL pressure.
+        """Request a seal when the current block has `threshold_bytes`, is `age_s` old, or the WAL has `pressure_bytes`.
 
-        `on_room` is called when the WAL's device, having been behind, has written something out.
+        Above `current_bytes_max` in the current block appends raise StorageFull: clients must be slowed down before.
         """
         self.wal = wal
         self.cache = cache
-        self.error: StorageStopped | None = None
-        """Why appends are refused."""
+        self.admission = admission
+        self.sealer = sealer
         self.threshold_bytes = threshold_bytes
         self.current_bytes_max = current_bytes_max
-        """Appends are refused above this: clients should have been slowed down long before."""
         self.durable: Durable | None = None
         """Completion of the WAL block that the last append went into."""
-        self.pending: dict[Stream, int] = {}
+        self.pending: dict[Confirmable, int] = {}
         """Streams with appends in that block, and the end of the last one."""
-        self.on_taken_up = on_taken_up
-        self.full = False
-        """The WAL has refused an append for want of room, and nothing was written out or uploaded since."""
-        self._on_room = on_room
         self._pressure_bytes = pressure_bytes
         self._age_s = age_s
-        self._on_due = on_due
-        self._on_failure = on_failure
 
     @property
-    def appends_wait(self) -> bool:
-        """Whether the WAL is at work on an append."""
+    def is_writing(self) -> bool:
+        """True while the WAL is at work on an append."""
         return self.durable is not None and not self.durable.done
 
-    def start_run(self, stream_id: int, start_offset: int) -> Run:
-        """The stream's run in the current block; the first one of a block starts the clock of its age."""
+    def start_run(self, stream_id: int, start_offset: int) -> UploadRun:
+        """Return the stream's run in the current block; the first run of a block starts the clock of its age."""
         block = self.cache.current
         if block.age_timer is None:
             loop = get_running_loop()
             block.began_s = loop.time()
-            block.age_timer = loop.call_later(self._age_s, self.request_seal)
+            block.age_timer = loop.call_later(self._age_s, self.sealer.request)
         return self.cache.start_run(stream_id, start_offset)
 
-    def request_seal(self) -> None:
-        """Have the current block sealed soon; never inside the call: owners may be half-way through an append."""
-        block = self.cache.current
-        if not block.due and block.runs:
-            block.due = True
-            self._on_due()
-
-    def note(self, stream: "Stream", end_offset: int, durable: Durable) -> None:
+    def note(self, stream: Confirmable, end_offset: int, durable: Durable) -> None:
         """Remember to confirm `stream` up to `end_offset` when a WAL block seen for the first time is durable."""
         if durable.done:
             if durable.error is None:
@@ -90,26 +82,43 @@ class Journal:
         self.pending = pending = {stream: end_offset}
         durable.add_done_callback(partial(self._completed, pending))
 
-    def refuse(self, error: OverCapacity) -> StorageError:
-        """What an append raises that the WAL has no room for: StorageFull if waiting may help."""
+    async def wait_writable(self) -> None:
+        """Return when clients may send more appends. Raises StorageStopped when appends are refused."""
+        admission = self.admission
+        while not admission.is_writable:
+            if admission.state is AdmissionState.OPEN:
+                self.sealer.request()
+            await admission.wait_change()
+
+    def no_room(self, error: OverCapacity) -> StorageError:
+        """Return the error of an append that the WAL has no room for: StorageFull if waiting may help."""
         if self.wal.used_bytes == 0:
             return AppendTooLarge(f"no append of this size will ever fit: {error}")
-        self.full = True
+        self.admission.wal_full()
         if isinstance(error, QueueFull):
-            error.durable.add_done_callback(lambda _: self._on_room())
+            error.durable.add_done_callback(lambda _: self.admission.made_room())
         else:
-            self.request_seal()
+            self.sealer.request()
         return StorageFull(f"WAL: {error}")
 
-    def fail(self, error: WalError) -> None:
-        """The WAL refused an append for good."""
-        self._on_failure(error)
+    def wal_failed(self, error: WalError) -> None:
+        """Stop because the WAL failed for good."""
+        self.stop(StorageStopped(f"the WAL failed: {error}"))
 
-    def _completed(self, pending: "dict[Stream, int]", error: WalError | None) -> None:
+    def stop(self, error: StorageStopped) -> None:
+        """Refuse all appends and seal nothing any more; only the first failure counts.
+
+        What is sealed and durable is still uploaded, if it can be. Reads continue.
+        """
+        if self.admission.fail(error):
+            log.error("storage stopped", reason=str(error))
+            self.sealer.abandon_current(error)
+
+    def _completed(self, pending: dict[Confirmable, int], error: WalError | None) -> None:
         if error is not None:
-            self._on_failure(error)
+            self.wal_failed(error)
             return
         for stream, end_offset in pending.items():
             stream.confirmed_offset = end_offset
         if self.wal.used_bytes > self._pressure_bytes:
-            self.request_seal()
+            self.sealer.request()

@@ -9,33 +9,22 @@ too, and end where the stream ends, so a read that finds its offset here never m
 Lists beside the batches (ends, cumulative sizes) make a read two bisections and one slice, however small the batches.
 """
 
-from asyncio import Future, TimerHandle
+from asyncio import Future, TimerHandle, get_running_loop
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from s3stream.model import StreamBatch
+from s3stream.errors import StorageError
+from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
 from wal.interface import Durable
 
-BATCH_OVERHEAD_BYTES = 512
-"""Counted for each batch on top of its payload: the objects of Python that hold it."""
 
-
-class ReadResult(NamedTuple):
-    """Contiguous batches. The first may begin before the offset asked for (an offset inside a batch)."""
-
-    batches: Sequence[StreamBatch]
-    next_offset: int
-    """Where to read on: end of the last batch, or the offset asked for when there is none."""
-
-
-class Run:
+class UploadRun:
     """One stream's batches of one block."""
 
     __slots__ = ("batches", "block", "cumulative_bytes", "ends", "start_offset")
 
-    def __init__(self, block: "Block", start_offset: int) -> None:
+    def __init__(self, block: "UploadBlock", start_offset: int) -> None:
         self.block = block
         self.start_offset = start_offset
         self.batches: list[StreamBatch] = []
@@ -81,24 +70,24 @@ class Run:
         return self.batches[first:last]
 
 
-class Block:
+class UploadBlock:
     """What one upload takes: from one seal to the next."""
 
     __slots__ = (
+        "_uploaded",
         "age_timer",
         "began_s",
         "committed",
         "due",
         "durable",
         "runs",
-        "settled",
         "size_bytes",
         "snapshots",
         "wal_offset",
     )
 
     def __init__(self) -> None:
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, UploadRun] = {}
         self.size_bytes = 0
         """Payloads and overhead."""
         self.wal_offset = -1
@@ -110,11 +99,27 @@ class Block:
         self.due = False
         """Somebody asked for the seal."""
         self.committed = False
-        self.settled: Future[None] | None = None
+        self._uploaded: Future[None] | None = None
         """Done when the block is committed and the WAL trimmed, or with the error that stopped the upload."""
         self.age_timer: TimerHandle | None = None
         self.began_s = 0.0
         """Loop time of the first append."""
+
+    def completion(self) -> "Future[None]":
+        """Return the future of the block's upload."""
+        if self._uploaded is None:
+            self._uploaded = get_running_loop().create_future()
+        return self._uploaded
+
+    def end_upload(self, error: StorageError | None) -> None:
+        """Answer the callers that wait for the block's upload, unless they were answered before."""
+        if self._uploaded is None or self._uploaded.done():
+            return
+        if error is None:
+            self._uploaded.set_result(None)
+        else:
+            self._uploaded.set_exception(error)
+            self._uploaded.exception()  # nobody may be waiting, and that is no mistake
 
 
 class StreamRuns:
@@ -123,7 +128,7 @@ class StreamRuns:
     __slots__ = ("is_open", "runs", "superseded_end")
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[UploadRun] = []
         self.superseded_end = 0
         """Before this, objects hold less than what was appended: a run leaves as soon as it is committed."""
         self.is_open = False
@@ -158,7 +163,7 @@ class StreamRuns:
         return batches
 
 
-def _run_end(run: Run) -> int:
+def _run_end(run: UploadRun) -> int:
     return run.end_offset
 
 
@@ -169,13 +174,13 @@ class LogCache:
         """Evict committed blocks so that `bytes_max` holds with `headroom_bytes` for the current block to grow."""
         self.bytes_max = bytes_max
         self._headroom_bytes = headroom_bytes
-        self.current = Block()
+        self.current = UploadBlock()
         self.streams: dict[int, StreamRuns] = {}
         self.sealed_bytes = 0
         """Bytes sealed but not committed."""
         self.committed_bytes = 0
         self.evicted_bytes = 0
-        self._committed: deque[Block] = deque()
+        self._committed: deque[UploadBlock] = deque()
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -194,27 +199,27 @@ class LogCache:
             runs = self.streams[stream_id] = StreamRuns()
         return runs
 
-    def start_run(self, stream_id: int, start_offset: int) -> Run:
+    def start_run(self, stream_id: int, start_offset: int) -> UploadRun:
         """The stream's run in the current block: made when its first batch since the seal comes."""
         block = self.current
         run = block.runs.get(stream_id)
         if run is None:
-            run = block.runs[stream_id] = Run(block, start_offset)
+            run = block.runs[stream_id] = UploadRun(block, start_offset)
             self.runs_of(stream_id).runs.append(run)
         return run
 
-    def grow(self, run: Run) -> None:
+    def grow(self, run: UploadRun) -> None:
         """Count a recovered run's bytes."""
         run.block.size_bytes += run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
 
-    def seal(self) -> Block:
+    def seal(self) -> UploadBlock:
         """Close the current block and begin another."""
-        block, self.current = self.current, Block()
+        block, self.current = self.current, UploadBlock()
         self.sealed_bytes += block.size_bytes
         self._evict()
         return block
 
-    def commit(self, block: Block) -> None:
+    def commit(self, block: UploadBlock) -> None:
         """The block's data is in the catalog: from now on it may be evicted. Blocks are committed in order."""
         assert not block.committed
         block.committed = True
@@ -262,7 +267,7 @@ class LogCache:
         if not runs.runs and not runs.is_open:
             del self.streams[stream_id]
 
-    def _remove(self, stream_id: int, run: Run) -> None:
+    def _remove(self, stream_id: int, run: UploadRun) -> None:
         """Take a run out of its block."""
         block = run.block
         freed = run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)

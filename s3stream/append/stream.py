@@ -1,45 +1,45 @@
-"""One open stream: the append path, and reads from memory. Everything that waits goes through the engine.
+"""One open stream: the append path, and reads from memory. Other reads and trims go to the reader and the trimmer.
 
 Offsets of a stream, in order: `start_offset` <= `committed_offset` (end of what is in objects) <= `confirmed_offset`
 (end of what is durable: only that is served) <= `next_offset` (end of what was appended).
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from s3stream.append.admission import StreamAdmission
 from s3stream.append.journal import Journal
-from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES, ReadResult, Run, StreamRuns
+from s3stream.append.log_cache import StreamRuns, UploadRun
+from s3stream.append.trimmer import StreamTrimmer
 from s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
 from s3stream.catalog.values import OpenStream
 from s3stream.errors import AppendTooLarge, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
-from s3stream.model import StreamBatch
-from s3stream.read.time_lookup import IsUntimed, first_untimed, offset_before
+from s3stream.model import BATCH_OVERHEAD_BYTES, ReadResult, StreamBatch
+from s3stream.read.stream_reader import StreamReader
+from s3stream.read.time_lookup import IsUntimed, first_untimed
 from wal.interface import Durable, OverCapacity, RecordTooLarge, WalError
-
-if TYPE_CHECKING:
-    from s3stream.engine import S3Stream
 
 _BATCH = int(RecordKind.BATCH)
 
 
-class Stream:
+class Stream(StreamAdmission):
     """Append-only log of one partition, opened by this node under a stream epoch.
 
-    The owner sets `snapshot_source` once it has replayed `recovered` over `snapshot`; until then (or until the first
+    The owner sets `snapshot_source` once it has replayed `recovered` over `snapshot`. Until then (or until the first
     append) nothing recovered is uploaded, because the catalog must never hold an end offset without the state at it.
     """
 
     __slots__ = (
-        "_engine",
+        "_admission",
+        "_is_replayed",
         "_journal",
+        "_reader",
         "_run",
         "_runs",
         "_snapshot_source",
-        "_taken_up",
+        "_trimmer",
         "committed_offset",
         "confirmed_offset",
         "epoch",
-        "error",
         "label",
         "leader_epoch",
         "next_offset",
@@ -53,22 +53,26 @@ class Stream:
 
     def __init__(
         self,
-        engine: "S3Stream",
-        journal: Journal,
-        runs: StreamRuns,
         opened: OpenStream,
         *,
+        journal: Journal,
+        runs: StreamRuns,
         recovered: Sequence[StreamBatch],
+        reader: StreamReader,
+        trimmer: StreamTrimmer,
         store: str,
     ) -> None:
         """`recovered` lies past the committed end, contiguous, and is in `runs` already."""
+        super().__init__()
         info = opened.info
-        self._engine = engine
         self._journal = journal
+        self._admission = journal.admission
+        self._reader = reader
+        self._trimmer = trimmer
         self._runs = runs
-        self._run: Run | None = None
+        self._run: UploadRun | None = None
         self._snapshot_source: Callable[[], bytes] | None = None
-        self._taken_up = not recovered
+        self._is_replayed = not recovered
         self.stream_id = info.stream_id
         self.epoch = info.epoch
         self.leader_epoch = opened.leader_epoch
@@ -79,25 +83,23 @@ class Stream:
         self.snapshot = info.snapshot
         """The owner's state as of the committed end when the stream was opened."""
         self.recovered = recovered
-        """Batches past the snapshot, found in the WAL; let go when the owner takes the stream up."""
-        self.error: StorageError | None = None
-        """Why this stream takes no more appends: a discontinuity, fenced, closed."""
+        """Batches past the snapshot, found in the WAL; released when the owner has replayed them."""
         self.label = f"stream {info.stream_id}"
-        """What its owner calls it, for messages."""
+        """The owner's name for the stream, for messages."""
         self.store = store
         """Name of the object store that this stream's uploads go to."""
         self.uploads_alone = False
-        """Whether this stream's runs become stream objects at any size, because they are soon to be worked on."""
+        """True if this stream's runs become stream objects at any size, because they are soon to be compacted."""
 
     @property
     def snapshot_source(self) -> Callable[[], bytes] | None:
-        """Gives the owner's state as of `next_offset`; called synchronously at a seal, never inside `append`."""
+        """Function that returns the owner's state as of `next_offset`; called at a seal, never inside `append`."""
         return self._snapshot_source
 
     @snapshot_source.setter
     def snapshot_source(self, source: Callable[[], bytes] | None) -> None:
         self._snapshot_source = source
-        self._take_up()
+        self._mark_replayed()
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -122,17 +124,17 @@ class Stream:
 
         Cheap and synchronous. When the completion's callbacks run, `confirmed_offset` has advanced. Raises
         OffsetOutOfRange, StorageFull (nothing appended; wait for `wait_writable` and repeat), AppendTooLarge,
-        StorageStopped, or the stream's own error.
+        StorageStopped, or the stream's own refusal.
         """
-        journal = self._journal
-        if journal.error is not None or self.error is not None:
-            raise self._refusal()
+        if self._refusal is not None or self._admission.error is not None:
+            raise self._refused()
         stream_id, base, end, count, timestamp, payload = batch
         if base != self.next_offset or end <= base or stream_id != self.stream_id:
             raise OffsetOutOfRange(
                 f"stream {self.stream_id}: an append must begin at {self.next_offset}, found stream {stream_id} "
                 f"[{base}, {end})"
             )
+        journal = self._journal
         block = journal.cache.current
         if block.size_bytes >= journal.current_bytes_max:
             raise StorageFull(
@@ -142,17 +144,17 @@ class Stream:
         try:
             offset, _, durable = journal.wal.append((header, payload))
         except OverCapacity as error:
-            raise journal.refuse(error) from error
+            raise journal.no_room(error) from error
         except RecordTooLarge as error:
             raise AppendTooLarge(f"stream {self.stream_id}: {error}") from error
         except WalError as error:
-            journal.fail(error)
-            raise self._refusal() from error
+            journal.wal_failed(error)
+            raise self._refused() from error
         run = self._run
         if run is None or run.block is not block:
             run = self._run = journal.start_run(stream_id, base)
-            if not self._taken_up:
-                self._take_up()
+            if not self._is_replayed:
+                self._mark_replayed()
         run.add(batch)
         self.next_offset = end
         size = block.size_bytes = block.size_bytes + len(payload) + BATCH_OVERHEAD_BYTES
@@ -163,11 +165,11 @@ class Stream:
         else:
             journal.note(self, end, durable)
         if size >= journal.threshold_bytes:
-            journal.request_seal()
+            journal.sealer.request()
         return durable
 
     def read_cached(self, offset: int, bytes_max: int, *, end_offset: int | None = None) -> ReadResult | None:
-        """Confirmed batches from `offset` out of the log cache, at least one if any; None when it does not hold them.
+        """Return confirmed batches from `offset` out of the log cache, at least one if any; None when it lacks them.
 
         `end_offset` stops before batches at or past it (the last stable offset, say). Raises OffsetOutOfRange when
         `offset` lies outside [start, confirmed].
@@ -182,7 +184,7 @@ class Stream:
         batches = self._runs.read(offset, end, bytes_max)
         if batches is None:
             return None
-        self._engine.stats.log_cache_hits += 1
+        self._reader.stats.log_cache_hits += 1
         return ReadResult(batches, batches[-1].end_offset)
 
     async def read(self, offset: int, bytes_max: int, *, end_offset: int | None = None) -> ReadResult:
@@ -193,52 +195,60 @@ class Stream:
         found = self.read_cached(offset, bytes_max, end_offset=end_offset)
         if found is not None:
             return found
-        return await self._engine.read_cold(self, offset, bytes_max, end_offset)
+        return await self._reader.read(self, offset, bytes_max, end_offset)
 
     async def offset_for_time(self, timestamp_ms: int, from_offset: int = 0) -> StreamBatch | None:
-        """The first confirmed batch whose max timestamp is at or after `timestamp_ms`, or None.
+        """Return the first confirmed batch whose max timestamp is at or after `timestamp_ms`, or None.
 
         It ends past the stream's start and past `from_offset`, and may begin before either.
         """
-        return await self._engine.offset_for_time(self, timestamp_ms, from_offset)
+        return await self._reader.offset_for_time(self, timestamp_ms, from_offset)
 
     async def last_offset_for_time(self, timestamp_ms: int, from_offset: int = 0) -> int | None:
-        """The last confirmed offset such that all batches up to it, from the start on, are at or before a time.
+        """Return the last confirmed offset such that all batches up to it, from the start on, are at or before a time.
 
         None when already the first is newer. Batches count as a whole.
         """
-        newer = await self._engine.offset_for_time(self, timestamp_ms + 1, from_offset)
-        return offset_before(newer, max(self.start_offset, from_offset), self.confirmed_offset)
+        return await self._reader.last_offset_for_time(self, timestamp_ms, from_offset)
 
     async def offset_for_age(self, since_ms: int, untimed_end: int, is_untimed: IsUntimed) -> int:
-        """Where the stream must begin so that all before it is older than `since_ms`; the first that is not stays.
+        """Return the offset before which everything is older than `since_ms`; the first batch that is not stays.
 
         A batch is as old as its newest record; one with records without a timestamp is never older than the commit of
         its object. No such batch lies at or past `untimed_end`. Raises StorageError.
         """
-        return await self._engine.offset_for_age(self, since_ms, untimed_end, is_untimed)
+        return await self._reader.offset_for_age(self, since_ms, untimed_end, is_untimed)
 
     async def offset_for_size(self, bytes_max: int) -> int:
-        """Where the stream must begin so that it is cut closest to `bytes_max`, not below; block by block.
+        """Return the offset at which to cut the stream closest to `bytes_max`, not below; block by block.
 
         What is not in objects yet counts, and stays. Raises StorageError.
         """
-        return await self._engine.offset_for_size(self, bytes_max)
+        return await self._reader.offset_for_size(self, bytes_max)
 
     async def trim(self, new_start: int) -> None:
-        """Move the start forward; never back. Raises OffsetOutOfRange past the confirmed offset.
+        """Move the start forward; never back. Raises OffsetOutOfRange past the confirmed offset, StorageError.
 
         Trimming past what is committed uploads first.
         """
-        await self._engine.trim(self, new_start)
+        if new_start > self.confirmed_offset:
+            raise OffsetOutOfRange(
+                f"stream {self.stream_id}: cannot trim to {new_start}, past the end {self.confirmed_offset}"
+            )
+        if new_start <= self.start_offset:
+            return
+        if new_start > self.committed_offset:
+            await self._journal.sealer.flush()
+        start = await self._trimmer.trim(self.stream_id, self.epoch, new_start)
+        self.start_offset = max(self.start_offset, start)
 
     def cached_start(self) -> int:
-        """First offset the log cache holds; `next_offset` when it holds nothing."""
+        """Return the first offset that the log cache holds; `next_offset` when it holds nothing."""
         start = self._runs.start_offset
         return self.next_offset if start < 0 else start
 
     def cached_for_time(self, timestamp_ms: int, from_offset: int) -> StreamBatch | None:
-        """As `offset_for_time`, among the cached batches that end past `from_offset`."""
+        """Return as `offset_for_time`, among the cached batches that end past `from_offset`."""
         for run in self._runs.runs:
             if run.end_offset > from_offset:
                 for batch in run.batches:
@@ -249,7 +259,7 @@ class Stream:
         return None
 
     def cached_untimed(self, start_offset: int, end_offset: int, is_untimed: IsUntimed) -> int | None:
-        """The first offset in [start, end) of a cached batch with records without a timestamp."""
+        """Return the first offset in [start, end) of a cached batch with records without a timestamp."""
         for run in self._runs.runs:
             if run.end_offset > start_offset:
                 found = first_untimed(run.batches, start_offset, end_offset, is_untimed)
@@ -257,19 +267,21 @@ class Stream:
                     return found
         return None
 
-    def _take_up(self) -> None:
-        if not self._taken_up:
-            self._taken_up = True
+    def _mark_replayed(self) -> None:
+        if not self._is_replayed:
+            self._is_replayed = True
             self.recovered = ()
-            self._journal.on_taken_up(self.stream_id)
+            self._journal.sealer.mark_replayed(self.stream_id)
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
             f"stream {self.stream_id}: offset {offset} is outside [{self.start_offset}, {self.confirmed_offset}]"
         )
 
-    def _refusal(self) -> StorageError:
-        """A fresh error to raise: one instance raised again and again would grow its traceback."""
-        cause = self._journal.error or self.error
+    def _refused(self) -> StorageError:
+        """Return a fresh error to raise: one instance raised again and again would grow its traceback."""
+        if self._admission.error is not None:
+            return StorageStopped(str(self._admission.error))
+        cause = self._refusal
         assert cause is not None
-        return StorageStopped(str(cause)) if self._journal.error is not None else type(cause)(*cause.args)
+        return type(cause)(*cause.args)

@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES
-from s3stream.model import StreamBatch
+from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
 
 
 class BlockKey(NamedTuple):

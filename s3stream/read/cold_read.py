@@ -79,10 +79,10 @@ class ColdReader:
         stats: StorageStats,
         cluster: str,
         spawn: Spawn,
-        appends_wait: Callable[[], bool],
+        is_log_writing: Callable[[], bool],
         damaged: DamagedObjects,
     ) -> None:
-        """`appends_wait` tells whether the log is at work on an append: reads of history leave it room then."""
+        """`is_log_writing` tells whether the log is at work on an append: reads of history leave it room then."""
         self.loader = ObjectLoader(
             catalog=catalog,
             stores=stores,
@@ -90,7 +90,7 @@ class ColdReader:
             stats=stats,
             cluster=cluster,
             spawn=spawn,
-            appends_wait=appends_wait,
+            is_log_writing=is_log_writing,
             damaged=damaged,
         )
         self._catalog = catalog

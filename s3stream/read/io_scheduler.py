@@ -42,16 +42,16 @@ class IoScheduler:
         settings: StorageSettings,
         stats: StorageStats,
         spawn: Callable[[Coroutine[object, object, None]], None],
-        appends_wait: Callable[[], bool],
+        is_log_writing: Callable[[], bool],
     ) -> None:
         """`spawn` starts a task that outlives whoever asked for the read, or raises StorageError.
 
-        `appends_wait` tells whether the log is at work on an append.
+        `is_log_writing` tells whether the log is at work on an append.
         """
         self._settings = settings
         self._stats = stats
         self._spawn = spawn
-        self._appends_wait = appends_wait
+        self._is_log_writing = is_log_writing
         self._limits = slots_by_priority(settings.reads_in_flight)
         self._running = dict.fromkeys(Priority, 0)
         self._queue: list[_Wanted] = []
@@ -163,7 +163,7 @@ class IoScheduler:
         if self._next_turn is None:
             loop = asyncio.get_running_loop()
             self._next_turn = loop.create_future()
-            if self._appends_wait():
+            if self._is_log_writing():
                 loop.call_later(HAND_OUT_PAUSE_S, self._begin_turn)
             else:
                 loop.call_soon(self._begin_turn)

@@ -98,12 +98,12 @@ class ObjectLoader:
         stats: StorageStats,
         cluster: str,
         spawn: Spawn,
-        appends_wait: Callable[[], bool],
+        is_log_writing: Callable[[], bool],
         damaged: DamagedObjects,
     ) -> None:
         self.cache = BlockCache(settings.block_cache_bytes)
         self.indexes: ByteLru[int, ObjectIndex] = ByteLru(settings.index_cache_bytes)
-        self.io = IoScheduler(settings=settings, stats=stats, spawn=spawn, appends_wait=appends_wait)
+        self.io = IoScheduler(settings=settings, stats=stats, spawn=spawn, is_log_writing=is_log_writing)
         self._catalog = catalog
         self._stores = stores
         self._settings = settings

@@ -10,17 +10,24 @@ arrives in the store after they were (a machine that slept in the middle of a PU
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import structlog
 
-from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES, Block, Run
+from s3stream.append.log_cache import UploadBlock, UploadRun
+from s3stream.append.registry import StreamRegistry
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
-from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
+from s3stream.model import (
+    BATCH_OVERHEAD_BYTES,
+    NewObject,
+    ObjectKind,
+    ObjectState,
+    object_key,
+)
 from s3stream.object.hedge import PartHedge
 from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
 from s3stream.object.writer_id import UploadWriter, upload_writer_id
@@ -29,6 +36,8 @@ from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import side_by_side
+from s3stream.upload.backoff import Backoff
+from s3stream.upload.split import ObjectPlan, RunSize, plan_split
 
 log = structlog.get_logger(__name__)
 
@@ -38,60 +47,12 @@ OBJECT_OVERHEAD_BYTES = 128
 """Above what framing a batch costs in an object, its share of block header and index entry included."""
 
 
-class RunSize(NamedTuple):
-    """What the split must know of a stream's run."""
-
-    stream_id: int
-    size_bytes: int
-    store: str
-    """Object store that the stream's data goes to."""
-    is_alone: bool = False
-    """Whether it becomes a stream object at any size."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectPlan:
-    """One object of an upload, with its streams in the order they are written."""
-
-    kind: ObjectKind
-    store: str
-    stream_ids: Sequence[int]
-
-
-def plan_split(runs: Iterable[RunSize], split_bytes: int) -> list[ObjectPlan]:
-    """Runs of at least `split_bytes` (or of any size, if they say so) become stream objects.
-
-    The others of each store become one SSO, sorted by stream.
-    """
-    alone: list[ObjectPlan] = []
-    together: dict[str, list[int]] = {}
-    for run in sorted(runs):
-        if run.is_alone or run.size_bytes >= split_bytes:
-            alone.append(ObjectPlan(ObjectKind.SO, run.store, (run.stream_id,)))
-        else:
-            together.setdefault(run.store, []).append(run.stream_id)
-    return [*alone, *(ObjectPlan(ObjectKind.SSO, store, ids) for store, ids in sorted(together.items()))]
-
-
-class Backoff:
-    """Pauses that double from a least to a longest."""
-
-    def __init__(self, settings: StorageSettings) -> None:
-        self._next_ms = settings.retry_ms_min
-        self._max_ms = settings.retry_ms_max
-
-    async def pause(self) -> None:
-        """Sleep, longer each time."""
-        wait_ms, self._next_ms = self._next_ms, min(self._next_ms * 2, self._max_ms)
-        await asyncio.sleep(wait_ms / 1000)
-
-
 class _PreparedTooLong(StorageError):
     """Objects prepared so long ago that they may be reaped before the commit: prepare others."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _UploadAttempt:
     """One attempt at writing the objects of a block."""
 
     writer_id: str
@@ -99,15 +60,6 @@ class _Attempt:
     """When to begin again with other objects, long before these may be reaped."""
     prepared: dict[int, str]
     """Store by object id."""
-
-
-class StreamOwner(NamedTuple):
-    """Under which epoch a stream's data is committed, and where it goes."""
-
-    epoch: int
-    store: str
-    is_alone: bool
-    """Whether its runs become stream objects at any size."""
 
 
 class WriterIdentity(NamedTuple):
@@ -137,10 +89,8 @@ class Uploader:
         outages: Outages,
         identity: WriterIdentity,
         now_ms: Callable[[], int],
-        owner_of: Callable[[int], StreamOwner],
-        on_fenced: Callable[[int, StreamFenced], None],
+        streams: StreamRegistry,
     ) -> None:
-        """`on_fenced(stream_id, why)` must drop the stream's runs from the log cache."""
         self._catalog = catalog
         self._stores = stores
         self._settings = settings
@@ -148,8 +98,7 @@ class Uploader:
         self._outages = outages
         self._identity = identity
         self._now_ms = now_ms
-        self._owner_of = owner_of
-        self._on_fenced = on_fenced
+        self._streams = streams
         self._writes = asyncio.Semaphore(settings.object_writes_in_flight)
         self._hedges = {
             name: PartHedge(
@@ -161,14 +110,14 @@ class Uploader:
             for name in stores
         }
 
-    async def upload(self, block: Block, previous: asyncio.Future[None] | None) -> None:
+    async def upload(self, block: UploadBlock, previous: asyncio.Future[None] | None) -> None:
         """Return when the block is committed, which is after `previous` is. Raises what cannot heal; WalError, too."""
         if block.durable is not None:
             await block.durable
         backoff = Backoff(self._settings)
         while True:
             give_up_ms = self._now_ms() + self._settings.prepare_ttl_ms // 2
-            attempt = _Attempt(self._identity.writer_id(), give_up_ms, {})
+            attempt = _UploadAttempt(self._identity.writer_id(), give_up_ms, {})
             try:
                 objects = await self._write_objects(block, attempt)
                 if previous is not None:
@@ -183,11 +132,11 @@ class Uploader:
             else:
                 return
 
-    async def _write_objects(self, block: Block, attempt: _Attempt) -> list[NewObject]:
-        owners = {key: self._owner_of(key) for key in block.runs}
-        runs = [
-            RunSize(key, run.size_bytes, owners[key].store, owners[key].is_alone) for key, run in block.runs.items()
-        ]
+    async def _write_objects(self, block: UploadBlock, attempt: _UploadAttempt) -> list[NewObject]:
+        runs = []
+        for stream_id, run in block.runs.items():
+            stream = self._streams[stream_id]
+            runs.append(RunSize(stream_id, run.size_bytes, stream.store, stream.uploads_alone))
         plans = plan_split(runs, self._settings.split_bytes)
         object_ids: dict[str, list[int]] = {}
         for store in {plan.store for plan in plans}:
@@ -225,7 +174,7 @@ class Uploader:
                 return object_ids
 
     async def _write_object(
-        self, block: Block, plan: ObjectPlan, object_id: int, attempt: _Attempt
+        self, block: UploadBlock, plan: ObjectPlan, object_id: int, attempt: _UploadAttempt
     ) -> NewObject | None:
         """Write one object, again and again until it is there; None when all its streams are gone meanwhile."""
         # Each attempt writes the same bytes, whatever happens to the streams: the store takes a repeated PUT of one
@@ -257,7 +206,7 @@ class Uploader:
                 self._outages.over(object_store(plan.store))
                 return made
 
-    def _writer(self, plan: ObjectPlan, runs: Sequence[Run], object_id: int, writer_id: str) -> ObjectWriter:
+    def _writer(self, plan: ObjectPlan, runs: Sequence[UploadRun], object_id: int, writer_id: str) -> ObjectWriter:
         settings = self._settings
         part_bytes, parts_in_flight = settings.object_part_bytes, PARTS_IN_FLIGHT
         if plan.kind is ObjectKind.SO:
@@ -283,7 +232,7 @@ class Uploader:
             hedge=self._hedges[plan.store],
         )
 
-    async def _commit(self, block: Block, written: Sequence[NewObject]) -> None:
+    async def _commit(self, block: UploadBlock, written: Sequence[NewObject]) -> None:
         """Commit what is left of the objects after deletions and fences; nothing when nothing is."""
         backoff = Backoff(self._settings)
         unanswered = False
@@ -301,7 +250,7 @@ class Uploader:
                 self._count(commit.objects)
                 return
 
-    def _plan_commit(self, block: Block, written: Sequence[NewObject]) -> UploadCommit | None:
+    def _plan_commit(self, block: UploadBlock, written: Sequence[NewObject]) -> UploadCommit | None:
         objects = []
         for item in written:
             ranges = [span for span in item.ranges if span.stream_id in block.runs]
@@ -313,12 +262,12 @@ class Uploader:
             node_id=self._identity.node_id,
             node_epoch=self._identity.node_epoch,
             objects=objects,
-            stream_epochs={key: self._owner_of(key).epoch for key in block.runs},
+            stream_epochs={key: self._streams[key].epoch for key in block.runs},
             snapshots={key: block.snapshots[key] for key in block.runs if key in block.snapshots},
             now_ms=self._now_ms(),
         )
 
-    async def _took_effect(self, block: Block, commit: UploadCommit) -> bool:
+    async def _took_effect(self, block: UploadBlock, commit: UploadCommit) -> bool:
         """Whether a commit that was not answered was applied. Raises CatalogUnavailable.
 
         The streams tell, also when compaction has replaced the objects since, and they are forgotten: under its epoch
@@ -329,7 +278,7 @@ class Uploader:
         own = [info for key, info in infos.items() if info.epoch == commit.stream_epochs[key]]
         return any(info.end_offset >= ends[info.stream_id] for info in own)
 
-    async def _remove_reaped(self, attempt: _Attempt) -> None:
+    async def _remove_reaped(self, attempt: _UploadAttempt) -> None:
         """Delete what arrived in the store after the collector had looked there: nobody else will come for it.
 
         Objects still prepared are left to the collector, committed ones (the answer was lost) to whoever reads them.
@@ -347,7 +296,7 @@ class Uploader:
         except (StoreError, CatalogUnavailable) as error:
             log.warning("objects of a late upload may be left", objects=sorted(attempt.prepared), reason=str(error))
 
-    async def _drop_fenced(self, block: Block, epochs: Mapping[int, int], error: StreamFenced) -> None:
+    async def _drop_fenced(self, block: UploadBlock, epochs: Mapping[int, int], error: StreamFenced) -> None:
         """Let go of the streams that others have taken over; the rest of the block is committed without them."""
         try:
             infos = await self._catalog.get_streams(list(block.runs))
@@ -357,7 +306,7 @@ class Uploader:
         if not fenced:
             raise error
         for stream_id in fenced:
-            self._on_fenced(stream_id, error)
+            self._streams.fence(stream_id, error)
 
     async def _pause(self, backoff: Backoff, what: str, where: str, error: StorageError) -> None:
         self._stats.upload_retries += 1

@@ -34,7 +34,9 @@ async def clean(cluster: Cluster, engine: S3Stream, batches: Sequence[StreamBatc
     cleaned = [batch._replace(payload=CLEANED) for batch in batches]
     locations = await cluster.catalog.find_ranges(stream_id, 0, end, limit=100)
     assert locations[-1].range.end_offset == end
-    epoch, writer_id, now_ms = engine._node_epoch, cluster.new_writer_id(), cluster.clock.ms
+    node = await cluster.catalog.get_node(NODE_ID)
+    assert node is not None
+    epoch, writer_id, now_ms = node.epoch, cluster.new_writer_id(), cluster.clock.ms
     (object_id,) = await cluster.catalog.prepare_objects(
         1,
         node_id=NODE_ID,

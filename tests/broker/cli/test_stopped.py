@@ -40,8 +40,9 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             partition = topic.partitions[0]
             assert partition is not None
             stream = partition.stream
-            stream.error = Discontinuity("a record is missing")
-            node.storage._pipeline.stopped[stream.stream_id] = StoppedStream(stream.error, 0, -1, 4, 12, 5, 2000)
+            error = Discontinuity("a record is missing")
+            stream.refuse(error)
+            node.storage._wal_trimmer.stop(stream.stream_id, StoppedStream(error, 0, -1, 4, 12, 5, 2000))
             assert "\nanabranch_stopped_streams 1\n" in prometheus_text(node)
             shown = (await run("stopped")).output
             assert "t-0" in shown

@@ -8,8 +8,7 @@ from broker.partitions.cleaning import KafkaBatches
 from broker.partitions.partition import Partition
 from protocol.batch import TRANSACTIONAL_MASK, parse_batch
 from protocol.records import ControlType, Record, build_batch, build_marker
-from s3stream.append.log_cache import ReadResult
-from s3stream.model import StreamBatch
+from s3stream.model import ReadResult, StreamBatch
 
 
 async def test_batches_that_compaction_has_emptied_say_nothing() -> None:

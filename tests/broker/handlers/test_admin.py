@@ -98,7 +98,7 @@ async def test_only_a_replica_that_cannot_lead_is_named_in_an_election(node: Nod
     every = ElectLeadersRequest(topic_partitions=None)
     (topic,) = (await client.call(every, 2)).replica_election_results
     assert list(topic.partition_result) == []
-    node.topics.partition("t", 1).stream.error = StreamFenced("test")
+    node.topics.partition("t", 1).stream.refuse(StreamFenced("test"))
     for kind, code in ((0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), (1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)):
         (topic,) = (
             await client.call(ElectLeadersRequest(election_type=kind, topic_partitions=None), 2)

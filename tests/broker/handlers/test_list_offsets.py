@@ -147,15 +147,15 @@ async def test_a_start_that_moves_during_a_look_up_hides_what_it_passes(
 ) -> None:
     await fill(client)
     await node.storage.flush()
-    starts, search = [1, 4, 8], node.storage.offset_for_time
+    starts, search = [1, 4, 8], Stream.offset_for_time
 
-    async def search_and_trim(stream: Stream, timestamp_ms: int, from_offset: int) -> StreamBatch | None:
+    async def search_and_trim(stream: Stream, timestamp_ms: int, from_offset: int = 0) -> StreamBatch | None:
         found = await search(stream, timestamp_ms, from_offset)
         if starts:
             await stream.trim(starts.pop(0))
         return found
 
-    monkeypatch.setattr(node.storage, "offset_for_time", search_and_trim)
+    monkeypatch.setattr(Stream, "offset_for_time", search_and_trim)
     assert await look_up(client, T) == (0, 1, T + 1)
     assert await look_up(client, T) == (0, 8, T + 502), "1 to 7 were deleted before the answer"
 

@@ -206,7 +206,7 @@ async def test_a_node_uses_and_shows_the_sizes(tmp_path: Path) -> None:
         sizes = node.memory.sizes
         assert sizes.block_cache_bytes == 9 * MIB
         assert node.server.budget.bytes_max == sizes.node_bytes_max
-        assert node.storage._settings.log_cache_bytes == sizes.log_cache_bytes == 16 * MIB
+        assert node.storage.settings.log_cache_bytes == sizes.log_cache_bytes == 16 * MIB
         assert node.settings.network.node_bytes_max == sizes.node_bytes_max
         assert node.compaction_node.settings.memory_bytes == sizes.compaction_bytes
         async with raw_client(node.bootstrap) as client:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES, Block, LogCache
-from s3stream.model import StreamBatch
+from s3stream.append.log_cache import LogCache, UploadBlock
+from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
 
 OVERHEAD = BATCH_OVERHEAD_BYTES
 
@@ -15,7 +15,7 @@ class Model:
     def __init__(self, bytes_max: int) -> None:
         self.cache = LogCache(bytes_max, headroom_bytes=0)
         self.batches: dict[int, list[StreamBatch]] = {}
-        self.sealed: list[Block] = []
+        self.sealed: list[UploadBlock] = []
         self.superseded: dict[int, int] = {}
 
     def append(self, stream_id: int, size_bytes: int, span: int) -> None:

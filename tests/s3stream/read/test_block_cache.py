@@ -1,7 +1,6 @@
 """The block cache counts and drops whole buffers: that is the memory it holds."""
 
-from s3stream.append.log_cache import BATCH_OVERHEAD_BYTES
-from s3stream.model import StreamBatch
+from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
 from s3stream.read.block_cache import BlockCache, BlockKey, CachedBlock
 
 

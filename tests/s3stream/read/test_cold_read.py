@@ -23,6 +23,7 @@ from s3stream.errors import (
 )
 from s3stream.model import StreamBatch, object_key
 from s3stream.object.reader import decode_index
+from s3stream.read.cold_read import ColdReader
 from s3stream.read.loader import LOCATIONS_PER_LOOKUP
 from s3stream.settings import StorageSettings
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
@@ -259,15 +260,15 @@ async def test_offset_for_time_finds_what_is_committed_while_it_searches(tmp_pat
     """Retention would delete what is not found."""
     async with cold_stream(tmp_path, 20) as (_, engine, stream, _sent):
         await stream.append(make_batch(stream.stream_id, 200, timestamp=900))
-        find_time = engine._reader.find_time
+        find_time = ColdReader.find_time
 
-        async def and_commit(*args: int) -> StreamBatch | None:
-            found = await find_time(*args)
+        async def and_commit(cold: ColdReader, *args: int) -> StreamBatch | None:
+            found = await find_time(cold, *args)
             await engine.flush()
             return found
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine._reader, "find_time", and_commit)
+            patch.setattr(ColdReader, "find_time", and_commit)
             found = await stream.offset_for_time(800)
         assert found is not None
         assert found.base_offset == 200

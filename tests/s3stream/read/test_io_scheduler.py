@@ -29,9 +29,9 @@ class Bench:
         self.store = MemoryStore("main", hook=self.hold)
         self.gate = asyncio.Event()
         self.started: list[str] = []
-        self.appends_wait = False
+        self.is_log_writing = False
         self.io = IoScheduler(
-            settings=settings, stats=self.stats, spawn=self.spawn, appends_wait=lambda: self.appends_wait
+            settings=settings, stats=self.stats, spawn=self.spawn, is_log_writing=lambda: self.is_log_writing
         )
         self._group = group
 
@@ -179,10 +179,10 @@ async def test_a_long_run_is_handed_out_over_several_turns() -> None:
 def test_runs_leave_the_loop_to_appends_that_wait_for_the_log() -> None:
     """A MiB a turn, and the next turn a pause later; without appends at once."""
 
-    async def seconds_for_four_mib(*, appends_wait: bool) -> float:
+    async def seconds_for_four_mib(*, is_log_writing: bool) -> float:
         mib = 1024 * 1024
         async with bench(replace(SETTINGS, read_bytes_max=8 * mib, read_split_bytes_min=8 * mib)) as made:
-            made.appends_wait = appends_wait
+            made.is_log_writing = is_log_writing
             await made.store.put("long", [bytes(4 * mib)], writer_id="w")
             made.gate.set()
             loop = asyncio.get_running_loop()
@@ -190,5 +190,5 @@ def test_runs_leave_the_loop_to_appends_that_wait_for_the_log() -> None:
             await asyncio.gather(*(made.ask("long", at * mib, (at + 1) * mib, Priority.CATCH_UP) for at in range(4)))
             return loop.time() - began
 
-    assert run_virtual(seconds_for_four_mib(appends_wait=True)) == pytest.approx(3 * HAND_OUT_PAUSE_S)
-    assert run_virtual(seconds_for_four_mib(appends_wait=False)) == 0
+    assert run_virtual(seconds_for_four_mib(is_log_writing=True)) == pytest.approx(3 * HAND_OUT_PAUSE_S)
+    assert run_virtual(seconds_for_four_mib(is_log_writing=False)) == 0

@@ -1,0 +1,201 @@
+"""The streams that this node has open: opening, closing, fencing and dropping them.
+
+A stream's first opening after a crash finds the batches that recovery kept for it. They must begin at the committed
+end, or the stream is stopped. Batches that are cached from an earlier opening are discarded: another node may have had
+the stream meanwhile.
+"""
+
+from collections.abc import Sequence
+
+import structlog
+
+from s3stream.append.journal import Journal
+from s3stream.append.recovery import RecoveryPlan, StoppedStream
+from s3stream.append.stream import Stream
+from s3stream.append.trimmer import StreamTrimmer
+from s3stream.append.wal_record import encode_reset
+from s3stream.append.wal_trim import WalTrimmer
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import OpenStream
+from s3stream.errors import Discontinuity, StorageError, StorageStopped, StreamFenced
+from s3stream.model import StreamBatch, StreamInfo
+from s3stream.read.stream_reader import StreamReader
+from s3stream.stats import StorageStats
+from wal.interface import WalError
+
+log = structlog.get_logger(__name__)
+
+
+class StreamRegistry:
+    """Open streams by id."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        wal_trimmer: WalTrimmer,
+        reader: StreamReader,
+        trimmer: StreamTrimmer,
+        catalog: Catalog,
+        stats: StorageStats,
+        default_store: str,
+        node_id: int,
+        node_epoch: int,
+    ) -> None:
+        self._streams: dict[int, Stream] = {}
+        self._fenced: set[int] = set()
+        """Streams whose records in the WAL are void, because another node has taken them over."""
+        self._journal = journal
+        self._cache = journal.cache
+        self._sealer = journal.sealer
+        self._wal_trimmer = wal_trimmer
+        self._reader = reader
+        self._trimmer = trimmer
+        self._catalog = catalog
+        self._stats = stats
+        self._default_store = default_store
+        self._node_id = node_id
+        self._node_epoch = node_epoch
+
+    def get(self, stream_id: int) -> Stream | None:
+        """Return the stream, or None if it is not open."""
+        return self._streams.get(stream_id)
+
+    def __getitem__(self, stream_id: int) -> Stream:
+        return self._streams[stream_id]
+
+    # recovery
+
+    def adopt(self, plan: RecoveryPlan) -> None:
+        """Put live records into the current block, which is sealed once their owners have replayed them."""
+        stats, cache = self._stats, self._cache
+        for stream_id, stopped in plan.stopped.items():
+            self._wal_trimmer.stop(stream_id, stopped)
+            log.error("stream stopped at recovery", stream_id=stream_id, reason=str(stopped.error))
+        self._fenced = set(plan.fenced)
+        for stream_id in plan.fenced:
+            log.error("records of a stream that another node has taken over are void", stream_id=stream_id)
+        for stream_id, batches in plan.live.items():
+            run = self._journal.start_run(stream_id, batches[0].base_offset)
+            for batch in batches:
+                run.add(batch)
+            cache.grow(run)
+            self._sealer.not_replayed.add(stream_id)
+            stats.recovered_records += len(batches)
+            stats.recovered_bytes += run.size_bytes
+        cache.current.wal_offset = plan.last_wal_offset
+        stats.skipped_records = plan.skipped_records
+        stats.stopped_streams = len(plan.stopped)
+        if cache.current.size_bytes >= self._journal.threshold_bytes:
+            self._sealer.request()
+
+    # opening
+
+    async def open(self, stream_ids: Sequence[int]) -> list[Stream]:
+        """Take streams over, in one transaction: their epochs grow. Raises StreamNotFound, NodeFenced, StorageError."""
+        if again := [stream_id for stream_id in stream_ids if stream_id in self._streams]:
+            raise StorageError(f"streams {again} are open already")
+        opened = await self._catalog.open_streams(stream_ids, node_id=self._node_id, node_epoch=self._node_epoch)
+        for item in opened:
+            if item.info.stream_id in self._fenced:
+                # The stream returns to this node: a later recovery must not take its old records for live ones.
+                await self._void_records(item.info)
+                self._fenced.discard(item.info.stream_id)
+        return [self._add(item) for item in opened]
+
+    def _add(self, item: OpenStream) -> Stream:
+        stream_id = item.info.stream_id
+        recovered: Sequence[StreamBatch] = ()
+        if stream_id in self._sealer.not_replayed:
+            recovered = self._check_recovered(item.info)
+        elif self._cache.runs_of(stream_id).runs:
+            # Another node may have had it meanwhile: the stream may have other records by now, and another end.
+            self._cache.drop(stream_id)
+        runs = self._cache.runs_of(stream_id)
+        runs.is_open = True
+        stream = Stream(
+            item,
+            journal=self._journal,
+            runs=runs,
+            recovered=recovered,
+            reader=self._reader,
+            trimmer=self._trimmer,
+            store=self._default_store,
+        )
+        if stream_id in self._wal_trimmer.stopped:
+            stream.refuse(self._wal_trimmer.stopped[stream_id].error)
+        self._streams[stream_id] = stream
+        return stream
+
+    def _check_recovered(self, info: StreamInfo) -> Sequence[StreamBatch]:
+        """Return the batches found in the WAL if they begin at the committed end; else stop the stream."""
+        stream_id = info.stream_id
+        recovered = self._cache.runs_of(stream_id).runs[-1].batches
+        if recovered[0].base_offset == info.end_offset:
+            return recovered
+        error = Discontinuity(
+            f"stream {stream_id}: recovered from {recovered[0].base_offset}, committed up to {info.end_offset}"
+        )
+        log.error("stream stopped when it was opened", stream_id=stream_id, reason=str(error))
+        # Its records stay in the WAL, for an operator to decide; uploads of the other streams do not wait for it.
+        stopped = StoppedStream(error, 0)
+        for batch in recovered:
+            stopped = stopped.add(batch, self._cache.current.wal_offset)
+        self._wal_trimmer.stop(stream_id, stopped)
+        self._stats.stopped_streams += 1
+        self.drop(stream_id)
+        return ()
+
+    async def _void_records(self, info: StreamInfo) -> None:
+        """Append a record that voids those of the stream that are in the WAL, and wait until it is durable."""
+        try:
+            appended = self._journal.wal.append((encode_reset(info.stream_id, info.epoch, info.end_offset),))
+            await appended.durable
+        except WalError as error:
+            raise StorageStopped(f"old records of stream {info.stream_id} cannot be voided: {error}") from error
+
+    # closing
+
+    async def close(self, stream: Stream, *, discard: bool) -> None:
+        """Refuse appends, upload the stream's data and forget it; with `discard` (deleted) do not upload."""
+        stream_id = stream.stream_id
+        stream.refuse(StorageStopped(f"stream {stream_id} is closed"))
+        if discard:
+            self.drop(stream_id)
+        elif stream.next_offset > stream.committed_offset and stream_id not in self._sealer.not_replayed:
+            await self._sealer.flush()
+        if self._streams.pop(stream_id, None) is stream:
+            self._cache.close(stream_id)
+            self._reader.loader.invalidate((stream_id,))
+
+    def drop(self, stream_id: int) -> None:
+        """Discard what is in memory of a deleted or fenced stream."""
+        self._sealer.drop(stream_id)
+        self._reader.loader.invalidate((stream_id,))
+
+    def fence(self, stream_id: int, error: StreamFenced) -> None:
+        """Refuse appends of a stream that another node has taken over, and discard what is in memory of it."""
+        log.error("stream fenced", stream_id=stream_id, reason=str(error))
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.refuse(StreamFenced(str(error)))
+        self._fenced.add(stream_id)
+        self.drop(stream_id)
+
+    async def give_up_recovered(self, stream_id: int) -> None:
+        """Give up the WAL records of a stopped stream and accept its appends again, from its committed end.
+
+        Raises StorageError when the stream is not stopped, or the WAL refuses the record that voids the others.
+        """
+        stopped = self._wal_trimmer.stopped.get(stream_id)
+        if stopped is None:
+            raise StorageError(f"stream {stream_id} is not stopped")
+        info = (await self._catalog.get_streams((stream_id,))).get(stream_id)
+        if info is not None and not self._wal_trimmer.frees(stream_id, stopped.last_wal_offset):
+            # They stay in the WAL until what lies before them is uploaded, or given up: a restart must not find them.
+            await self._void_records(info)
+        log.warning("records given up", stream_id=stream_id, records=stopped.record_count, bytes=stopped.size_bytes)
+        await self._wal_trimmer.give_up(stream_id)
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.accept(Discontinuity)  # not before: a crash would find what is appended behind what is given up

@@ -1,0 +1,62 @@
+"""Trims the WAL behind what is committed (invariant 2), unless a stream that recovery stopped has records in it.
+
+The records of a stopped stream stay in the WAL until an operator gives them up or the stream is deleted (invariant 11).
+"""
+
+from collections.abc import Mapping
+
+import structlog
+
+from s3stream.append.recovery import StoppedStream
+from s3stream.catalog.catalog import Catalog
+from s3stream.errors import CatalogUnavailable
+from wal.interface import WriteAheadLog
+
+log = structlog.get_logger(__name__)
+
+
+class WalTrimmer:
+    """The offset up to which the WAL may be trimmed, and the stopped streams that prevent it."""
+
+    def __init__(self, wal: WriteAheadLog, catalog: Catalog) -> None:
+        self._wal = wal
+        self._catalog = catalog
+        self._stopped: dict[int, StoppedStream] = {}
+        self._trimmable_wal_offset = -1
+
+    @property
+    def stopped(self) -> Mapping[int, StoppedStream]:
+        """Streams stopped at recovery: the WAL is not trimmed while there are any."""
+        return self._stopped
+
+    def stop(self, stream_id: int, stopped: StoppedStream) -> None:
+        """Keep the WAL from now on, because the stream has records in it that cannot be used."""
+        self._stopped[stream_id] = stopped
+
+    async def trim(self, wal_offset: int) -> None:
+        """Free the WAL up to a record before which all is committed; not while a stopped stream has records in it."""
+        self._trimmable_wal_offset = max(self._trimmable_wal_offset, wal_offset)
+        if self._stopped:
+            try:
+                await self._release_deleted()
+            except CatalogUnavailable as error:
+                log.warning("stopped streams could not be looked up in the catalog", reason=str(error))
+        if not self._stopped and wal_offset >= 0:
+            await self._wal.trim(self._trimmable_wal_offset)
+
+    async def _release_deleted(self) -> None:
+        """Release the streams that were deleted: nobody needs their records any more."""
+        alive = await self._catalog.get_streams(list(self._stopped))
+        for stream_id in self._stopped.keys() - alive.keys():
+            del self._stopped[stream_id]
+
+    def frees(self, stream_id: int, wal_offset: int) -> bool:
+        """Return whether giving the stream up frees the record at once; True if it was given up before."""
+        if stream_id not in self._stopped:
+            return True
+        return len(self._stopped) == 1 and wal_offset <= self._trimmable_wal_offset
+
+    async def give_up(self, stream_id: int) -> None:
+        """Release a stopped stream and trim the WAL as far as that allows."""
+        if self._stopped.pop(stream_id, None) is not None and self._trimmable_wal_offset >= 0:
+            await self.trim(self._trimmable_wal_offset)
