@@ -162,7 +162,7 @@ async def _start(settings: Settings, stack: AsyncExitStack, log_levels: LogLevel
     )
     await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
-    broker_configs.watch(topics.take_defaults)
+    broker_configs.watch(topics.apply_defaults)
     node = _make_node(opened, topics, configs, broker_configs, log_levels, cautious, advertised, tasks, failure)
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)

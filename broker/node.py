@@ -172,7 +172,7 @@ class Node:
 
     async def follow_catalog(self) -> None:
         """Apply what the catalog has received through other nodes, and finish changes whose outcome was unknown."""
-        if gone := await self.topics.settle():
+        if gone := await self.topics.resolve_outcomes():
             self.groups.forget_topics(gone)
             self.transactions.forget_topics(gone)
         await self.cluster_configs.settle()

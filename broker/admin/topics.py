@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from broker.topics.manager import Topic
 from broker.topics.moves import TopicMoves
+from broker.topics.topic import Topic
 from protocol.errors import KafkaError
 from s3stream.errors import StorageError
 

@@ -69,7 +69,7 @@ async def _add(
     wanted = _partitions(topics)
     if not transactional_id:
         return dict.fromkeys(wanted, ErrorCode.INVALID_REQUEST)
-    unknown = {where for where in wanted if not _exists(node, where)}
+    unknown = {where for where in wanted if not node.topics.has_partition(where.topic, where.partition)}
     if unknown:
         missing, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
         return {where: missing if where in unknown else rest for where in wanted}
@@ -80,11 +80,6 @@ async def _add(
     except StorageError:
         return dict.fromkeys(wanted, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return dict.fromkeys(wanted, ErrorCode.NONE)
-
-
-def _exists(node: Node, where: TopicPartition) -> bool:
-    topic = node.topics.get(where.topic)
-    return topic is not None and 0 <= where.partition < len(topic.partitions)
 
 
 def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:

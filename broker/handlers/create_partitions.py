@@ -49,7 +49,7 @@ async def _grow(node: Node, wanted: CreatePartitionsTopic, *, validate_only: boo
                 f"The topic {wanted.name} currently has {before} partition(s); {wanted.count} would not be an increase."
             )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
-    node.topics.check_room(wanted.count - before)
+    node.topics.new_creation().check_room(wanted.count - before)
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - before:
             raise KafkaError(

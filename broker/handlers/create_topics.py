@@ -10,7 +10,7 @@ from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.handlers.topic_checks import check_replicas, check_unique
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.topics.manager import Batch, WantedTopic
+from broker.topics.creation import TopicCreation, TopicSpec
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_topics import (
     CreatableTopic,
@@ -26,54 +26,56 @@ async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) 
     """Check in the order of the request, then create together what may be."""
     names = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatableTopicResult] = {}
-    batch = Batch()
+    creation = node.topics.new_creation()
     for topic in request.topics:
         if topic.name in results:
             continue
+        if request.validate_only:
+            creation = node.topics.new_creation()  # as in Kafka, each topic is validated by itself
         try:
             check_unique(names, topic.name)
-            wanted = _checked(node, topic, None if request.validate_only else batch)
+            spec = _checked(node, topic, creation)
         except KafkaError as error:
             results[topic.name] = _failure(topic.name, error.code, error.message)
         else:
-            batch.add(wanted)
+            creation.add(spec)
             results[topic.name] = CreatableTopicResult(
-                name=wanted.name,
+                name=spec.name,
                 error_message=None,
-                num_partitions=wanted.partitions,
+                num_partitions=spec.partitions,
                 replication_factor=1,
-                configs=_described(node, wanted.configs),
+                configs=_described(node, spec.configs),
             )
     if not request.validate_only:
-        await _create(node, batch.topics, results)
+        await _create(node, creation.specs, results)
     return CreateTopicsResponse(topics=list(results.values()))
 
 
-async def _create(node: Node, wanted: Sequence[WantedTopic], results: dict[str, CreatableTopicResult]) -> None:
+async def _create(node: Node, specs: Sequence[TopicSpec], results: dict[str, CreatableTopicResult]) -> None:
     """Create what was found right; `results` are completed."""
     try:
-        created = await node.topics.create_all(wanted)
+        created = await node.topics.create_all(specs)
     except StorageError as error:
-        for topic in wanted:
-            results[topic.name] = _failure(topic.name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        for spec in specs:
+            results[spec.name] = _failure(spec.name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         return
-    for topic, answer in zip(wanted, created, strict=True):
+    for spec, answer in zip(specs, created, strict=True):
         if isinstance(answer, KafkaError):
-            results[topic.name] = _failure(topic.name, answer.code, answer.message)
+            results[spec.name] = _failure(spec.name, answer.code, answer.message)
         else:
-            results[topic.name] = replace(results[topic.name], topic_id=answer.topic_id)
+            results[spec.name] = replace(results[spec.name], topic_id=answer.topic_id)
 
 
 def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=())
 
 
-def _checked(node: Node, wanted: CreatableTopic, batch: Batch | None) -> WantedTopic:
-    """The topic, when it can be created beside those of `batch`."""
-    node.topics.check_new_name(wanted.name, batch)
-    checked = WantedTopic(wanted.name, _partitions(node, wanted), check_topic_configs(_configs(wanted), node.settings))
-    node.topics.check_room(checked.partitions, batch)
-    return checked
+def _checked(node: Node, wanted: CreatableTopic, creation: TopicCreation) -> TopicSpec:
+    """The topic, if it can be created together with those of `creation`."""
+    creation.check_name(wanted.name)
+    spec = TopicSpec(wanted.name, _partitions(node, wanted), check_topic_configs(_configs(wanted), node.settings))
+    creation.check_room(spec.partitions)
+    return spec
 
 
 def _configs(wanted: CreatableTopic) -> dict[str, str | None]:

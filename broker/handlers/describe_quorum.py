@@ -5,7 +5,7 @@ So there are no offsets to tell: they are 0, and nobody lags.
 
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.topics.manager import CLUSTER_METADATA_TOPIC
+from broker.topics.names import CLUSTER_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages import describe_quorum
 from protocol.messages.describe_quorum import (

@@ -3,7 +3,8 @@
 from broker.handlers.authorized_operations import TOPIC_OPERATIONS
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.topics.manager import Topic, check_topic_name
+from broker.topics.names import check_topic_name
+from broker.topics.topic import Topic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.describe_topic_partitions import (
     Cursor,

@@ -7,7 +7,8 @@ from broker.configs.broker_table import AUTO_CREATE
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.topics.manager import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, Topic, check_topic_name
+from broker.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name
+from broker.topics.topic import Topic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.metadata import (
     MetadataRequest,
@@ -39,7 +40,7 @@ def handle(
         if wanted.name
         and wanted.topic_id == ZERO_UUID
         and node.topics.get(wanted.name) is None
-        and not node.topics.is_leaving(wanted.name)  # whoever deletes it must find it gone when that is done
+        and not node.topics.is_being_removed(wanted.name)  # whoever deletes it must find it gone when that is done
     ]
     if missing and request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
         return _create_and_respond(node, request, wanted_topics, missing)

@@ -7,7 +7,7 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.topics.manager import Topic
+from broker.topics.topic import Topic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.offset_commit import (
     OffsetCommitRequest,

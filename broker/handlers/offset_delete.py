@@ -21,7 +21,7 @@ async def handle(node: Node, request: OffsetDeleteRequest, _exchange: Exchange) 
         for topic in request.topics
         for partition in topic.partitions
     ]
-    existing = [key for key in keys if _exists(node, key)]
+    existing = [key for key in keys if node.topics.has_partition(key.topic, key.partition)]
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
     def finish(error: ErrorCode) -> None:
@@ -53,8 +53,3 @@ async def handle(node: Node, request: OffsetDeleteRequest, _exchange: Exchange) 
             if topic.partitions
         ]
     )
-
-
-def _exists(node: Node, key: TopicPartition) -> bool:
-    topic = node.topics.get(key.topic)
-    return topic is not None and 0 <= key.partition < len(topic.partitions)

@@ -27,7 +27,7 @@ from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
 from broker.partitions.record_checks import PreparationBeside, Prepared
-from broker.topics.manager import INTERNAL_TOPICS
+from broker.topics.names import INTERNAL_TOPICS
 from broker.transactions.errors import code_for_writer
 from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError

@@ -15,7 +15,8 @@ from broker.resources.values import (
     given_values,
     with_values,
 )
-from broker.topics.manager import Topic, check_topic_name
+from broker.topics.names import check_topic_name
+from broker.topics.topic import Topic
 from protocol.errors import ErrorCode, KafkaError
 
 

@@ -13,7 +13,8 @@ from typing import Final
 from broker.partitions.snapshot import decode_snapshot
 from broker.settings.model import Settings
 from broker.settings.stores import store_names
-from broker.topics.manager import Topic, TopicLeaving, TopicManager
+from broker.topics.manager import TopicManager
+from broker.topics.topic import Topic, TopicLeaving
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import DetachedTopic, TopicInfo
@@ -67,7 +68,7 @@ class TopicMoves:
                 for stream in topic.streams:
                     stream.accept(TopicLeaving)
                 raise
-            async with self._topics.leaving(topic):
+            async with self._topics.removing(topic):
                 await self._catalog.detach_topic(
                     name,
                     topic.topic_id,
@@ -96,7 +97,7 @@ class TopicMoves:
             return await self._opened(info)
 
     async def _opened(self, info: TopicInfo) -> Topic:
-        (topic,) = await self._topics.open_new(info)
+        (topic,) = await self._topics.open_topics(info)
         return topic
 
     async def _attached(self, which: str, name: str) -> Topic:
@@ -118,7 +119,7 @@ class TopicMoves:
                 except EndMoved:
                     continue
                 except AlreadyExists:
-                    await self._topics.adopt(new_name)
+                    await self._topics.open_existing(new_name)
                     raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new_name}' already exists.") from None
                 return await self._opened(info)
             raise KafkaError(
@@ -174,8 +175,9 @@ class TopicMoves:
         return topic
 
     def _check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        self._topics.check_new_name(name)
-        self._topics.check_room(partitions)
+        creation = self._topics.new_creation()
+        creation.check_name(name)
+        creation.check_room(partitions)
         policy = configs.get("storage.policy") or self._settings.objects.store
         if policy not in store_names(self._settings):
             raise KafkaError(

@@ -13,7 +13,7 @@ from broker.configs.broker import ALL_NODES
 from broker.configs.cluster import BROKER, GROUP
 from broker.membership.other_nodes import ElsewhereNotice, other_nodes
 from broker.node import Node
-from broker.topics.manager import Topic
+from broker.topics.topic import Topic
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo
@@ -73,7 +73,7 @@ async def two_nodes(folder: Path, postgres: PostgresServer) -> AsyncIterator[tup
         running_node(folder / "2", node_id=2, **shared) as other,
     ):
         topic = await leader.topics.create("t", partitions=1, configs={})
-        await other.topics.adopt("t")
+        await other.topics.open_existing("t")
         yield leader, other, topic
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.topics.manager import WantedTopic
+from broker.topics.creation import TopicSpec
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.append.stream import Stream
 from s3stream.catalog.values import TopicInfo
@@ -56,7 +56,7 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
             with pytest.raises(CatalogUnavailable):
                 await topics.alter("t", set_configs={"retention.ms": "2000"}, unset=())
         assert topic.config.retention_ms == 1000
-        assert not await topics.settle()
+        assert not await topics.resolve_outcomes()
         assert topic.config.retention_ms == (2000 if altered else 1000)
         (partition,) = topics.led_partitions()
         assert partition.config is topic.config
@@ -98,8 +98,8 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
                 await topics.delete("t", "u")
         assert topics.get("t") is None, "nobody knows: it is not served"
         assert topics.get("u") is None
-        assert list(await topics.settle()) == (["t", "u"] if deleted else [])
-        assert list(await topics.settle()) == []
+        assert list(await topics.resolve_outcomes()) == (["t", "u"] if deleted else [])
+        assert list(await topics.resolve_outcomes()) == []
         if deleted:
             assert topics.get("t") is None
             assert list(await topics.delete("t")) == []
@@ -134,7 +134,7 @@ async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: 
     async def away(stream_ids: Sequence[int]) -> list[Stream]:
         raise CatalogUnavailable(f"not now: {len(stream_ids)} streams")
 
-    wanted = [WantedTopic("a", 2, {}), WantedTopic("b", 1, {"retention.ms": "5"})]
+    wanted = [TopicSpec("a", 2, {}), TopicSpec("b", 1, {"retention.ms": "5"})]
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         topics, catalog = node.topics, node.catalog
         with pytest.MonkeyPatch.context() as patch:
@@ -144,7 +144,7 @@ async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: 
         assert len(topics) == 0
         assert [topic.name for topic in await catalog.list_topics()] == ["a", "b"]
         # Asked for again, with one more: those the catalog has are served from now on.
-        answers = await topics.create_all([*wanted, WantedTopic("c", 1, {})])
+        answers = await topics.create_all([*wanted, TopicSpec("c", 1, {})])
         assert [answer.code if isinstance(answer, KafkaError) else answer.name for answer in answers] == [
             ErrorCode.TOPIC_ALREADY_EXISTS,
             ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -164,7 +164,7 @@ async def test_a_start_serves_what_a_crash_left_between_the_catalog_and_the_map(
         async with running_node(tmp_path) as node:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(node.storage, "open_streams", crash)
-                await node.topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
+                await node.topics.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
 
     with pytest.raises(CrashError):
         await create()
@@ -180,7 +180,7 @@ async def test_topics_are_served_on_when_the_catalog_refuses_to_delete_them(tmp_
 
     async with running_node(tmp_path) as node:
         topics = node.topics
-        before = await topics.create_all([WantedTopic("a", 2, {}), WantedTopic("b", 1, {})])
+        before = await topics.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node.catalog, "delete_topics", refuse)
             with pytest.raises(CatalogError):
@@ -204,7 +204,7 @@ async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Pat
             patch.setattr(catalog, "add_partitions", answer_lost)
             with pytest.raises(OutcomeUnknown):
                 await topics.grow("t", 4)
-        assert not await topics.settle()
+        assert not await topics.resolve_outcomes()
         assert [partition is not None for partition in topic.partitions] == [True] * (4 if grown else 1)
         if grown:
             response = await client.produce("t", [batch_of(b"a")], partition=3)
@@ -228,5 +228,5 @@ async def test_partitions_that_could_not_be_opened_are_opened_later(tmp_path: Pa
             with pytest.raises(CatalogUnavailable):
                 await topics.grow("t", 2)
         assert len(topic.partitions) == 1
-        await topics.settle()
+        await topics.resolve_outcomes()
         assert len(topic.streams) == 2

@@ -13,7 +13,7 @@ from broker.cli.client import id_text
 from broker.cli.storage import storage
 from broker.cli.topic import topic as topic_command
 from broker.node import Node
-from broker.topics.manager import Topic
+from broker.topics.topic import Topic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
@@ -489,7 +489,7 @@ async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the
         info = await catalog.attach_topic(topic.topic_id, "t", node_id=2, node_epoch=other.epoch)
         streams = [partition.stream_id for partition in info.partitions]
         await catalog.open_streams(streams, node_id=2, node_epoch=other.epoch)
-        assert await topics.settle() == []
+        assert await topics.resolve_outcomes() == []
         response = await client.produce("t", [batch_of(b"lost")])
         assert response.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         opened = await catalog.get_streams(streams)

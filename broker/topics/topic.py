@@ -1,0 +1,38 @@
+"""A topic that this node knows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from broker.configs.topic import TopicConfig
+from broker.partitions.partition import Partition
+from s3stream.append.stream import Stream
+from s3stream.catalog.values import TopicInfo
+from s3stream.errors import StorageStopped
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic and its partitions, by index; None where another node leads."""
+
+    info: TopicInfo
+    config: TopicConfig
+    partitions: list[Partition | None] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+        return self.info.name
+
+    @property
+    def topic_id(self) -> bytes:
+        """UUID of the topic, 16 bytes."""
+        return self.info.topic_id
+
+    @property
+    def streams(self) -> Sequence[Stream]:
+        """Streams of the partitions that this node leads."""
+        return [partition.stream for partition in self.partitions if partition is not None]
+
+
+class TopicLeaving(StorageStopped):
+    """The topic is being detached from the cluster and refuses appends."""
