@@ -25,7 +25,7 @@ from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS
 from broker.configs.cluster import ClusterConfigs
 from broker.configs.features import Features
 from broker.configs.group import GroupConfigs
-from broker.coordination.internal_topics import OffsetsTopic
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
 from broker.fetch_sessions import FetchSessions
 from broker.groups.consumer.topic_image import TopicImages
 from broker.groups.coordinator import GroupCoordinator
@@ -54,7 +54,6 @@ from broker.topics.manager import TopicManager
 from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
-from broker.transactions.topic import TransactionTopic
 from compaction.interface import AbortedRange, Cleaning
 from compaction.node import CompactionNode
 from compaction.scheduler import CleaningScheduler
@@ -321,7 +320,7 @@ def _make_node(
     server = Server(settings.network, memory.sizes)
     group_configs = GroupConfigs(configs, settings.group)
     groups = GroupCoordinator(
-        OffsetsTopic(topics, settings.group, now_ms),
+        CoordinatorTopic(topics, OFFSETS_TOPIC, settings.group.offsets_partitions, now_ms),
         settings.group,
         now_ms=now_ms,
         new_id=lambda: str(uuid.uuid4()),
@@ -337,7 +336,7 @@ def _make_node(
     )
     producer_ids = ProducerIds(catalog)
     transactions = TransactionCoordinator(
-        TransactionTopic(topics, settings.transaction, now_ms),
+        CoordinatorTopic(topics, TRANSACTION_TOPIC, settings.transaction.state_partitions, now_ms),
         markers,
         settings.transaction,
         now_ms=now_ms,

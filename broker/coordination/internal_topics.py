@@ -1,24 +1,36 @@
-"""`__consumer_offsets` as logs for the group coordinator, over this node's partitions."""
+"""The internal topics `__consumer_offsets` and `__transaction_state`, whose partitions are the logs of coordinators."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
-from broker.coordination.log import OFFSETS_TOPIC, KeyValue, LogBatch
+from broker.coordination.log import KeyValue, LogBatch
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
-from broker.settings.model import GroupSettings
 from broker.topics.manager import TopicManager
 from protocol.batch import TRANSACTIONAL_MASK, parse_batch
 from protocol.records import ControlType, Record, build_batch, control_record, decode_records
 from wal.interface import Durable
 
-OFFSETS_TOPIC_CONFIGS = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
-"""What Kafka creates the topic with."""
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_TOPIC: Final = "__transaction_state"
+TOPIC_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        OFFSETS_TOPIC: {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
+        TRANSACTION_TOPIC: {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": "104857600",
+        },
+    }
+)
+"""Configs that Kafka creates the topics with, without those about replicas."""
 REPLAY_BYTES_MAX = 4 * 1024 * 1024
-"""How much of a log is in memory at once while it is replayed."""
+"""Bytes of a log that are in memory at the same time while it is replayed."""
 
 
 class PartitionLog:
-    """A partition as an `InternalLog`: records in, batches with Kafka's framing in the stream."""
+    """A partition as an `InternalLog`: takes records, and appends batches with Kafka's framing to the stream."""
 
     def __init__(self, partition: Partition, now_ms: Callable[[], int]) -> None:
         self._partition = partition
@@ -35,7 +47,7 @@ class PartitionLog:
         return self._partition.leader_epoch
 
     def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
-        """Append one batch, timestamped now."""
+        """Append one batch with the current time as its timestamp."""
         now_ms = self._now_ms()
         plain = [Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records]
         if producer is None:
@@ -57,7 +69,7 @@ class PartitionLog:
             for batch in result.batches:
                 header = parse_batch(batch.payload)
                 if not header.record_count:
-                    continue  # compaction has emptied it; nothing of its transaction is left but markers
+                    continue  # emptied by compaction; of its transaction only markers are left
                 producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
                 if header.is_control:
                     kind, _ = control_record(batch.payload)
@@ -70,28 +82,27 @@ class PartitionLog:
             offset = result.next_offset
 
     async def trim(self, offset: int) -> None:
-        """Drop all records before `offset`."""
+        """Delete all records before `offset`."""
         await self._partition.stream.trim(offset)
 
 
-class OffsetsTopic:
-    """The `InternalTopic` of the group coordinator, created when the first client looks for its coordinator."""
+class CoordinatorTopic:
+    """An `InternalTopic` of this node's partitions, created when the first client looks for its coordinator."""
 
-    def __init__(self, topics: TopicManager, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
+    def __init__(self, topics: TopicManager, name: str, partition_count: int, now_ms: Callable[[], int]) -> None:
+        """`name` is OFFSETS_TOPIC or TRANSACTION_TOPIC; `partition_count` applies if the topic is created."""
         self._topics = topics
-        self._settings = settings
+        self._name = name
+        self._partition_count = partition_count
         self._now_ms = now_ms
 
     async def open(self, *, create: bool) -> Sequence[PartitionLog | None] | None:
-        """Return a log for each partition this node leads."""
-        topic = self._topics.get(OFFSETS_TOPIC)
+        """Return a log for each partition that this node leads, None for others; None if there is no such topic."""
+        topic = self._topics.get(self._name)
         if topic is None:
             if not create:
                 return None
             topic = await self._topics.ensure(
-                OFFSETS_TOPIC,
-                partitions=self._settings.offsets_partitions,
-                configs=OFFSETS_TOPIC_CONFIGS,
-                internal=True,
+                self._name, partitions=self._partition_count, configs=TOPIC_CONFIGS[self._name], internal=True
             )
         return [None if partition is None else PartitionLog(partition, self._now_ms) for partition in topic.partitions]

@@ -14,8 +14,6 @@ from protocol.errors import ErrorCode
 from s3stream.errors import StorageError, StorageFull
 from wal.interface import Durable, WalError
 
-OFFSETS_TOPIC = "__consumer_offsets"
-
 
 class KeyValue(NamedTuple):
     """A record of an internal topic; a value of None deletes the key."""

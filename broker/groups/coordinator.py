@@ -7,13 +7,14 @@ the partition is replayed its groups answer COORDINATOR_LOAD_IN_PROGRESS; client
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from broker.coordination.log import OFFSETS_TOPIC, InternalTopic, LogWriter
+from broker.coordination.internal_topics import OFFSETS_TOPIC
+from broker.coordination.log import InternalTopic, LogWriter
 from broker.coordination.shards import Shards, check_loaded
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.topic_image import Topics
-from broker.groups.shard import NO_TOPICS, GroupShard
+from broker.groups.consumer.topic_image import NO_TOPICS, Topics
+from broker.groups.shard import GroupShard
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
@@ -129,7 +130,7 @@ class GroupCoordinator:
         """A marker is durable in a partition of `__consumer_offsets`: the offsets of its transaction hold, or never."""
         shard = self._shards.led_loaded(partition)
         if shard is not None:
-            shard.end_transaction(producer_id, committed=committed)
+            shard.offsets.end_transaction(producer_id, committed=committed)
 
     def groups(self) -> Iterator[ClassicGroup | ConsumerGroup]:
         """Yield all groups. Raises KafkaError while some are still being loaded."""
@@ -145,4 +146,4 @@ class GroupCoordinator:
             return
         for shard in self._shards.led():
             if shard.loaded:
-                shard.forget_topics(names)
+                shard.offsets.forget_topics(names)

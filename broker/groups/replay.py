@@ -1,16 +1,17 @@
 """What the log of a shard says: its groups, their offsets, and the transactions that are still open."""
 
 from broker.coordination.log import KeyValue, LogBatch
+from broker.groups.classic.records import GroupRecord
 from broker.groups.classic.snapshot import GroupSnapshot
 from broker.groups.offsets import CommittedOffset, GroupOffsets
-from broker.groups.records import ConsumerRecord, ForeignRecord, GroupRecord, OffsetRecord, parse
+from broker.groups.records import ConsumerRecord, ForeignRecord, OffsetRecord, parse
 from broker.partitions.producers import Producer
 
 OpenTransactions = dict[int, tuple[int, set[str]]]
 """Epoch and groups of the producers that have committed offsets in an open transaction, by producer id."""
 
 
-def note_open(transactions: OpenTransactions, producer: Producer, group_id: str) -> None:
+def add_open_transaction(transactions: OpenTransactions, producer: Producer, group_id: str) -> None:
     """A producer has committed offsets of a group in its open transaction."""
     _, group_ids = transactions.get(producer.producer_id, (0, set[str]()))
     group_ids.add(group_id)
@@ -52,7 +53,7 @@ class Replay:
                 case OffsetRecord(group_id, key, CommittedOffset() as committed):
                     kept = self.offsets.setdefault(group_id, GroupOffsets())
                     kept.put_transactional(producer.producer_id, key, committed)
-                    note_open(self.open, producer, group_id)
+                    add_open_transaction(self.open, producer, group_id)
 
     def _add_record(self, record: KeyValue) -> None:
         match parse(record):

@@ -1,4 +1,4 @@
-"""A group in its shard: its state machine of either kind, its offsets, what is durable of it, and its timer."""
+"""A group in its shard: its state machine of either protocol, its committed offsets, durable state and timer."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,31 +9,51 @@ from broker.groups.classic.group import ClassicGroup
 from broker.groups.classic.snapshot import GroupSnapshot
 from broker.groups.classic.state_table import GroupState
 from broker.groups.consumer.durable_group import ConsumerShell
+from broker.groups.consumer.embedded_protocol import subscribed_topics
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.offsets import CommittedOffset, GroupOffsets
-from broker.groups.records import subscribed_topics
 from broker.groups.requests import NEVER_MS
 
 
 @dataclass(slots=True)
-class GroupEntry:
-    """A group with its offsets, what is durable of it, and its timer."""
+class ShardGroup:
+    """A group with its offsets, its durable state and its timer."""
 
-    machine: ClassicGroup | ConsumerShell
+    group: ClassicGroup | ConsumerShell
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     stored: GroupSnapshot | None = None
-    """Of a classic group; the shell of a consumer group has its own."""
+    """The durable state of a classic group. A consumer group keeps its own, record by record."""
     timer: asyncio.TimerHandle | None = None
     timer_ms: int = NEVER_MS
+    """Time on the loop's clock at which the timer fires."""
 
     @property
-    def group(self) -> ClassicGroup | ConsumerGroup:
-        """The state machine. That of a consumer group is another one after a write that failed."""
-        return self.machine if isinstance(self.machine, ClassicGroup) else self.machine.group
+    def state_machine(self) -> ClassicGroup | ConsumerGroup:
+        """The state machine. A consumer group gets a new one when a write has failed."""
+        return self.group if isinstance(self.group, ClassicGroup) else self.group.state_machine
+
+    @property
+    def group_id(self) -> str:
+        """Id of the group."""
+        return self.state_machine.group_id
+
+    @property
+    def is_unused(self) -> bool:
+        """True if the group has no members, and no member id has been handed out for one to join."""
+        group = self.state_machine
+        if isinstance(group, ConsumerGroup):
+            return not group.members
+        return group.state is GroupState.EMPTY and not group.pending
+
+    def uses_consumer_protocol(self, member_id: str) -> bool:
+        """Return whether this is a member of a consumer group that uses the consumer protocol itself."""
+        group = self.state_machine
+        member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
+        return member is not None and member.classic is None
 
     def topics_in_use(self) -> frozenset[str] | None:
-        """Topics the group's consumers are subscribed to; None if members may be using anything."""
-        group = self.group
+        """Return the topics that the group's consumers are subscribed to; None if members may be using any topic."""
+        group = self.state_machine
         if isinstance(group, ConsumerGroup):
             return group.subscribed_topics()
         if group.protocol_type != "consumer" or group.protocol_name is None:
@@ -46,33 +66,27 @@ class GroupEntry:
             topics |= subscribed
         return frozenset(topics)
 
+    def unused_since(self) -> Callable[[TopicPartition, CommittedOffset], int | None]:
+        """Return a function that gives the time from which an offset's retention counts, None while it is in use.
 
-def speaks_new_protocol(entry: GroupEntry, member_id: str) -> bool:
-    """Whether this is a member of a consumer group that speaks the new protocol."""
-    member = entry.group.members.get(member_id) if isinstance(entry.group, ConsumerGroup) else None
-    return member is not None and member.classic is None
+        It is the time of the commit, or, of a classic group that has become empty, the time when it did.
+        """
+        group = self.state_machine
+        if isinstance(group, ConsumerGroup):
+            subscribed = group.subscribed_topics()
+            return lambda key, committed: None if key.topic in subscribed else committed.commit_timestamp_ms
+        if group.state is GroupState.EMPTY and group.protocol_type is not None and group.state_timestamp_ms != -1:
+            empty_since_ms = group.state_timestamp_ms
+            return lambda *_: empty_since_ms
+        if group.state is GroupState.EMPTY:
+            return lambda _, committed: committed.commit_timestamp_ms  # consumers that assign themselves
+        in_use = self.topics_in_use() if group.state is GroupState.STABLE else None
+        if in_use is None:
+            return lambda *_: None
+        return lambda key, committed: None if key.topic in in_use else committed.commit_timestamp_ms
 
-
-def is_unused(entry: GroupEntry) -> bool:
-    """Whether a group has no members, and nobody is about to become one."""
-    group = entry.group
-    if isinstance(group, ConsumerGroup):
-        return not group.members
-    return group.state is GroupState.EMPTY and not group.pending
-
-
-def unused_since(entry: GroupEntry) -> Callable[[TopicPartition, CommittedOffset], int | None]:
-    """Return from when on retention counts: an unused offset's commit, or the moment its group became empty."""
-    group = entry.group
-    if isinstance(group, ConsumerGroup):
-        subscribed = group.subscribed_topics()
-        return lambda key, committed: None if key.topic in subscribed else committed.commit_timestamp_ms
-    if group.state is GroupState.EMPTY and group.protocol_type is not None and group.state_timestamp_ms != -1:
-        empty_since_ms = group.state_timestamp_ms
-        return lambda *_: empty_since_ms
-    if group.state is GroupState.EMPTY:
-        return lambda _, committed: committed.commit_timestamp_ms  # consumers that assign themselves
-    in_use = entry.topics_in_use() if group.state is GroupState.STABLE else None
-    if in_use is None:
-        return lambda *_: None
-    return lambda key, committed: None if key.topic in in_use else committed.commit_timestamp_ms
+    def cancel_timer(self) -> None:
+        """Cancel the timer if one is set."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer, self.timer_ms = None, NEVER_MS

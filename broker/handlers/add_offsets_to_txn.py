@@ -1,6 +1,6 @@
 """AddOffsetsToTxn: make a group's offsets part of a transaction, that is, its partition of `__consumer_offsets`."""
 
-from broker.coordination.log import OFFSETS_TOPIC
+from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.shards import partition_of
 from broker.coordination.topic_partition import TopicPartition
 from broker.net.exchange import Exchange

@@ -37,7 +37,7 @@ def handle(
         shard = node.groups.shard(request.group_id) if request.group_id else None
         _check(request, exchange.api_version)
         assert shard is not None, "a request without a group id is refused"
-        shard.consumer_heartbeat(request.group_id, _beat(node, request, exchange), done)
+        shard.membership.consumer_heartbeat(request.group_id, _beat(node, request, exchange), done)
     except KafkaError as refused:
         return _refusal(refused)
     return None

@@ -6,13 +6,12 @@ their coordinator is refused with a code that clients do not retry.
 
 from collections.abc import Coroutine
 
-from broker.coordination.log import OFFSETS_TOPIC
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from broker.coordination.shards import partition_of
 from broker.groups.coordinator import GroupCoordinator
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.topic import TRANSACTION_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from s3stream.errors import StorageError

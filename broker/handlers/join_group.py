@@ -20,7 +20,7 @@ async def handle(node: Node, request: JoinGroupRequest, exchange: Exchange) -> J
     try:
         shard = node.groups.members_shard(request.group_id)
         _check_session_timeout(node, request)
-        shard.join(request.group_id, _join(node, request, exchange, ticket))
+        shard.membership.join(request.group_id, _join(node, request, exchange, ticket))
     except KafkaError as error:
         return _response(JoinAnswer(error.code, request.member_id), version)
     return _response(await ticket, version)

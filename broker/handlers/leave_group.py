@@ -18,7 +18,7 @@ def handle(node: Node, request: LeaveGroupRequest, exchange: Exchange) -> LeaveG
     else:
         leavers = [Leaver(request.member_id, None)]
     try:
-        errors = node.groups.members_shard(request.group_id).leave(request.group_id, leavers)
+        errors = node.groups.members_shard(request.group_id).membership.leave(request.group_id, leavers)
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
     if not batch:

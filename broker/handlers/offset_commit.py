@@ -33,7 +33,7 @@ def handle(node: Node, request: OffsetCommitRequest, exchange: Exchange) -> Offs
     if not offsets:
         return _response(request, refused, ErrorCode.NONE)
     try:
-        node.groups.shard(request.group_id).commit(
+        node.groups.shard(request.group_id).offsets.commit(
             request.group_id,
             request.member_id,
             request.group_instance_id,

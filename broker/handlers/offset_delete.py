@@ -29,7 +29,7 @@ async def handle(node: Node, request: OffsetDeleteRequest, _exchange: Exchange) 
             done.set_result(error)
 
     try:
-        found = node.groups.shard(request.group_id).delete_offsets(request.group_id, existing, finish)
+        found = node.groups.shard(request.group_id).offsets.delete(request.group_id, existing, finish)
     except KafkaError as refused:
         return OffsetDeleteResponse(error_code=refused.code)
     if error := await done:

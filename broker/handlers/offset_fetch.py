@@ -65,7 +65,9 @@ def handle(node: Node, request: OffsetFetchRequest, exchange: Exchange) -> Offse
 
 def _group(node: Node, asked: OffsetFetchRequestGroup, version: int, *, stable: bool) -> OffsetFetchResponseGroup:
     try:
-        if error := node.groups.shard(asked.group_id).check_fetch(asked.group_id, asked.member_id, asked.member_epoch):
+        if error := node.groups.shard(asked.group_id).offsets.check_fetch(
+            asked.group_id, asked.member_id, asked.member_epoch
+        ):
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
         found = _find(node, asked.group_id, asked.topics, version, stable=stable)
     except KafkaError as error:
@@ -81,7 +83,7 @@ def _find(
     *,
     stable: bool,
 ) -> list[FoundTopic]:
-    offsets = node.groups.shard(group_id).offsets(group_id) or GroupOffsets()
+    offsets = node.groups.shard(group_id).offsets.of(group_id) or GroupOffsets()
     found = _all(node, offsets) if topics is None else (_asked(node, offsets, each, version) for each in topics)
     if stable and offsets.transactional:
         return [_without_unstable(topic, offsets) for topic in found]

@@ -28,7 +28,7 @@ async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> S
         assignments={part.member_id: part.assignment for part in request.assignments},
     )
     try:
-        node.groups.members_shard(request.group_id).sync(request.group_id, sync)
+        node.groups.members_shard(request.group_id).membership.sync(request.group_id, sync)
     except KafkaError as error:
         return SyncGroupResponse(error_code=error.code)
     answer = await ticket

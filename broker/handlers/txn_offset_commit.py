@@ -5,7 +5,7 @@ A client of transaction.version 2 does not name the group by AddOffsetsToTxn fir
 
 import asyncio
 
-from broker.coordination.log import OFFSETS_TOPIC
+from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.shards import partition_of
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
@@ -99,7 +99,7 @@ async def _commit(
         )
     outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     # Nothing is awaited between the check and the append: no marker can come between.
-    node.groups.shard(request.group_id).commit(
+    node.groups.shard(request.group_id).offsets.commit(
         request.group_id,
         request.member_id,
         request.group_instance_id,

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import structlog
 
+from broker.coordination.internal_topics import TRANSACTION_TOPIC
 from broker.coordination.log import InternalTopic, LogWriter
 from broker.coordination.shards import Shards, check_loaded
 from broker.coordination.topic_partition import TopicPartition
@@ -24,7 +25,6 @@ from broker.transactions import state_machine
 from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.shard import PREPARED, Entry, TransactionShard
 from broker.transactions.state_machine import VERSION_2, ProducerIdNeeded, Transaction
-from broker.transactions.topic import TRANSACTION_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageError
 from wal.interface import WalError

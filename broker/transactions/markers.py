@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.coordination.log import OFFSETS_TOPIC
+from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.coordinator import GroupCoordinator
 from broker.partitions.producers import Producer

@@ -44,7 +44,7 @@ class ConsumerShell:
         stored: Mapping[bytes, bytes] | None = None,
         session_timeout_ms: SessionTimeout | None = None,
     ) -> None:
-        self.group = ConsumerGroup(group_id, settings, session_timeout_ms)
+        self.state_machine = ConsumerGroup(group_id, settings, session_timeout_ms)
         self._session_timeout_ms = session_timeout_ms
         self.stored = dict(stored or {})
         self.unborn: Callable[[], None] = lambda: None
@@ -57,8 +57,8 @@ class ConsumerShell:
 
     def restore(self, now: Now) -> ConsumerGroup:
         """Rebuild the group from what is durable. Raises MalformedMessage."""
-        self.group = self._restored(self.stored, now)
-        return self.group
+        self.state_machine = self._restored(self.stored, now)
+        return self.state_machine
 
     def _restored(self, stored: Mapping[bytes, bytes], now: Now) -> ConsumerGroup:
         return ConsumerGroup.restore(self._group_id, self._settings, stored, now, self._session_timeout_ms)
@@ -68,20 +68,20 @@ class ConsumerShell:
     ) -> None:
         """Handle a heartbeat; `before` is written ahead of what it changes. Raises KafkaError, with nothing changed."""
         self._now = now
-        answer = self.group.heartbeat(beat, topics, now)
+        answer = self.state_machine.heartbeat(beat, topics, now)
         self.write(before)
         self.when_durable(lambda error: done(KafkaError(error) if error else answer))
 
     def join(self, request: Join, topics: TopicImage, now: Now, done: Callable[[JoinAnswer], None]) -> None:
         """Handle the JoinGroup of a classic member. Raises KafkaError, with nothing changed."""
         self._now = now
-        answer = self.group.join_classic(request, topics, now)
+        answer = self.state_machine.join_classic(request, topics, now)
         self.write()
         self.when_durable(lambda error: done(JoinAnswer(error, request.member_id) if error else answer))
 
     def sync(self, request: Sync, topics: TopicImage, now: Now, done: Callable[[SyncAnswer], None]) -> None:
         """Handle the SyncGroup of a classic member. Raises KafkaError."""
-        answer = self.group.sync_classic(request, topics, now)
+        answer = self.state_machine.sync_classic(request, topics, now)
         self.when_durable(lambda error: done(SyncAnswer(error) if error else answer))
 
     def when_durable(self, told: Told) -> None:
@@ -93,13 +93,13 @@ class ConsumerShell:
 
     def write(self, before: Sequence[KeyValue] = ()) -> None:
         """Write what has changed. Raises UNKNOWN_SERVER_ERROR, as Kafka, if the group is too big to store."""
-        changed = self.group.pending_records()
+        changed = self.state_machine.pending_records()
         if any(record.size_bytes > BATCH_BYTES_MAX for record in changed):
-            self.group = self._restored(self.group.written, self._now)
+            self.state_machine = self._restored(self.state_machine.written, self._now)
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of group {self._group_id} is too large")
         if not changed:
             return
-        self.group.mark_written(changed)
+        self.state_machine.mark_written(changed)
         flight = self._newest = _Flight(changed)
         self._writer.write([*before, *changed], partial(self._written, flight))
 

@@ -41,6 +41,7 @@ class TopicImage:
 
 
 Topics: TypeAlias = Callable[[], TopicImage]
+NO_TOPICS = TopicImage(0)
 
 
 class TopicImages:

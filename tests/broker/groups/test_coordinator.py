@@ -81,7 +81,7 @@ async def test_groups_are_loaded_before_they_are_served() -> None:
         with pytest.raises(KafkaError):
             list(groups.groups())
         await settled(groups)
-        offsets = groups.shard("g").offsets("g")
+        offsets = groups.shard("g").offsets.of("g")
         assert offsets is not None
         assert offsets.get("t", 0) == CommittedOffset(2, 1, "", 1)
         assert [group.group_id for group in groups.groups()] == ["g"]
@@ -190,7 +190,7 @@ async def test_deleted_topics_are_forgotten() -> None:
         await settled(groups)
         groups.forget_topics(["t"])
         await asyncio.sleep(0)
-        offsets = groups.shard("g").offsets("g")
+        offsets = groups.shard("g").offsets.of("g")
         assert offsets is not None
         assert not offsets.topics
 

@@ -169,7 +169,7 @@ class Client:
         shard = self.world.shard
         if not shard.loaded:
             return True
-        error = shard.heartbeat("g", self.member_id, self.instance_id, self.generation)
+        error = shard.membership.heartbeat("g", self.member_id, self.instance_id, self.generation)
         if error in REJOIN:
             return False
         if error:
@@ -220,7 +220,7 @@ class Client:
             member_id_required=True,
             can_skip_assignment=False,
         )
-        self.world.shard.join("g", request)
+        self.world.shard.membership.join("g", request)
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             return await ticket
 
@@ -228,7 +228,7 @@ class Client:
         ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         assignments = self.assign(joined) if joined.leader == self.member_id else {}
         sync = Sync(ticket, self.member_id, self.instance_id, self.generation, "consumer", "p", assignments)
-        self.world.shard.sync("g", sync)
+        self.world.shard.membership.sync("g", sync)
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             return await ticket
 
@@ -248,7 +248,7 @@ class Client:
 
     def leave_classic(self) -> None:
         if self.member_id and self.world.shard.loaded:
-            self.world.shard.leave("g", [Leaver(self.member_id, self.instance_id)])
+            self.world.shard.membership.leave("g", [Leaver(self.member_id, self.instance_id)])
 
     # -- The new protocol --------------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Client:
             topic_names=["t"] if tell else None,
             owned=frozenset() if self.generation == 0 else owned,
         )
-        self.world.shard.consumer_heartbeat("g", beat, partial(answer_once, done))
+        self.world.shard.membership.consumer_heartbeat("g", beat, partial(answer_once, done))
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             found = await done
         if isinstance(found, KafkaError):
@@ -297,7 +297,7 @@ class Client:
     def leave_consumer(self) -> None:
         if self.generation > 0 and self.world.shard.loaded:
             try:
-                self.world.shard.consumer_heartbeat("g", Beat(self.member_id, -1), lambda _: None)
+                self.world.shard.membership.consumer_heartbeat("g", Beat(self.member_id, -1), lambda _: None)
             except KafkaError:
                 return  # removed, or the group is gone: the same to it
 
@@ -393,13 +393,13 @@ class Pair:
             member_id_required=member_id_required,
             can_skip_assignment=False,
         )
-        self.shard.join("g", join)
+        self.shard.membership.join("g", join)
         return await ticket
 
     async def sync(self, member_id: str, generation: int, *assigned: int, instance_id: str | None = None) -> set[int]:
         ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         assignments = {member_id: assignment_of(set(assigned))}
-        self.shard.sync("g", Sync(ticket, member_id, instance_id, generation, "consumer", "p", assignments))
+        self.shard.membership.sync("g", Sync(ticket, member_id, instance_id, generation, "consumer", "p", assignments))
         answer = await ticket
         assert answer.error is ErrorCode.NONE
         return {partition for _, partition in parse_assignment(answer.assignment, TOPICS)[0]}
@@ -416,7 +416,7 @@ class Pair:
         done: asyncio.Future[BeatAnswer | KafkaError] = asyncio.get_running_loop().create_future()
         told: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "topic_names": ["t"]} if epoch == 0 else {}
         beat = Beat(member_id, epoch, instance_id, owned=frozenset(), **told)
-        self.shard.consumer_heartbeat("g", beat, done.set_result)
+        self.shard.membership.consumer_heartbeat("g", beat, done.set_result)
         return done
 
     def group(self) -> ClassicGroup | ConsumerGroup:
@@ -442,7 +442,7 @@ async def test_what_a_group_is_survives_a_crash_at_each_step(pair: Pair) -> None
     assert isinstance(await pair.beat("n"), BeatAnswer)
     assert pair.kinds_in_log() == {3, 5, 6, 7, 8}
     pair = await pair.crash()
-    assert pair.shard.heartbeat("g", classic, None, joined.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert pair.shard.membership.heartbeat("g", classic, None, joined.generation) is ErrorCode.REBALANCE_IN_PROGRESS
     again = await pair.join(classic)
     pair = await pair.crash()
     kept = await pair.sync(classic, again.generation)
@@ -454,7 +454,9 @@ async def test_what_a_group_is_survives_a_crash_at_each_step(pair: Pair) -> None
     group = pair.group()
     assert isinstance(group, ClassicGroup)
     assert list(group.members) == [classic]
-    assert pair.shard.heartbeat("g", classic, None, group.generation) is ErrorCode.NONE, "a crash ends a rebalance"
+    assert pair.shard.membership.heartbeat("g", classic, None, group.generation) is ErrorCode.NONE, (
+        "a crash ends a rebalance"
+    )
 
 
 async def test_an_upgrade_that_is_not_written_did_not_happen(pair: Pair) -> None:
@@ -466,7 +468,7 @@ async def test_an_upgrade_that_is_not_written_did_not_happen(pair: Pair) -> None
     assert isinstance(await beat, KafkaError)
     pair.log.hold = False
     assert isinstance(pair.group(), ClassicGroup)
-    assert pair.shard.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
+    assert pair.shard.membership.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
 
 
 async def test_a_downgrade_that_is_not_written_did_not_happen(pair: Pair) -> None:
@@ -499,7 +501,7 @@ async def test_a_static_member_changes_protocol_and_back_without_a_rebalance(pai
     back = await pair.join("", instance_id="i")
     assert isinstance(pair.group(), ClassicGroup)
     assert await pair.sync(back.member_id, back.generation, instance_id="i") == set(range(PARTITIONS))
-    assert pair.shard.heartbeat("g", back.member_id, "i", back.generation) is ErrorCode.NONE
+    assert pair.shard.membership.heartbeat("g", back.member_id, "i", back.generation) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
@@ -512,7 +514,7 @@ async def test_the_policy_says_which_way_a_group_may_go(policy: Any, *, goes_up:
     if not goes_up:
         with pytest.raises(KafkaError, match="Cannot upgrade classic group g to consumer group because online upgrade"):
             _ = pair.beat("n")
-        assert pair.shard.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
+        assert pair.shard.membership.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
         return
     await pair.beat("n")
     await pair.beat("n", -1)
@@ -531,7 +533,7 @@ async def stay_silent() -> None:
     for _ in range(40):
         await asyncio.sleep(1)
         try:
-            pair.shard.heartbeat("g", joined.member_id, None, joined.generation)
+            pair.shard.membership.heartbeat("g", joined.member_id, None, joined.generation)
         except KafkaError:
             break
     assert list(pair.group().members) == ["n"]
@@ -540,7 +542,7 @@ async def stay_silent() -> None:
     for _ in range(40):
         await asyncio.sleep(1)
         try:
-            pair.shard.heartbeat("g", "late", None, late.generation)
+            pair.shard.membership.heartbeat("g", "late", None, late.generation)
         except KafkaError:
             break
     assert list(pair.group().members) == ["n"]

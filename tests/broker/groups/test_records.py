@@ -5,17 +5,11 @@ from hypothesis import strategies as st
 
 from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
+from broker.groups.classic.records import GroupRecord, group_record
 from broker.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
+from broker.groups.consumer.embedded_protocol import subscribed_topics
 from broker.groups.offsets import CommittedOffset
-from broker.groups.records import (
-    ForeignRecord,
-    GroupRecord,
-    OffsetRecord,
-    group_record,
-    offset_record,
-    parse,
-    subscribed_topics,
-)
+from broker.groups.records import ForeignRecord, OffsetRecord, offset_record, parse
 from protocol.codec import encode_versioned
 from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 

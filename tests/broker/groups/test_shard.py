@@ -62,13 +62,13 @@ class Client:
             member_id_required=False,
             can_skip_assignment=True,
         )
-        self.shard.join("g", request)
+        self.shard.membership.join("g", request)
         return ticket
 
     def sync(self, assignment: bytes = b"all") -> asyncio.Future[SyncAnswer]:
         ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         request = Sync(ticket, self.member_id, None, self.generation, None, None, {self.member_id: assignment})
-        self.shard.sync("g", request)
+        self.shard.membership.sync("g", request)
         return ticket
 
     async def enter(self, *, session_ms: int = 10_000) -> None:
@@ -83,11 +83,11 @@ class Client:
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         committed = CommittedOffset(offset, 3, "note", self.wall_ms, expires_ms)
         member_id, generation = (self.member_id, self.generation) if member else ("", -1)
-        self.shard.commit("g", member_id, None, generation, [(key, committed) for key in keys], done.set_result)
+        self.shard.offsets.commit("g", member_id, None, generation, [(key, committed) for key in keys], done.set_result)
         return done
 
     def offset(self, key: TopicPartition) -> CommittedOffset | None:
-        offsets = self.shard.offsets("g")
+        offsets = self.shard.offsets.of("g")
         return None if offsets is None else offsets.get(*key)
 
     def state(self) -> GroupState | ConsumerState | None:
@@ -132,7 +132,7 @@ async def test_members_and_offsets_survive_a_crash(client: Client) -> None:
     await client.enter()
     assert await client.commit(T0, T1, offset=7, member=True) is ErrorCode.NONE
     client = await client.crash()
-    assert client.shard.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
+    assert client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
     assert (await client.sync()).assignment == b"all"
     assert client.offset(T1) == CommittedOffset(7, 3, "note", client.wall_ms)
     assert await client.commit(T0, offset=8, member=True) is ErrorCode.NONE
@@ -155,7 +155,9 @@ async def test_what_was_not_durable_is_gone_after_a_crash(client: Client) -> Non
 async def test_a_silent_member_is_dropped_by_the_timer(client: Client) -> None:
     await client.enter(session_ms=20)
     await until(lambda: client.state() is GroupState.EMPTY, pause_s=0.005)
-    assert client.shard.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert (
+        client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    )
 
 
 async def test_a_refused_log_refuses_commits(client: Client) -> None:
@@ -166,7 +168,7 @@ async def test_a_refused_log_refuses_commits(client: Client) -> None:
 
 async def test_commits_of_strangers_are_refused(client: Client) -> None:
     with pytest.raises(KafkaError) as refused:
-        client.shard.commit("g", "m", None, 1, [], print)
+        client.shard.offsets.commit("g", "m", None, 1, [], print)
     assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
     await client.enter()
     with pytest.raises(KafkaError) as refused:
@@ -186,7 +188,7 @@ async def test_a_deleted_group_stays_deleted_with_commits_that_were_on_their_way
         await delete(client)
     assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
     await client.commit(T0, member=True)
-    client.shard.leave("g", [Leaver(client.member_id, None)])
+    client.shard.membership.leave("g", [Leaver(client.member_id, None)])
     client.log.hold = True
     late = client.commit(T1)
     await asyncio.sleep(0)
@@ -204,7 +206,7 @@ async def test_a_deleted_group_stays_deleted_with_commits_that_were_on_their_way
 
 async def delete_offsets(client: Client, *keys: TopicPartition) -> list[ErrorCode]:
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    errors = client.shard.delete_offsets("g", keys, done.set_result)
+    errors = client.shard.offsets.delete("g", keys, done.set_result)
     assert await done is ErrorCode.NONE
     return errors
 
@@ -225,7 +227,7 @@ async def test_offsets_of_topics_that_nobody_reads_can_be_deleted(client: Client
 
 async def test_offsets_of_a_deleted_topic_are_forgotten(client: Client) -> None:
     await client.commit(T0, T1, U0)
-    client.shard.forget_topics(["t"])
+    client.shard.offsets.forget_topics(["t"])
     await asyncio.sleep(0)
     assert client.offset(T0) is None
     assert client.offset(U0) is not None
@@ -260,7 +262,7 @@ async def test_offsets_of_a_group_expire_when_it_is_empty_or_has_left_the_topic(
     await expire(client)
     assert client.offset(T0) is not None, "somebody reads it"
     assert client.offset(U0) is None
-    client.shard.leave("g", [Leaver(client.member_id, None)])
+    client.shard.membership.leave("g", [Leaver(client.member_id, None)])
     await asyncio.sleep(0)
     client.wall_ms += 6 * DAY_MS
     await expire(client)
@@ -303,7 +305,7 @@ async def test_a_rewritten_log_holds_the_same_state(client: Client) -> None:
     assert len(client.log.records()) == 3
     assert foreign in client.log.records()
     client = await client.crash()
-    assert client.shard.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
+    assert client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
     assert client.offset(T0) == CommittedOffset(19, 3, "note", client.wall_ms)
 
 
@@ -314,7 +316,7 @@ async def test_a_rewrite_during_a_rebalance_stores_what_was_durable(client: Clie
     assert joined.generation == client.generation + 1
     await client.shard.writer.rewrite(client.shard.live_records)
     client = await client.crash()
-    assert client.shard.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
+    assert client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
     assert (await client.sync()).assignment == b"all"
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.coordination import shards
+from broker.coordination.internal_topics import TRANSACTION_TOPIC
 from broker.coordination.shards import partition_of
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
@@ -17,7 +18,6 @@ from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.records import parse
 from broker.transactions.state_machine import VERSION_1, VERSION_2
 from broker.transactions.state_table import TransactionStatus
-from broker.transactions.topic import TRANSACTION_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageFull, StorageStopped
 from tests.support.memory_log import MemoryLog, MemoryTopic

@@ -118,7 +118,7 @@ class Node:
 
         def written(error: WalError | None) -> None:
             if where == OFFSETS and error is None:
-                group.end_transaction(marker.producer.producer_id, committed=marker.committed)
+                group.offsets.end_transaction(marker.producer.producer_id, committed=marker.committed)
             done(error)
 
         durable.add_done_callback(written)
@@ -130,7 +130,7 @@ async def copy_next(node: Node, producer: Producer, version: int) -> Producer:
     """Copy one number in a transaction; returns who writes the next. Raises KafkaError, also when all is copied."""
     if not node.group.loaded:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    offsets = node.group.offsets("g")
+    offsets = node.group.offsets.of("g")
     await until(lambda: offsets is None or not offsets.is_unstable(*SOURCE), timeout_s=REQUEST_TIMEOUT_S, pause_s=0.01)
     place = None if offsets is None else offsets.get(*SOURCE)
     number = 0 if place is None else place.offset
@@ -142,7 +142,7 @@ async def copy_next(node: Node, producer: Producer, version: int) -> Producer:
     await node.coordinator.add("id", producer, [OFFSETS], version)
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     commits = [(SOURCE, CommittedOffset(number + 1, -1, "", 0))]
-    node.group.commit("g", "", None, -1, commits, partial(_answer, done), producer)
+    node.group.offsets.commit("g", "", None, -1, commits, partial(_answer, done), producer)
     if error := await done:
         raise KafkaError(error)
     return await node.coordinator.end("id", producer, commit=node.dice.random() < 0.8, version=version)

@@ -35,21 +35,21 @@ class Group:
     async def commit(self, key: TopicPartition, offset: int, producer: Producer | None = None) -> ErrorCode:
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         committed = CommittedOffset(offset, -1, "", 1_000)
-        self.shard.commit("g", "", None, -1, [(key, committed)], done.set_result, producer)
+        self.shard.offsets.commit("g", "", None, -1, [(key, committed)], done.set_result, producer)
         return await done
 
     def mark(self, producer: Producer, *, committed: bool) -> None:
         """What a marker does once it is durable."""
         _ = self.log.append_marker(producer, committed=committed)
-        self.shard.end_transaction(producer.producer_id, committed=committed)
+        self.shard.offsets.end_transaction(producer.producer_id, committed=committed)
 
     def offset(self, key: TopicPartition) -> int | None:
-        offsets = self.shard.offsets("g")
+        offsets = self.shard.offsets.of("g")
         found = None if offsets is None else offsets.get(*key)
         return None if found is None else found.offset
 
     def unstable(self, key: TopicPartition) -> bool:
-        offsets = self.shard.offsets("g")
+        offsets = self.shard.offsets.of("g")
         return offsets is not None and offsets.is_unstable(*key)
 
 
@@ -101,7 +101,7 @@ async def test_an_earlier_commit_on_its_way_does_not(group: Group) -> None:
 async def test_a_rewrite_keeps_what_is_undecided(group: Group) -> None:
     await group.commit(T0, 1)
     await group.commit(T0, 5, P)
-    await group.shard.writer.rewrite(group.shard.live_records, group.shard.open_transactions)
+    await group.shard.writer.rewrite(group.shard.live_records, group.shard.offsets.open_transactions)
     group = await group.crash()
     assert (group.offset(T0), group.unstable(T0)) == (1, True)
     group.mark(P, committed=True)

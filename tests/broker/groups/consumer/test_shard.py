@@ -48,7 +48,7 @@ class Client(ClassicClient):
         if epoch == 0:
             wanted = {"rebalance_timeout_ms": 60_000, "topic_names": ["t"], **wanted}
         done: asyncio.Future[BeatAnswer | KafkaError] = asyncio.get_running_loop().create_future()
-        self.shard.consumer_heartbeat("g", Beat(member_id, epoch, **wanted), done.set_result)  # type: ignore[arg-type]
+        self.shard.membership.consumer_heartbeat("g", Beat(member_id, epoch, **wanted), done.set_result)  # type: ignore[arg-type]
         return done
 
     def group(self) -> ConsumerGroup:
@@ -68,7 +68,7 @@ class Client(ClassicClient):
         errors: list[ErrorCode] = []
         offsets = [(key, committed) for key in keys]
         try:
-            self.shard.commit("g", member_id, None, epoch, offsets, errors.append, **fields)  # type: ignore[arg-type]
+            self.shard.offsets.commit("g", member_id, None, epoch, offsets, errors.append, **fields)  # type: ignore[arg-type]
         except KafkaError as error:
             return error.code
         return ErrorCode.NONE
@@ -129,7 +129,9 @@ async def test_a_group_too_large_to_store_is_refused_and_stays_as_it_was(client:
     assert list(client.group().members) == ["m"]
     assert (await client.beat("m", 2)) == BeatAnswer("m", 2, None)
     with pytest.raises(KafkaError):
-        client.shard.consumer_heartbeat("other", Beat("m", 0, rebalance_timeout_ms=1, topic_names=LONG), lambda _: None)
+        client.shard.membership.consumer_heartbeat(
+            "other", Beat("m", 0, rebalance_timeout_ms=1, topic_names=LONG), lambda _: None
+        )
     assert client.shard.group("other") is None
 
 
@@ -149,7 +151,7 @@ async def test_silent_members_are_removed_and_an_administrator_may_remove_them_t
     await client.beat("m")
     await until(lambda: client.group().state is ConsumerState.EMPTY)
     await client.beat("n", instance_id="i")
-    assert client.shard.leave("g", [Leaver("", "i"), Leaver("x", None)]) == [0, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert client.shard.membership.leave("g", [Leaver("", "i"), Leaver("x", None)]) == [0, ErrorCode.UNKNOWN_MEMBER_ID]
     await asyncio.sleep(0)
     client = await client.crash()
     assert client.group().state is ConsumerState.EMPTY
@@ -162,7 +164,7 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its
     with pytest.raises(KafkaError, match="malformed") as refused:
         _ = client.beat("m")
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
-    client.shard.leave("g", [Leaver(client.member_id, None)])
+    client.shard.membership.leave("g", [Leaver(client.member_id, None)])
     await client.beat("m")
     assert client.offset(T0) is not None
     client = await client.crash()
@@ -190,10 +192,10 @@ async def test_a_commit_needs_the_members_epoch_or_one_since_which_it_has_the_pa
     assert client.commit_as("m", 2, T0) is ErrorCode.NONE, "it has had that one all the time"
     assert client.commit_as("m", 2, TopicPartition("t", 3)) is ErrorCode.STALE_MEMBER_EPOCH
     assert client.commit_as("m", 2, TopicPartition("gone", 0)) is ErrorCode.STALE_MEMBER_EPOCH
-    assert client.shard.check_fetch("g", "m", 3) is ErrorCode.NONE
-    assert client.shard.check_fetch("g", None, -1) is ErrorCode.NONE
-    assert client.shard.check_fetch("g", "m", 2) is ErrorCode.STALE_MEMBER_EPOCH
-    assert client.shard.check_fetch("g", "x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.shard.offsets.check_fetch("g", "m", 3) is ErrorCode.NONE
+    assert client.shard.offsets.check_fetch("g", None, -1) is ErrorCode.NONE
+    assert client.shard.offsets.check_fetch("g", "m", 2) is ErrorCode.STALE_MEMBER_EPOCH
+    assert client.shard.offsets.check_fetch("g", "x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_a_deleted_group_leaves_nothing(client: Client) -> None:
@@ -242,7 +244,7 @@ async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: C
     client.wall_ms += 30 * 86_400_000
     client.shard.expire("g", client.wall_ms)
     await asyncio.sleep(0)
-    offsets = client.shard.offsets("g")
+    offsets = client.shard.offsets.of("g")
     assert offsets is not None
     assert list(offsets.topics) == ["t"]
     await client.beat("m", -1)
@@ -277,12 +279,12 @@ async def test_a_groups_own_session_timeout_is_kept_from_the_next_heartbeat_on()
     )
     await shard.load()
     beat = Beat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], owned=frozenset())
-    shard.consumer_heartbeat("g", beat, lambda _: None)
+    shard.membership.consumer_heartbeat("g", beat, lambda _: None)
     group = shard.group("g")
     assert isinstance(group, ConsumerGroup)
     now_ms = asyncio.get_running_loop().time() * 1000
     assert group.wake_ms > now_ms + 3_000_000
     timeouts["g"] = 10
-    shard.consumer_heartbeat("g", Beat("m", 2), lambda _: None)
+    shard.membership.consumer_heartbeat("g", Beat("m", 2), lambda _: None)
     await until(lambda: group.state is ConsumerState.EMPTY)
     shard.close()
