@@ -1,8 +1,8 @@
-"""Record batches of format v2: the header, its checks, and what a broker changes in place.
+"""Record batches of format v2: the header, its checks, and the fields that a broker changes in place.
 
-On the way from the socket to the disk a batch is only this: a header that is read, a checksum that is verified, and
-two fields that are overwritten. Base offset and partition leader epoch lie before the checksummed part for exactly
-that reason. Nothing here looks at more of the records than the length of the first; that is `protocol.records`.
+On the way from the socket to the disk, the header of a batch is parsed, its checksum verified, and two fields are
+overwritten: base offset and partition leader epoch, which precede the checksummed part for that reason. Of the records,
+this module reads the length of the first at most; `protocol.records` decodes them.
 
     0  base offset            int64      21  attributes         int16     43  producer id     int64
     8  length after it        int32      23  last offset delta  int32     51  producer epoch  int16
@@ -43,7 +43,7 @@ CONTROL_MASK: Final = 0x20
 DELETE_HORIZON_MASK: Final = 0x40
 
 RECORD_BYTES_MIN: Final = 7
-"""Length, attributes, two deltas, the lengths of key and value, the count of headers: a byte each at least."""
+"""Length, attributes, two deltas, lengths of key and value, count of headers: at least a byte each."""
 _CODEC_MASK: Final = 7
 _FRAME_MAGIC: Final = {
     Compression.GZIP.value: b"\x1f\x8b",
@@ -61,7 +61,7 @@ _MAX_TIMESTAMP_POSITION: Final = 35
 
 
 class BatchHeader(NamedTuple):
-    """A batch's 61 bytes of header. `length` counts what follows it; `size_bytes` is the whole batch."""
+    """Header of a batch, 61 bytes. `length` counts the bytes after it; `size_bytes` is the whole batch."""
 
     base_offset: int
     length: int
@@ -79,22 +79,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """Size of the whole batch, header included."""
         return self.length + LOG_OVERHEAD_BYTES
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record there is or was: compaction keeps it when the record itself goes."""
+        """Offset of the last record. Compaction keeps it even if it removes that record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch."""
+        """Offset after the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def last_sequence(self) -> int:
-        """The producer's sequence number of the last record; sequences wrap at 2^31."""
+        """The producer's sequence number of the last record. Sequences wrap at 2^31."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
@@ -106,30 +106,30 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_untimed(self) -> bool:
-        """Whether records have no timestamp: all of them, or at least the first. Of others the header does not tell."""
+        """True if all records, or the first, have no timestamp. The header does not show it for others."""
         return self.max_timestamp < 0 or (self.base_timestamp < 0 and not self.is_log_append_time)
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether all records have `max_timestamp`, set by the broker, as their timestamp."""
+        """True if the timestamp of all records is `max_timestamp`, which the broker set."""
         return self.attributes & TIMESTAMP_TYPE_MASK != 0
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction."""
+        """True if the batch is part of a transaction."""
         return self.attributes & TRANSACTIONAL_MASK != 0
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a transaction's marker and no data."""
+        """True if the batch holds a control record, such as a transaction marker, and no data."""
         return self.attributes & CONTROL_MASK != 0
 
 
 def parse_batch(view: Buffer, offset: int = 0) -> BatchHeader:
     """Parse the header of the batch at `offset`, all of which must be in `view`.
 
-    Raises UnsupportedMagic for formats v0 and v1, CorruptBatch for what cannot be a batch. The checksum is not looked
-    at: see `check_crc`.
+    Raises UnsupportedMagic for formats v0 and v1, CorruptBatch for bytes that cannot be a batch. Does not verify the
+    checksum: see `check_crc`.
     """
     left = len(view) - offset
     if left < HEADER_BYTES:
@@ -155,14 +155,14 @@ def _refuse_magic(magic: int, offset: int) -> None:
 
 
 def check_crc(view: Buffer, header: BatchHeader, offset: int = 0) -> None:
-    """Raise CorruptBatch unless the batch at `offset` has the checksum its header says."""
+    """Raise CorruptBatch unless the batch at `offset` matches the checksum in its header."""
     found = crc32c(memoryview(view)[offset + CHECKED_POSITION : offset + header.size_bytes])
     if found != header.crc:
         raise CorruptBatch(f"record batch at byte {offset}: expected CRC32C {header.crc:#010x}, found {found:#010x}")
 
 
 def check_client_batch(header: BatchHeader) -> None:
-    """Raise InvalidRecord for what a client's batch must not be: Apache Kafka's checks before an append."""
+    """Raise InvalidRecord if a client must not send this batch: Apache Kafka's checks before an append."""
     offsets = header.last_offset_delta + 1
     if offsets <= 0:
         raise InvalidRecord(f"Batch has an invalid offset range: [{header.base_offset}, {header.last_offset}]")
@@ -182,10 +182,10 @@ def check_client_batch(header: BatchHeader) -> None:
 
 
 def records_fit(view: Buffer, attributes: int, count: int) -> bool:
-    """Whether `count` records can be there: what can be told in a moment, without work per record.
+    """Return whether the batch can hold `count` records, checked in constant time.
 
-    Uncompressed, the first record ends inside the batch (a lone one at its end) and leaves room for the others.
-    Compressed, the bytes begin as the codec's do; raw snappy begins like anything.
+    Uncompressed, the first record must end inside the batch (a single one at its end) and leave room for the others.
+    Compressed, the bytes must begin with the codec's magic; raw snappy has none.
     """
     if attributes & _CODEC_MASK:
         magic = _FRAME_MAGIC.get(attributes & _CODEC_MASK)
@@ -211,13 +211,13 @@ def records_fit(view: Buffer, attributes: int, count: int) -> bool:
 
 
 def patch(view: bytearray | memoryview, base_offset: int, leader_epoch: int, offset: int = 0) -> None:
-    """Set base offset and partition leader epoch in place; the checksum does not cover them."""
+    """Set base offset and partition leader epoch in place. The checksum does not cover them."""
     _BASE_OFFSET.pack_into(view, offset, base_offset)
     _LEADER_EPOCH.pack_into(view, offset + _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def stamp_append_time(view: bytearray | memoryview, timestamp_ms: int, offset: int = 0) -> None:
-    """Give the batch the broker's time, for `message.timestamp.type=LogAppendTime`; renews the checksum."""
+    """Set the broker's time, for `message.timestamp.type=LogAppendTime`, and update the checksum."""
     header = parse_batch(view, offset)
     _ATTRIBUTES.pack_into(view, offset + CHECKED_POSITION, header.attributes | TIMESTAMP_TYPE_MASK)
     _MAX_TIMESTAMP.pack_into(view, offset + _MAX_TIMESTAMP_POSITION, timestamp_ms)
@@ -232,7 +232,7 @@ def seal(view: bytearray | memoryview, offset: int = 0) -> None:
 
 
 def iterate_batches(view: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a records field, each with its bytes. Raises like `parse_batch` when it gets to a bad one."""
+    """Yield the batches of a records field, each with its bytes. Raises like `parse_batch` at a bad one."""
     view = memoryview(view)
     position = 0
     while position < len(view):
@@ -243,5 +243,5 @@ def iterate_batches(view: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def split_batches(view: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    """All batches of a records field, each with its bytes; raises if any of them is bad."""
+    """Return all batches of a records field, each with its bytes. Raises like `parse_batch` if any is bad."""
     return list(iterate_batches(view))

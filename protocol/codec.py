@@ -1,12 +1,12 @@
-"""Bytes to messages and back: the one door to the compiled encoders and decoders.
+"""Encode and decode messages, with encoders and decoders compiled per message type and version.
 
     message, end = decode(FetchRequest, frame, version, offset=header.body_offset)
     data = encode(FetchResponse(...), version)
-    parts = encode_parts(FetchResponse(...), version)   # big records stay the buffers they are
+    parts = encode_parts(FetchResponse(...), version)   # large records are not copied
 
-Functions are compiled when a message type is first seen in a version, and kept. Whatever the bytes, `decode` returns a
-message or raises MalformedMessage; `encode` raises UnencodableMessage for values that do not fit. A version a message
-does not have raises UnsupportedVersion.
+Functions are compiled on the first use of a message type in a version, and kept. For any bytes, `decode` returns a
+message or raises MalformedMessage. `encode` raises UnencodableMessage for values that do not fit. A version that the
+message does not have raises UnsupportedVersion.
 """
 
 import struct
@@ -41,7 +41,7 @@ class _Encoders(dict[tuple[type, int], Encoder]):
         return encoder
 
 
-# Memory of what was compiled, by message type and version; it holds nothing else and never more than the API table.
+# Caches of compiled functions by message type and version; bounded by the API table.
 _DECODERS: Final = _Decoders()
 _ENCODERS: Final = _Encoders()
 
@@ -55,7 +55,7 @@ def _check_version(message_type: type, version: int) -> None:
 def decode(message_type: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:
     """Decode a message that begins at `offset`; returns it and the offset after it.
 
-    Records fields are memoryviews of `buffer`; everything else is copied out of it.
+    Records fields are memoryviews of `buffer`; everything else is copied out of it. Raises MalformedMessage.
     """
     decoder = _DECODERS[message_type, version]
     view = buffer if type(buffer) is memoryview else memoryview(buffer)
@@ -70,7 +70,7 @@ def decode(message_type: type[M], buffer: Buffer, version: int, offset: int = 0)
 
 
 def decode_exact(message_type: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
-    """Decode a message that takes all of the buffer from `offset` on; bytes left over are malformed."""
+    """Decode a message that takes all of the buffer from `offset` on. Raises MalformedMessage, also for bytes left."""
     message, end = decode(message_type, buffer, version, offset)
     if end != len(buffer):
         raise MalformedMessage(f"{message_type.__name__} v{version}: {len(buffer) - end} bytes after its end")
@@ -83,7 +83,7 @@ def encode(message: object, version: int) -> bytes:
 
 
 def encode_parts(message: object, version: int, head: Buffer = b"") -> list[Buffer]:
-    """Encode a message, after `head`, into few buffers: big records are handed on uncopied, the rest is joined."""
+    """Encode a message, after `head`, into few buffers: large records are not copied, the rest is joined."""
     cuts: list[int] = []
     return _joined(_pieces(message, version, [head], cuts), cuts)
 
@@ -105,7 +105,7 @@ def encode_versioned(message: object, version: int) -> bytes:
 
 
 def read_version(buffer: Buffer) -> int:
-    """The int16 version a versioned message begins with; decode the rest with offset 2."""
+    """Return the int16 version that a versioned message begins with. Decode the rest from offset 2."""
     try:
         version: int = _INT16.unpack_from(buffer, 0)[0]
     except struct.error as error:
@@ -138,5 +138,5 @@ def _joined(pieces: list[Buffer], cuts: list[int]) -> list[Buffer]:
 
 
 def generated_source(message_type: type[Any], version: int) -> str:
-    """The Python source behind a message's encoder and decoder, for reading and for debugging."""
+    """Return the Python source of a message's encoder and decoder, for debugging."""
     return decoder_source(message_type, version)[0].text() + encoder_source(message_type, version)[0].text()

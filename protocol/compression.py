@@ -1,11 +1,11 @@
-"""The compression codecs of record batches, with a limit on what comes out.
+"""The compression codecs of record batches, with a limit on the decompressed size.
 
-What clients send: gzip; snappy either raw (librdkafka) or in the framing of the Java library xerial; lz4 frames; zstd
-frames. What we write: gzip, raw-in-xerial snappy (readers accept it everywhere), lz4 frames of independent blocks
-(Apache Kafka's reader refuses linked ones), zstd.
+Read: gzip; snappy either raw (librdkafka) or in the framing of the Java library xerial; lz4 frames; zstd frames.
+Written: gzip, raw-in-xerial snappy (all readers accept it), lz4 frames of independent blocks (Apache Kafka's reader
+refuses linked ones), zstd.
 
-Decompression writes into a private mapping of the size of the limit, so a small batch that would unfold to more fails
-at the limit and pages beyond the real size are never touched. Python's lock is not held meanwhile.
+Decompression writes into a private mapping of the size of the limit, so a small batch that would decompress to more
+fails at the limit, and pages beyond the real size are never touched. The GIL is released during decompression.
 """
 
 import mmap
@@ -24,7 +24,7 @@ DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
 
 _INT32: Final = Struct(">i")
 _ROOM_IS_FULL: Final = "failed to write whole buffer"
-"""What the codecs say when more comes out than there is room for."""
+"""Text of the codecs' error when the output is larger than the buffer."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
@@ -42,7 +42,7 @@ class Compression(IntEnum):
 
 
 def compression_of(attributes: int) -> Compression:
-    """The codec that a batch's attributes name; an unknown one is UNSUPPORTED_COMPRESSION_TYPE."""
+    """Return the codec that a batch's attributes name. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE)."""
     code = attributes & 7
     if code > Compression.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression type id: {code}")
@@ -53,15 +53,15 @@ def compression_of(attributes: int) -> Compression:
 def decompressed(
     compression: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[memoryview]:
-    """A view of a batch's records, unfolded; it ends with the block, and nothing of it may be kept.
+    """Yield a view of a batch's decompressed records, valid inside the `with` block only.
 
-    Raises CorruptBatch for bytes that are not the codec's, DecompressedTooLarge for those that unfold beyond the limit.
+    Raises CorruptBatch for bytes that the codec cannot decompress, DecompressedTooLarge past `bytes_max`.
     """
     if compression is Compression.NONE:
         with memoryview(data) as view:
             yield view
         return
-    # What is handed out is released before the mapping is closed: an error on its way may still refer to it.
+    # The view is released before the mapping is closed: a raised error may still refer to it.
     with mmap.mmap(-1, max(1, bytes_max), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as room:
         whole = memoryview(room)
         try:
@@ -73,7 +73,7 @@ def decompressed(
 
 
 def decompress(compression: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """Unfold a batch's records. Raises like `decompressed`."""
+    """Decompress a batch's records. Raises like `decompressed`."""
     if compression is Compression.NONE:
         return data
     with decompressed(compression, data, bytes_max=bytes_max) as view:
@@ -89,12 +89,12 @@ def _decompress_into(compression: Compression, data: Buffer, room: memoryview) -
         except cramjam.DecompressionError as error:
             what = f"{compression.name.lower()} records of {len(data)} bytes"
             if _ROOM_IS_FULL in str(error):
-                raise DecompressedTooLarge(f"{what} unfold to more than {len(room)} bytes") from None
+                raise DecompressedTooLarge(f"{what} decompress to more than {len(room)} bytes") from None
             raise CorruptBatch(f"{what} cannot be decompressed: {error}") from error
 
 
 def compress(compression: Compression, data: Buffer, *, level: int | None = None) -> bytes:
-    """Fold a batch's records. `level` is the codec's own; snappy has none."""
+    """Compress a batch's records. `level` is on the codec's own scale; snappy has no levels."""
     if compression is Compression.NONE:
         return bytes(data)
     if compression is Compression.SNAPPY:
@@ -145,11 +145,11 @@ def _decompress_snappy(data: memoryview, room: memoryview) -> int:
 
 
 def _decompress_snappy_block(block: memoryview, room: memoryview, start: int) -> int:
-    """Unfold one block to `start` of the room; returns its end."""
+    """Decompress one block to `start` of the buffer; return its end."""
     try:
         end = start + cramjam.snappy.decompress_raw_len(block)
         if end > len(room):
-            raise DecompressedTooLarge(f"snappy records unfold to more than {len(room)} bytes")
+            raise DecompressedTooLarge(f"snappy records decompress to more than {len(room)} bytes")
         if end > start:
             with room[start:end] as place:
                 cramjam.snappy.decompress_raw_into(block, place)

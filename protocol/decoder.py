@@ -1,12 +1,12 @@
-"""Writes and compiles the decoder of a message type in a version.
+"""Generates and compiles the decoder of a message type in a version.
 
-The function made takes (buffer, position, end) and returns (message, position after it). It trusts nothing: every
-length is checked against the bytes that are left before anything is allocated for it, and an array may not claim more
-elements than the remaining bytes could hold at the element's least size. So the memory a message takes is bounded by
-its frame. Running past the end inside a fixed-size run surfaces as `struct.error`, past a single byte as IndexError;
+The generated function takes (buffer, position, end) and returns (message, position after it). It trusts no input:
+every length is checked against the remaining bytes before anything is allocated for it, and an array may not have more
+elements than the remaining bytes could hold at the element's minimum size. So the memory of a message is bounded by
+its frame. Reading past the end raises `struct.error` in a run of fixed-size fields and IndexError at a single byte;
 `protocol.codec` turns both into MalformedMessage.
 
-Records stay memoryviews of the buffer. Strings and bytes are copied out: they outlive the frame.
+Records are memoryviews of the buffer. Strings and bytes are copied, since they outlive the frame.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ STRING_BYTES_MAX = 32767
 
 
 def bad_length(where: str, position: int, length: int) -> NoReturn:
-    """A length, count or size that is negative, or beyond what is left or allowed."""
+    """Raise MalformedMessage for a length, count or size that is negative, or larger than what is left or allowed."""
     raise MalformedMessage(f"{where} before byte {position}: length {length} is not possible here")
 
 
 def skip_tags(buffer: memoryview, position: int, end: int) -> int:
-    """Step over tagged fields nobody here knows (KIP-482)."""
+    """Skip unknown tagged fields (KIP-482); return the position after them."""
     count, position = read_uvarint(buffer, position)
     if count * 2 > end - position:
         bad_length("tagged fields", position, count)
@@ -43,14 +43,14 @@ def skip_tags(buffer: memoryview, position: int, end: int) -> int:
 
 
 def compile_decoder(message_type: type, version: int) -> Decoder:
-    """The decoder of one message type in one version."""
+    """Return the decoder of one message type in one version."""
     source, name = decoder_source(message_type, version)
     decoder: Decoder = source.compile(name, f"<decoder of {message_type.__name__} v{version}>")
     return decoder
 
 
 def decoder_source(message_type: type, version: int) -> tuple[PythonSource, str]:
-    """The decoder's source and the name of its function."""
+    """Return the decoder's source and the name of its function."""
     schema = schema_of(message_type)
     writer = _DecoderWriter(version, flexible=version in schema.flexible)
     writer.function(message_type)
@@ -58,7 +58,7 @@ def decoder_source(message_type: type, version: int) -> tuple[PythonSource, str]
 
 
 def size_min(schema: Schema, version: int, *, flexible: bool) -> int:
-    """The fewest bytes a structure can take."""
+    """Return the minimum size of a structure in bytes."""
     total = 1 if flexible else 0
     return total + sum(_field_size_min(f, version, flexible=flexible) for f in untagged(schema, version))
 
@@ -82,7 +82,7 @@ def _element_size_min(kind: Kind, *, flexible: bool) -> int:
 
 
 class _DecoderWriter:
-    """Writes the functions of one decoder. `_run` is the fixed-size fields seen and not yet read."""
+    """Generates the functions of one decoder. `_run` holds the fixed-size fields whose reading is not generated yet."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
         self.version = version
@@ -104,12 +104,12 @@ class _DecoderWriter:
             name = self._structure(message_type)
             self._flush()
             self.source.line(f"return {name}, p")
-        # Tagged structures may hold tagged fields themselves, so the list grows while it is worked off.
+        # Tagged structures may hold tagged fields themselves, so the list grows during this loop.
         for function, owner in self._tag_functions:
             self._tags_function(function, owner)
 
     def _structure(self, message_type: type) -> str:
-        """Write the reading of a structure into a new local; returns its name."""
+        """Generate code that reads a structure into a new local; return its name."""
         source, schema = self.source, schema_of(message_type)
         name = source.fresh("o")
         source.line(f"{name} = new({source.constant(message_type, message_type.__name__)})")
@@ -201,7 +201,7 @@ class _DecoderWriter:
                 self.source.line(line)
 
     def _length(self, layout: str, where: str, *, nullable: bool, limit: int = 0) -> str:
-        """Write the reading of a length; it is at least 0 afterwards, or -1 for null."""
+        """Generate code that reads a length: at least 0 afterwards, or -1 for null. Return the name of its local."""
         source, name = self.source, self.source.fresh("n")
         least = -1 if nullable else 0
         if not self.flexible:
@@ -209,7 +209,7 @@ class _DecoderWriter:
             self._flush()
             source.line(f"if {name} < {least}: bad({where!r}, p, {name})")
             return name
-        # The run before takes the first byte of the varint along; nearly always it is the only one.
+        # The run before it includes the first byte of the varint, which is nearly always the only one.
         self._fixed("B", name)
         self._flush()
         with source.block(f"if {name} > 127:"):
@@ -237,7 +237,7 @@ class _DecoderWriter:
             least = _element_size_min(element, flexible=self.flexible)
         else:
             least = size_min(schema_of(element), self.version, flexible=self.flexible)
-        assert least > 0, "an array of nothing would not be bounded by the frame"
+        assert least > 0, "an array of empty elements would not be bounded by the frame"
         source.line(f"if {count} * {least} > e - p: bad({where!r}, p, {count})")
         if isinstance(element, Kind) and element.is_fixed:
             layout = f"'>' + '16s' * {count}" if element is Kind.UUID else f"f'>{{{count}}}{element.value}'"
@@ -260,7 +260,7 @@ class _DecoderWriter:
         self._run.append((layout, target))
 
     def _flush(self) -> None:
-        """Write the reading of the fixed-size fields collected so far."""
+        """Generate code that reads the fixed-size fields collected so far."""
         if not self._run:
             return
         layouts, targets = zip(*self._run, strict=True)

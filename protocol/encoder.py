@@ -1,11 +1,11 @@
-"""Writes and compiles the encoder of a message type in a version.
+"""Generates and compiles the encoder of a message type in a version.
 
-The function made takes (message, pieces, cuts) and appends buffers to `pieces`, whose concatenation is the message.
-Records are appended as they are; where they are big, the index before and after them goes to `cuts`, so that
-`protocol.codec.encode_parts` can join what is small and leave alone what is big.
+The generated function takes (message, pieces, cuts) and appends buffers to `pieces`, whose concatenation is the
+message. Records are appended without a copy. For large records, the indexes before and after them are appended to
+`cuts`, so that `protocol.codec.encode_parts` joins small pieces only.
 
-A field the version does not have is dropped where Kafka's schema calls it ignorable; otherwise it must hold its
-default, or `UnencodableMessage` says which field it was.
+A field that the version does not have is dropped where Kafka's schema calls it ignorable. Otherwise it must have its
+default, or `UnencodableMessage` names the field.
 """
 
 from collections.abc import Callable
@@ -21,40 +21,40 @@ Encoder = Callable[[Any, list[Buffer], list[int]], None]
 
 STRING_BYTES_MAX: Final = 32767
 RECORDS_COPY_BYTES_MAX: Final = 2048
-"""Records up to this size are joined with what surrounds them: one more buffer in a send costs more than the copy."""
+"""Records up to this size are joined with the pieces around them: another buffer in a send costs more than the copy."""
 
 
 def string_length(n: int) -> bytes:
-    """The length prefix (plus one) of a compact string too long for one byte."""
+    """Return the length prefix (plus one) of a compact string too long for one byte. Raises UnencodableMessage."""
     if n > STRING_BYTES_MAX + 1:
         raise UnencodableMessage(f"string of {n - 1} bytes: at most {STRING_BYTES_MAX} fit")
     return uvarint(n)
 
 
 def not_in_version(where: str, version: int, value: object) -> NoReturn:
-    """A field is set that the version has no place for."""
+    """Raise UnencodableMessage for a field that is set and that the version does not have."""
     raise UnencodableMessage(f"{where} is {value!r}, but version {version} has no such field")
 
 
 def compile_encoder(message_type: type, version: int) -> Encoder:
-    """The encoder of one message type in one version."""
+    """Return the encoder of one message type in one version."""
     source, name = encoder_source(message_type, version)
     encoder: Encoder = source.compile(name, f"<encoder of {message_type.__name__} v{version}>")
     return encoder
 
 
 def encoder_source(message_type: type, version: int) -> tuple[PythonSource, str]:
-    """The encoder's source and the name of its function."""
+    """Return the encoder's source and the name of its function."""
     writer = _EncoderWriter(version, flexible=version in schema_of(message_type).flexible)
     writer.function(message_type)
     return writer.source, "encode"
 
 
 class _EncoderWriter:
-    """Writes the functions of one encoder.
+    """Generates the functions of one encoder.
 
-    `_run` is the fixed-size fields not yet packed, `_chunk` the expressions not yet appended to the pieces. Both are
-    written out before anything that loops or branches.
+    `_run` holds the fixed-size fields not yet packed, `_chunk` the expressions not yet appended to the pieces. Both are
+    flushed before a loop or branch.
     """
 
     def __init__(self, version: int, *, flexible: bool) -> None:
@@ -78,7 +78,7 @@ class _EncoderWriter:
         with self.source.block("def encode(o, w, cuts):"):
             self._structure("o", message_type)
             self._flush()
-        # Tagged structures may hold tagged fields themselves, so the list grows while it is worked off.
+        # Tagged structures may hold tagged fields themselves, so the list grows during this loop.
         for function, owner in self._tag_functions:
             self._tags_function(function, owner)
 
@@ -97,7 +97,7 @@ class _EncoderWriter:
             self.source.line("pass")
 
     def _is_set(self, value: str, field: Field) -> str:
-        """An expression that is true where a field differs from its default."""
+        """Return an expression that is true if a field differs from its default."""
         if field.default is None:
             return f"{value} is not None"
         if not field.default and (field.is_array or field.element in {Kind.STRING, Kind.BYTES}):
@@ -259,7 +259,7 @@ class _EncoderWriter:
             self._run = []
 
     def _flush(self) -> None:
-        """Write out what was collected, as one extension of the list of pieces."""
+        """Generate code for the collected expressions: one extension of the list of pieces."""
         self._flush_run()
         if self._chunk:
             self.source.line(f"w += ({', '.join(self._chunk)},)")

@@ -1,10 +1,10 @@
 """Kafka's error codes, and the exceptions that carry them to a response.
 
-Names, codes, default messages and which errors a client may retry are Apache Kafka's (`Errors` in its clients): a
-client decides by them. Two families of exceptions:
+Names, codes, default messages and which errors a client may retry are Apache Kafka's (`Errors` in its clients): clients
+decide by them. Two families of exceptions:
 
-- `KafkaError`: a request that was understood and is refused. It becomes an error code in Kafka's place for it.
-- `ProtocolError`: bytes that are no message, or a message that has no bytes. The connection is closed.
+- `KafkaError`: the request is valid and is refused. It becomes an error code in the response.
+- `ProtocolError`: bytes that cannot be decoded, or a message that cannot be encoded. The connection is closed.
 """
 
 from enum import IntEnum
@@ -441,24 +441,24 @@ class KafkaError(Exception):
 
 
 class UnsupportedVersion(KafkaError):
-    """An API in a version that is not served, or a message that has no such version."""
+    """The version of an API is not served, or the message has no such version."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
 class CorruptBatch(KafkaError):
-    """A record batch whose bytes contradict each other or their checksum."""
+    """The bytes of a record batch are inconsistent or do not match its checksum."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
 
 
 class DecompressedTooLarge(KafkaError):
-    """Compressed records that unfold to more than is allowed.
+    """Compressed records decompress to more bytes than the limit.
 
-    MESSAGE_TOO_LARGE, because clients stop at it, or send the records again in smaller batches (Java's producer does);
-    CORRUPT_MESSAGE would have them try again for minutes.
+    The code is MESSAGE_TOO_LARGE: clients stop at it, or send the records again in smaller batches (Java's producer).
+    At CORRUPT_MESSAGE they would retry for minutes.
     """
 
     def __init__(self, message: str | None = None) -> None:
@@ -466,23 +466,23 @@ class DecompressedTooLarge(KafkaError):
 
 
 class InvalidRecord(KafkaError):
-    """A well-formed record batch that breaks a rule for records."""
+    """A well-formed record batch violates a rule for records."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
 class UnsupportedMagic(InvalidRecord):
-    """A record batch of the formats before v2, which are refused."""
+    """A record batch has format v0 or v1, which are refused."""
 
 
 class ProtocolError(Exception):
-    """Bytes and messages that do not fit each other."""
+    """Bytes and message do not match."""
 
 
 class MalformedMessage(ProtocolError):
-    """Bytes that are no message of the expected type and version. The connection they came by is closed."""
+    """The bytes are not a message of the expected type and version. Their connection is closed."""
 
 
 class UnencodableMessage(ProtocolError):
-    """A message with a value its version cannot carry."""
+    """A field of the message has a value that the version cannot encode."""

@@ -1,8 +1,8 @@
-"""Request and response headers, written by hand because every request passes here.
+"""Request and response headers, coded by hand because every request passes through here.
 
 A request header is api key, api version, correlation id and a nullable client id (never compact), and in flexible
 versions tagged fields (KIP-482). A response header is the correlation id and, in flexible versions, tagged fields;
-the one of ApiVersions never has them, since a client that sent a version too new must still read the answer (KIP-511).
+the one of ApiVersions never has them, since a client that sent a version too new must still read it (KIP-511).
 """
 
 from struct import Struct
@@ -26,7 +26,7 @@ _FLEXIBLE_SINCE: Final = {
 
 
 class RequestHeader(NamedTuple):
-    """What every request begins with. The message's body begins at `body_offset` of the buffer."""
+    """Header of a request. The body of the message begins at `body_offset` of the buffer."""
 
     api_key: int
     api_version: int
@@ -38,7 +38,7 @@ class RequestHeader(NamedTuple):
 def parse_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
     """Parse a request header, of any API key and version.
 
-    For a key or version nobody knows the body's offset is a guess; the caller looks both up before it decodes.
+    For an API or version that is not served, the body's offset may be wrong; the caller checks both before it decodes.
     Raises MalformedMessage.
     """
     view = buffer if type(buffer) is memoryview else memoryview(buffer)
@@ -64,12 +64,12 @@ def parse_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
 
 
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
-    """The header of the response to a request of this key and version."""
+    """Return the header of the response to a request of this key and version."""
     if api_version >= _FLEXIBLE_SINCE.get(api_key, VERSION_MAX + 1) and api_key != api_versions.KEY:
         return _RESPONSE_FLEXIBLE.pack(correlation_id)
     return _RESPONSE.pack(correlation_id)
 
 
 def response_frame(api_key: int, api_version: int, correlation_id: int, response: object) -> list[Buffer]:
-    """A whole response, size prefix and header included, as buffers for one vectored send."""
+    """Return a whole response, size prefix and header included, as buffers for one vectored send."""
     return encode_frame(response, api_version, response_header(api_key, api_version, correlation_id))

@@ -1,7 +1,7 @@
-"""Going through the records of a batch without making any of them: their keys, offsets and times, one after the other.
+"""Iteration over keys, offsets and timestamps of a batch's records, without decoding the rest.
 
-What is gone through may be far larger than the batch (decompressed) or lie in memory that goes away afterwards, so only
-a window of it is taken at a time, and what is yielded refers to none of it.
+Decompressed records may be far larger than their batch, or in memory that is unmapped afterwards. So only a window is
+copied at a time, and the results do not refer to the input.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from protocol.varint import VARLONG_BYTES_MAX, read_varlong
 
 WINDOW_BYTES: Final = 64 * 1024
 TIMESTAMP_LIMIT_MS: Final = 1 << 62
-"""Times a record can be rewritten with lie closer to 0: then the difference between any two fits into 64 bits."""
+"""Bound of timestamps that a rewritten record may have: the difference between any two then fits into 64 bits."""
 
 
 class RecordHead(NamedTuple):
-    """What tells a record from others."""
+    """Offset, key and timestamp of a record."""
 
     offset: int
     key: bytes | None
@@ -26,7 +26,7 @@ class RecordHead(NamedTuple):
 
 
 def scan_records(data: memoryview, header: BatchHeader) -> Iterator[RecordHead]:
-    """The records that `data`, decompressed, holds. Raises InvalidRecord when they do not fill it exactly."""
+    """Yield the records in `data`, which is decompressed. Raises InvalidRecord if they do not fill it exactly."""
     count = header.record_count
     if not 0 <= count <= len(data) // RECORD_BYTES_MIN:
         raise InvalidRecord(f"record batch of {count} records has room for {len(data)} bytes of them")
@@ -50,16 +50,16 @@ def scan_records(data: memoryview, header: BatchHeader) -> Iterator[RecordHead]:
 
 
 def fits_batch(offset: int, timestamp_ms: int, header: BatchHeader) -> bool:
-    """Whether a record's offset lies in its batch, and its time can be told by whatever time the batch begins with.
+    """Return whether a record's offset is in its batch, and its timestamp can be stored in any rewritten batch.
 
-    Records are stored as differences to their batch: what decodes may not fit into a batch written anew.
+    Records are stored as deltas to their batch, so a record that decodes may not fit into a rewritten batch.
     """
     in_range = header.base_offset <= offset <= header.last_offset
     return in_range and -TIMESTAMP_LIMIT_MS < timestamp_ms < TIMESTAMP_LIMIT_MS
 
 
 def _record_size(window: bytes, position: int, end: int) -> tuple[int, int]:
-    """Length of a record and where it begins; `end` is where the data does."""
+    """Return the length of a record and the position of its body. `end` is the position where the data ends."""
     size, body = read_varlong(window, position)
     if size < 0 or body + size > end:
         raise MalformedMessage(f"length {size}, found {end - body} bytes")
@@ -103,7 +103,7 @@ def _skip_headers(window: bytes, position: int, end: int) -> int:
 
 
 def _size(window: bytes, position: int, end: int) -> tuple[int, int]:
-    """Length of a field, -1 for null, and where it begins."""
+    """Return the length of a field, -1 for null, and the position of its bytes."""
     size = window[position]
     position += 1
     if size > 127:

@@ -1,7 +1,7 @@
 """Single records: decoding them from batches and building batches of them.
 
-For internal topics, tools, compaction by key and whatever else needs a key or a timestamp. Produce and Fetch never
-come here. What `protocol.batch` offers is importable from here too.
+For internal topics, tools, compaction by key and other uses that need keys or timestamps. Produce and Fetch do not
+decode records.
 
 A record is: length, attributes (unused), timestamp delta, offset delta, key, value, headers; lengths, deltas and
 counts are zigzag varints and a length of -1 is null (KIP-98).
@@ -27,40 +27,13 @@ from protocol.batch import (
     NO_TIMESTAMP,
     TRANSACTIONAL_MASK,
     BatchHeader,
-    check_client_batch,
-    check_crc,
-    iterate_batches,
     parse_batch,
-    patch,
     seal,
-    split_batches,
-    stamp_append_time,
 )
 from protocol.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from protocol.errors import InvalidRecord, MalformedMessage
 from protocol.varint import read_varlong, varlong
 from protocol.wire import Buffer
-
-__all__ = [
-    "BatchHeader",
-    "Compression",
-    "ControlType",
-    "Record",
-    "build_batch",
-    "build_marker",
-    "check_client_batch",
-    "check_crc",
-    "control_record",
-    "control_type",
-    "decode_records",
-    "iterate_batches",
-    "parse_batch",
-    "patch",
-    "recompress",
-    "seal",
-    "split_batches",
-    "stamp_append_time",
-]
 
 RECORD_BYTES_MIN: Final = 7
 _NULL: Final = varlong(-1)
@@ -70,7 +43,7 @@ _MARKER_VALUE: Final = Struct(">hi")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. `offset` is -1 for a record that has none yet: `build_batch` then numbers it."""
+    """One record. `offset` is -1 for a record without an offset: `build_batch` assigns one."""
 
     key: bytes | None
     value: bytes | None
@@ -80,17 +53,17 @@ class Record:
 
 
 class ControlType(IntEnum):
-    """What a transaction's marker says."""
+    """Outcome of a transaction, as its marker states it."""
 
     ABORT = 0
     COMMIT = 1
 
 
 def decode_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
-    """The records of one whole batch.
+    """Return the records of one whole batch. Does not verify the checksum.
 
-    Raises CorruptBatch or UnsupportedMagic like `parse_batch`, CorruptBatch for compressed data that does not unfold
-    within the limit, InvalidRecord for records that do not fill the batch exactly. The checksum is not looked at.
+    Raises CorruptBatch or UnsupportedMagic like `parse_batch`, CorruptBatch or DecompressedTooLarge like
+    `decompress`, InvalidRecord for records that do not fill the batch exactly.
     """
     header = parse_batch(batch)
     data = decompress(
@@ -160,10 +133,10 @@ def build_batch(
     attributes: int = 0,
     base_timestamp: int | None = None,
 ) -> bytearray:
-    """One batch of at least one record. A record without an offset gets the one after its predecessor's.
+    """Return a batch of `records`, at least one. A record without an offset gets the one after its predecessor's.
 
-    `attributes` adds to those of the compression: `TRANSACTIONAL_MASK`, `CONTROL_MASK`. `base_timestamp` is what record
-    times are told by, the first one's unless given.
+    `attributes` adds to those of the compression: `TRANSACTIONAL_MASK`, `CONTROL_MASK`. Record timestamps are stored
+    relative to `base_timestamp`, by default the first record's.
     """
     assert records, "a batch holds at least one record"
     if base_timestamp is None:
@@ -222,18 +195,18 @@ def _write_bytes(fields: bytearray, value: bytes | None) -> None:
 def recompress(
     batch: Buffer, header: BatchHeader, records: Buffer, compression: Compression, *, level: int | None = None
 ) -> bytearray:
-    """The same batch in another codec, for a topic whose `compression.type` asks for one.
+    """Return the batch with its records compressed by another codec, for topics that set `compression.type`.
 
-    `records` are its own, decompressed; they stay as they are.
+    `records` are the batch's own, decompressed.
     """
     payload = compress(compression, records, level=level)
-    made = bytearray(memoryview(batch)[:HEADER_BYTES])
-    made += payload
+    recompressed = bytearray(memoryview(batch)[:HEADER_BYTES])
+    recompressed += payload
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     attributes = header.attributes & ~7 | compression
-    HEADER.pack_into(made, 0, *header._replace(length=length, attributes=attributes))
-    seal(made)
-    return made
+    HEADER.pack_into(recompressed, 0, *header._replace(length=length, attributes=attributes))
+    seal(recompressed)
+    return recompressed
 
 
 def build_marker(
@@ -246,7 +219,7 @@ def build_marker(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """The control batch that ends a transaction in a partition."""
+    """Return the control batch that ends a transaction in a partition."""
     record = Record(_CONTROL_KEY.pack(0, control), _MARKER_VALUE.pack(0, coordinator_epoch), timestamp_ms)
     return build_batch(
         [record],
@@ -259,7 +232,7 @@ def build_marker(
 
 
 def control_record(batch: Buffer) -> tuple[int, int]:
-    """What a control batch says: its type, and the epoch of the coordinator that wrote it (-1 for no marker).
+    """Return the type of a control batch, and the epoch of the coordinator that wrote it (-1 if it is not a marker).
 
     Raises like `decode_records`.
     """
@@ -271,7 +244,10 @@ def control_record(batch: Buffer) -> tuple[int, int]:
 
 
 def control_type(key: bytes | None) -> int:
-    """The type a control record's key names: a `ControlType`, or one that is not known here and to be ignored."""
+    """Return the type in a control record's key: a `ControlType`, or an unknown one to be ignored.
+
+    Raises InvalidRecord.
+    """
     try:
         version, kind = _CONTROL_KEY.unpack_from(key or b"")
     except struct_error as error:

@@ -1,6 +1,6 @@
-"""Variable-length integers: seven bits a byte, the lowest first, the top bit set on all but the last.
+"""Variable-length integers: seven bits per byte, lowest first; the top bit is set in all but the last byte.
 
-Unsigned ones carry the lengths, tags and counts of flexible versions; zigzag ones the fields of records.
+Unsigned ones encode the lengths, tags and counts of flexible versions, zigzag ones the fields of records.
 """
 
 from typing import Final
@@ -26,7 +26,10 @@ def uvarint(n: int) -> bytes:
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read an unsigned 32-bit integer; returns it and the position after it. IndexError where the bytes end."""
+    """Read an unsigned 32-bit integer; return it and the position after it.
+
+    Raises MalformedMessage, or IndexError if the buffer ends first.
+    """
     value = shift = 0
     for _ in range(UVARINT_BYTES_MAX):
         byte = buffer[position]
@@ -54,7 +57,10 @@ def varlong(n: int) -> bytes:
 
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a signed 64-bit integer, zigzag; returns it and the position after it. IndexError where the bytes end."""
+    """Read a signed 64-bit integer, zigzag; return it and the position after it.
+
+    Raises MalformedMessage, or IndexError if the buffer ends first.
+    """
     value = shift = 0
     for _ in range(VARLONG_BYTES_MAX):
         byte = buffer[position]

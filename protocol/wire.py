@@ -1,15 +1,15 @@
-"""How a message declares its fields: wire type, versions, nullability and tags.
+"""Declaration of a message's fields: wire type, versions, nullability and tags.
 
-A Kafka message is a dataclass whose fields each say, in the notation of Kafka's schema files, which versions carry
-them (``"3+"``, ``"0-12"``, ``"7"``), in which versions they may be null, and whether they are tagged:
+A Kafka message is a dataclass. Each field declares, in the notation of Kafka's schema files, the versions that carry
+it (``"3+"``, ``"0-12"``, ``"7"``), the versions in which it may be null, and whether it is tagged:
 
     @message
     class PartitionProduceData:
         index: int = wire.int32("0+")
         records: Buffer | None = wire.records("0+", nullable="0+")
 
-The declarations are plain data; `protocol.codec` compiles them. Every field has a default (Kafka's schema gives each
-one), so that a message is built from the fields that matter by keyword.
+The declarations are plain data, which `protocol.codec` compiles. Every field has a default, as in Kafka's schema, so a
+message is constructed by keyword from the fields that differ from it.
 
 Values: integers are `int`, strings `str`, uuids 16 `bytes`, arrays tuples (any sequence is encoded), absent `None`.
 """
@@ -22,10 +22,10 @@ from enum import Enum
 from typing import Any, Final, TypeVar, dataclass_transform, overload
 
 Buffer = bytes | bytearray | memoryview
-"""One contiguous piece of bytes. Decoded records are memoryviews of the input; nothing is copied."""
+"""Contiguous bytes. Decoded records are memoryviews of the input."""
 
 Records = Buffer | Sequence[Buffer]
-"""Record batches to encode: one buffer, or several that follow each other (sent by one vectored write)."""
+"""Record batches to encode: one buffer, or several consecutive ones (sent by one vectored write)."""
 
 ZERO_UUID: Final = bytes(16)
 VERSION_MAX: Final = 32767
@@ -51,12 +51,12 @@ class Kind(Enum):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every value takes the same number of bytes, so that `struct` can read it in a run."""
+        """True if every value has the same size, so that `struct` can read it in a run."""
         return self not in {Kind.STRING, Kind.BYTES, Kind.RECORDS}
 
     @property
     def size_bytes(self) -> int:
-        """What a fixed-size value takes."""
+        """Size of a fixed-size value."""
         assert self.is_fixed
         return struct_module.calcsize(">" + self.value)
 
@@ -70,7 +70,7 @@ class Versions:
 
     @classmethod
     def parse(cls, text: str | None) -> "Versions":
-        """Read Kafka's notation: ``"3+"``, ``"0-12"``, ``"7"``, ``"none"``; None is none too."""
+        """Parse Kafka's notation: ``"3+"``, ``"0-12"``, ``"7"``, or ``"none"``, which None stands for, too."""
         if text is None or text == "none":
             return cls(0, -1)
         first, dash, last = text.partition("-")
@@ -86,7 +86,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field's wire declaration. `element` is a primitive, or the message class of a structure."""
+    """Wire declaration of one field. `element` is a primitive type, or the message class of a structure."""
 
     element: Kind | type
     is_array: bool
@@ -101,7 +101,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What the codec needs to know of a message class. `versions` is None for structures inside a message."""
+    """Declaration of a message class. `versions` is None for structures inside a message."""
 
     fields: tuple[Field, ...]
     versions: Versions | None
@@ -120,8 +120,8 @@ def message(*, versions: str, flexible: str | None) -> Callable[[type[T]], type[
 def message(cls: type | None = None, /, *, versions: str | None = None, flexible: str | None = None) -> Any:
     """Make a class of `wire` fields a message: a keyword-only slotted dataclass that the codec can compile.
 
-    Messages are values: the type checker holds them frozen. The check is left out at run time, because a frozen
-    dataclass sets each field through `object.__setattr__`, which alone costs more than decoding the field.
+    Messages are values: the type checker treats them as frozen. At run time they are not, because a frozen dataclass
+    sets each field through `object.__setattr__`, which alone costs more than decoding the field.
     """
 
     def wrap(plain: type) -> type:
@@ -135,7 +135,7 @@ def message(cls: type | None = None, /, *, versions: str | None = None, flexible
 
 
 def schema_of(message_type: type) -> Schema:
-    """The declaration behind a message class."""
+    """Return the declaration of a message class."""
     schema: Schema = getattr(message_type, _SCHEMA_ATTRIBUTE)
     return schema
 
@@ -186,10 +186,10 @@ records: Final = _primitive(Kind.RECORDS, None)
 
 
 def array(element: Kind | type, versions: str, *, default: Sequence[Any] | None = (), **options: Any) -> Any:
-    """An array of a primitive or of structures; decoded to a tuple."""
+    """Declare an array of a primitive or of structures; it is decoded to a tuple."""
     return _field(element, versions, default, is_array=True, **options)
 
 
 def struct(element: type, versions: str, *, default: Any = ..., **options: Any) -> Any:
-    """A structure inside a message; the default is the structure with all its defaults, or None."""
+    """Declare a structure inside a message; the default is the structure with all its defaults, or None."""
     return _field(element, versions, element() if default is ... else default, **options)

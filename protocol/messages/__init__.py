@@ -1,1 +1,1 @@
-"""One module per Kafka API: its request and response, with the history of their versions on top."""
+"""One module per Kafka API that is served: its request and response, with the history of their versions on top."""

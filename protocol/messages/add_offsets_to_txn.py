@@ -1,11 +1,11 @@
 """AddOffsetsToTxn: name the group whose offsets a transaction commits (KIP-98).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
-    v2  PRODUCER_FENCED may come (KIP-588)
+    v0  first version
+    v1  throttling is applied after the response
+    v2  PRODUCER_FENCED may be returned (KIP-588)
     v3  flexible
-    v4  TRANSACTION_ABORTABLE may come (KIP-890)
+    v4  TRANSACTION_ABORTABLE may be returned (KIP-890)
 """
 
 from protocol import wire
@@ -16,7 +16,7 @@ KEY = 25
 
 @message(versions="0-4", flexible="3+")
 class AddOffsetsToTxnRequest:
-    """What a client asks of AddOffsetsToTxn."""
+    """Request of the AddOffsetsToTxn API."""
 
     transactional_id: str = wire.string("0+")
     producer_id: int = wire.int64("0+")
@@ -26,7 +26,7 @@ class AddOffsetsToTxnRequest:
 
 @message(versions="0-4", flexible="3+")
 class AddOffsetsToTxnResponse:
-    """A node's answer to AddOffsetsToTxn."""
+    """Response of the AddOffsetsToTxn API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -1,14 +1,14 @@
 """AddPartitionsToTxn: name the partitions a transaction writes to (KIP-98, KIP-890).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
-    v2  PRODUCER_FENCED may come (KIP-588)
+    v0  first version
+    v1  throttling is applied after the response
+    v2  PRODUCER_FENCED may be returned (KIP-588)
     v3  flexible
     v4  request adds transactions; drops v3_and_below_transactional_id, v3_and_below_producer_id,
         v3_and_below_producer_epoch, v3_and_below_topics. response adds error_code, results_by_transaction; drops
         results_by_topic_v3_and_below. batched and verify-only, between nodes (KIP-890)
-    v5  TRANSACTION_ABORTABLE may come
+    v5  TRANSACTION_ABORTABLE may be returned
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class AddPartitionsToTxnTransaction:
 
 @message(versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest:
-    """What a client asks of AddPartitionsToTxn."""
+    """Request of the AddPartitionsToTxn API."""
 
     transactions: Sequence[AddPartitionsToTxnTransaction] = wire.array(AddPartitionsToTxnTransaction, "4+")
     v3_and_below_transactional_id: str = wire.string("0-3")
@@ -77,7 +77,7 @@ class AddPartitionsToTxnResult:
 
 @message(versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse:
-    """A node's answer to AddPartitionsToTxn."""
+    """Response of the AddPartitionsToTxn API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("4+", ignorable=True)

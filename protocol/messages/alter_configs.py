@@ -1,8 +1,8 @@
 """AlterConfigs: replace the configs of a resource as a whole (KIP-133).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
+    v0  first version
+    v1  throttling is applied after the response
     v2  flexible
 """
 
@@ -33,7 +33,7 @@ class AlterConfigsResource:
 
 @message(versions="0-2", flexible="2+")
 class AlterConfigsRequest:
-    """What a client asks of AlterConfigs."""
+    """Request of the AlterConfigs API."""
 
     resources: Sequence[AlterConfigsResource] = wire.array(AlterConfigsResource, "0+")
     validate_only: bool = wire.boolean("0+")
@@ -51,7 +51,7 @@ class AlterConfigsResourceResponse:
 
 @message(versions="0-2", flexible="2+")
 class AlterConfigsResponse:
-    """A node's answer to AlterConfigs."""
+    """Response of the AlterConfigs API."""
 
     throttle_time_ms: int = wire.int32("0+")
     responses: Sequence[AlterConfigsResourceResponse] = wire.array(AlterConfigsResourceResponse, "0+")

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments: move partitions to other nodes (KIP-455).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  request adds allow_replication_factor_change. response adds allow_replication_factor_change
 """
 
@@ -31,7 +31,7 @@ class ReassignableTopic:
 
 @message(versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest:
-    """What a client asks of AlterPartitionReassignments."""
+    """Request of the AlterPartitionReassignments API."""
 
     timeout_ms: int = wire.int32("0+", default=60000)
     allow_replication_factor_change: bool = wire.boolean("1+", default=True)
@@ -57,7 +57,7 @@ class ReassignableTopicResponse:
 
 @message(versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse:
-    """A node's answer to AlterPartitionReassignments."""
+    """Response of the AlterPartitionReassignments API."""
 
     throttle_time_ms: int = wire.int32("0+")
     allow_replication_factor_change: bool = wire.boolean("1+", default=True, ignorable=True)

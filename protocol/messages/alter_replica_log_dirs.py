@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs: move replicas between the log directories of a node (KIP-113).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
 """
 
@@ -31,7 +31,7 @@ class AlterReplicaLogDir:
 
 @message(versions="1-2", flexible="2+")
 class AlterReplicaLogDirsRequest:
-    """What a client asks of AlterReplicaLogDirs."""
+    """Request of the AlterReplicaLogDirs API."""
 
     dirs: Sequence[AlterReplicaLogDir] = wire.array(AlterReplicaLogDir, "0+")
 
@@ -54,7 +54,7 @@ class AlterReplicaLogDirTopicResult:
 
 @message(versions="1-2", flexible="2+")
 class AlterReplicaLogDirsResponse:
-    """A node's answer to AlterReplicaLogDirs."""
+    """Response of the AlterReplicaLogDirs API."""
 
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[AlterReplicaLogDirTopicResult] = wire.array(AlterReplicaLogDirTopicResult, "0+")

@@ -1,9 +1,9 @@
 """ApiVersions: the APIs, versions and features a node has (KIP-35, KIP-511, KIP-584).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  response adds throttle_time_ms
-    v2  throttling moves to after the answer
+    v2  throttling is applied after the response
     v3  flexible. request adds client_software_name, client_software_version. response adds supported_features (tagged),
         finalized_features_epoch (tagged), finalized_features (tagged), zk_migration_ready (tagged). the response header
         stays v0
@@ -20,7 +20,7 @@ KEY = 18
 
 @message(versions="0-4", flexible="3+")
 class ApiVersionsRequest:
-    """What a client asks of ApiVersions."""
+    """Request of the ApiVersions API."""
 
     client_software_name: str = wire.string("3+", ignorable=True)
     client_software_version: str = wire.string("3+", ignorable=True)
@@ -55,7 +55,7 @@ class FinalizedFeatureKey:
 
 @message(versions="0-4", flexible="3+")
 class ApiVersionsResponse:
-    """A node's answer to ApiVersions."""
+    """Response of the ApiVersions API."""
 
     error_code: int = wire.int16("0+")
     api_keys: Sequence[ApiVersion] = wire.array(ApiVersion, "0+")

@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe: the state and members of consumer groups (KIP-848).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  response adds groups.members.member_type
 """
 
@@ -15,7 +15,7 @@ KEY = 69
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupDescribeRequest:
-    """What a client asks of ConsumerGroupDescribe."""
+    """Request of the ConsumerGroupDescribe API."""
 
     group_ids: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     include_authorized_operations: bool = wire.boolean("0+")
@@ -71,7 +71,7 @@ class DescribedGroup:
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupDescribeResponse:
-    """A node's answer to ConsumerGroupDescribe."""
+    """Response of the ConsumerGroupDescribe API."""
 
     throttle_time_ms: int = wire.int32("0+")
     groups: Sequence[DescribedGroup] = wire.array(DescribedGroup, "0+")

@@ -1,8 +1,9 @@
 """ConsumerGroupHeartbeat: join, stay in and leave a consumer group (KIP-848).
 
 Versions:
-    v0  the first. flexible
-    v1  request adds subscribed_topic_regex. the client makes its member id (KIP-1082), and may subscribe by a pattern
+    v0  first version. flexible
+    v1  request adds subscribed_topic_regex. the client generates its member id (KIP-1082);
+        subscription by a pattern
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class TopicPartitions:
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """What a client asks of ConsumerGroupHeartbeat."""
+    """Request of the ConsumerGroupHeartbeat API."""
 
     group_id: str = wire.string("0+")
     member_id: str = wire.string("0+")
@@ -46,7 +47,7 @@ class Assignment:
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse:
-    """A node's answer to ConsumerGroupHeartbeat."""
+    """Response of the ConsumerGroupHeartbeat API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -1,10 +1,10 @@
 """CreatePartitions: add partitions to topics (KIP-195).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
+    v0  first version
+    v1  throttling is applied after the response
     v2  flexible
-    v3  THROTTLING_QUOTA_EXCEEDED may come (KIP-599)
+    v3  THROTTLING_QUOTA_EXCEEDED may be returned (KIP-599)
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class CreatePartitionsTopic:
 
 @message(versions="0-3", flexible="2+")
 class CreatePartitionsRequest:
-    """What a client asks of CreatePartitions."""
+    """Request of the CreatePartitions API."""
 
     topics: Sequence[CreatePartitionsTopic] = wire.array(CreatePartitionsTopic, "0+")
     timeout_ms: int = wire.int32("0+")
@@ -53,7 +53,7 @@ class CreatePartitionsTopicResult:
 
 @message(versions="0-3", flexible="2+")
 class CreatePartitionsResponse:
-    """A node's answer to CreatePartitions."""
+    """Response of the CreatePartitions API."""
 
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[CreatePartitionsTopicResult] = wire.array(CreatePartitionsTopicResult, "0+")

@@ -1,12 +1,12 @@
-"""CreateTopics: make topics with their partitions and configs (KIP-4, KIP-464, KIP-525).
+"""CreateTopics: create topics with their partitions and configs (KIP-4, KIP-464, KIP-525).
 
 Versions:
-    v2  the oldest served
-    v3  throttling moves to after the answer
+    v2  oldest version served
+    v3  throttling is applied after the response
     v4  -1 partitions or replicas ask for the default (KIP-464)
     v5  flexible. response adds topics.topic_config_error_code (tagged), topics.num_partitions,
         topics.replication_factor, topics.configs
-    v6  THROTTLING_QUOTA_EXCEEDED may come (KIP-599)
+    v6  THROTTLING_QUOTA_EXCEEDED may be returned (KIP-599)
     v7  response adds topics.topic_id
 """
 
@@ -47,7 +47,7 @@ class CreatableTopic:
 
 @message(versions="2-7", flexible="5+")
 class CreateTopicsRequest:
-    """What a client asks of CreateTopics."""
+    """Request of the CreateTopics API."""
 
     topics: Sequence[CreatableTopic] = wire.array(CreatableTopic, "0+")
     timeout_ms: int = wire.int32("0+", default=60000)
@@ -83,7 +83,7 @@ class CreatableTopicResult:
 
 @message(versions="2-7", flexible="5+")
 class CreateTopicsResponse:
-    """A node's answer to CreateTopics."""
+    """Response of the CreateTopics API."""
 
     throttle_time_ms: int = wire.int32("2+", ignorable=True)
     topics: Sequence[CreatableTopicResult] = wire.array(CreatableTopicResult, "0+")

@@ -1,8 +1,8 @@
 """DeleteGroups: remove empty groups with their offsets (KIP-229).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
+    v0  first version
+    v1  throttling is applied after the response
     v2  flexible
 """
 
@@ -16,7 +16,7 @@ KEY = 42
 
 @message(versions="0-2", flexible="2+")
 class DeleteGroupsRequest:
-    """What a client asks of DeleteGroups."""
+    """Request of the DeleteGroups API."""
 
     groups_names: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
 
@@ -31,7 +31,7 @@ class DeletableGroupResult:
 
 @message(versions="0-2", flexible="2+")
 class DeleteGroupsResponse:
-    """A node's answer to DeleteGroups."""
+    """Response of the DeleteGroups API."""
 
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[DeletableGroupResult] = wire.array(DeletableGroupResult, "0+")

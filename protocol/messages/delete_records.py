@@ -1,8 +1,8 @@
 """DeleteRecords: raise the log start offset of partitions (KIP-107).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
+    v0  first version
+    v1  throttling is applied after the response
     v2  flexible
 """
 
@@ -32,7 +32,7 @@ class DeleteRecordsTopic:
 
 @message(versions="0-2", flexible="2+")
 class DeleteRecordsRequest:
-    """What a client asks of DeleteRecords."""
+    """Request of the DeleteRecords API."""
 
     topics: Sequence[DeleteRecordsTopic] = wire.array(DeleteRecordsTopic, "0+")
     timeout_ms: int = wire.int32("0+")
@@ -57,7 +57,7 @@ class DeleteRecordsTopicResult:
 
 @message(versions="0-2", flexible="2+")
 class DeleteRecordsResponse:
-    """A node's answer to DeleteRecords."""
+    """Response of the DeleteRecords API."""
 
     throttle_time_ms: int = wire.int32("0+")
     topics: Sequence[DeleteRecordsTopicResult] = wire.array(DeleteRecordsTopicResult, "0+")

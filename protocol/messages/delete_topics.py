@@ -1,9 +1,9 @@
 """DeleteTopics: remove topics by name or id (KIP-4, KIP-516).
 
 Versions:
-    v1  the oldest served
-    v2  throttling moves to after the answer
-    v3  TOPIC_DELETION_DISABLED may come
+    v1  oldest version served
+    v2  throttling is applied after the response
+    v3  TOPIC_DELETION_DISABLED may be returned
     v4  flexible
     v5  response adds responses.error_message
     v6  request adds topics; drops topic_names. response adds responses.topic_id; lets responses.name be null
@@ -27,7 +27,7 @@ class DeleteTopicState:
 
 @message(versions="1-6", flexible="4+")
 class DeleteTopicsRequest:
-    """What a client asks of DeleteTopics."""
+    """Request of the DeleteTopics API."""
 
     topics: Sequence[DeleteTopicState] = wire.array(DeleteTopicState, "6+")
     topic_names: Sequence[str] = wire.array(wire.Kind.STRING, "0-5", ignorable=True)
@@ -46,7 +46,7 @@ class DeletableTopicResult:
 
 @message(versions="1-6", flexible="4+")
 class DeleteTopicsResponse:
-    """A node's answer to DeleteTopics."""
+    """Response of the DeleteTopics API."""
 
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     responses: Sequence[DeletableTopicResult] = wire.array(DeletableTopicResult, "0+")

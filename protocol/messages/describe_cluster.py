@@ -1,7 +1,7 @@
 """DescribeCluster: the nodes of the cluster (KIP-700, KIP-919, KIP-1073).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  request adds endpoint_type. response adds endpoint_type
     v2  request adds include_fenced_brokers. response adds brokers.is_fenced
 """
@@ -16,7 +16,7 @@ KEY = 60
 
 @message(versions="0-2", flexible="0+")
 class DescribeClusterRequest:
-    """What a client asks of DescribeCluster."""
+    """Request of the DescribeCluster API."""
 
     include_cluster_authorized_operations: bool = wire.boolean("0+")
     endpoint_type: int = wire.int8("1+", default=1)
@@ -36,7 +36,7 @@ class DescribeClusterBroker:
 
 @message(versions="0-2", flexible="0+")
 class DescribeClusterResponse:
-    """A node's answer to DescribeCluster."""
+    """Response of the DescribeCluster API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -1,8 +1,8 @@
 """DescribeConfigs: the configs of topics, brokers and groups with their sources (KIP-226, KIP-569).
 
 Versions:
-    v1  the oldest served
-    v2  throttling moves to after the answer
+    v1  oldest version served
+    v2  throttling is applied after the response
     v3  request adds include_documentation. response adds results.configs.config_type, results.configs.documentation
     v4  flexible
 """
@@ -26,7 +26,7 @@ class DescribeConfigsResource:
 
 @message(versions="1-4", flexible="4+")
 class DescribeConfigsRequest:
-    """What a client asks of DescribeConfigs."""
+    """Request of the DescribeConfigs API."""
 
     resources: Sequence[DescribeConfigsResource] = wire.array(DescribeConfigsResource, "0+")
     include_synonyms: bool = wire.boolean("1+")
@@ -69,7 +69,7 @@ class DescribeConfigsResult:
 
 @message(versions="1-4", flexible="4+")
 class DescribeConfigsResponse:
-    """A node's answer to DescribeConfigs."""
+    """Response of the DescribeConfigs API."""
 
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[DescribeConfigsResult] = wire.array(DescribeConfigsResult, "0+")

@@ -1,9 +1,9 @@
 """DescribeGroups: the state and members of classic groups (KIP-430).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  response adds throttle_time_ms
-    v2  throttling moves to after the answer
+    v2  throttling is applied after the response
     v3  request adds include_authorized_operations. response adds groups.authorized_operations
     v4  response adds groups.members.group_instance_id
     v5  flexible
@@ -20,7 +20,7 @@ KEY = 15
 
 @message(versions="0-6", flexible="5+")
 class DescribeGroupsRequest:
-    """What a client asks of DescribeGroups."""
+    """Request of the DescribeGroups API."""
 
     groups: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     include_authorized_operations: bool = wire.boolean("3+")
@@ -54,7 +54,7 @@ class DescribedGroup:
 
 @message(versions="0-6", flexible="5+")
 class DescribeGroupsResponse:
-    """A node's answer to DescribeGroups."""
+    """Response of the DescribeGroups API."""
 
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     groups: Sequence[DescribedGroup] = wire.array(DescribedGroup, "0+")

@@ -1,7 +1,7 @@
-"""DescribeLogDirs: what lies in the log directories of a node (KIP-113, KIP-827).
+"""DescribeLogDirs: the partitions in the log directories of a node, with their sizes (KIP-113, KIP-827).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
     v3  response adds error_code
     v4  response adds results.total_bytes, results.usable_bytes
@@ -26,7 +26,7 @@ class DescribableLogDirTopic:
 
 @message(versions="1-5", flexible="2+")
 class DescribeLogDirsRequest:
-    """What a client asks of DescribeLogDirs."""
+    """Request of the DescribeLogDirs API."""
 
     topics: Sequence[DescribableLogDirTopic] | None = wire.array(DescribableLogDirTopic, "0+", nullable="0+")
 
@@ -63,7 +63,7 @@ class DescribeLogDirsResult:
 
 @message(versions="1-5", flexible="2+")
 class DescribeLogDirsResponse:
-    """A node's answer to DescribeLogDirs."""
+    """Response of the DescribeLogDirs API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("3+", ignorable=True)

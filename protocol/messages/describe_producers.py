@@ -1,7 +1,7 @@
 """DescribeProducers: the producers active in partitions (KIP-664).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class TopicRequest:
 
 @message(versions="0", flexible="0+")
 class DescribeProducersRequest:
-    """What a client asks of DescribeProducers."""
+    """Request of the DescribeProducers API."""
 
     topics: Sequence[TopicRequest] = wire.array(TopicRequest, "0+")
 
@@ -59,7 +59,7 @@ class TopicResponse:
 
 @message(versions="0", flexible="0+")
 class DescribeProducersResponse:
-    """A node's answer to DescribeProducers."""
+    """Response of the DescribeProducers API."""
 
     throttle_time_ms: int = wire.int32("0+")
     topics: Sequence[TopicResponse] = wire.array(TopicResponse, "0+")

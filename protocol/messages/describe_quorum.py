@@ -1,7 +1,7 @@
 """DescribeQuorum: the state of the metadata quorum (KIP-595, KIP-836, KIP-853).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  response adds topics.partitions.current_voters.last_fetch_timestamp,
         topics.partitions.current_voters.last_caught_up_timestamp, topics.partitions.observers.last_fetch_timestamp,
         topics.partitions.observers.last_caught_up_timestamp
@@ -34,7 +34,7 @@ class TopicData:
 
 @message(versions="0-2", flexible="0+")
 class DescribeQuorumRequest:
-    """What a client asks of DescribeQuorum."""
+    """Request of the DescribeQuorum API."""
 
     topics: Sequence[TopicData] = wire.array(TopicData, "0+")
 
@@ -91,7 +91,7 @@ class Node:
 
 @message(versions="0-2", flexible="0+")
 class DescribeQuorumResponse:
-    """A node's answer to DescribeQuorum."""
+    """Response of the DescribeQuorum API."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("2+", nullable="2+", ignorable=True)

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions: topics and partitions page by page (KIP-966).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Cursor:
 
 @message(versions="0", flexible="0+")
 class DescribeTopicPartitionsRequest:
-    """What a client asks of DescribeTopicPartitions."""
+    """Request of the DescribeTopicPartitions API."""
 
     topics: Sequence[TopicRequest] = wire.array(TopicRequest, "0+")
     response_partition_limit: int = wire.int32("0+", default=2000)
@@ -67,7 +67,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """A node's answer to DescribeTopicPartitions."""
+    """Response of the DescribeTopicPartitions API."""
 
     throttle_time_ms: int = wire.int32("0+", ignorable=True)
     topics: Sequence[DescribeTopicPartitionsResponseTopic] = wire.array(DescribeTopicPartitionsResponseTopic, "0+")

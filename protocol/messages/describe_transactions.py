@@ -1,7 +1,7 @@
 """DescribeTransactions: the state of transactional ids (KIP-664).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ KEY = 65
 
 @message(versions="0", flexible="0+")
 class DescribeTransactionsRequest:
-    """What a client asks of DescribeTransactions."""
+    """Request of the DescribeTransactions API."""
 
     transactional_ids: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
 
@@ -43,7 +43,7 @@ class TransactionState:
 
 @message(versions="0", flexible="0+")
 class DescribeTransactionsResponse:
-    """A node's answer to DescribeTransactions."""
+    """Response of the DescribeTransactions API."""
 
     throttle_time_ms: int = wire.int32("0+")
     transaction_states: Sequence[TransactionState] = wire.array(TransactionState, "0+")

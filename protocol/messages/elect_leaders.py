@@ -1,7 +1,7 @@
-"""ElectLeaders: ask for a leader election (KIP-460).
+"""ElectLeaders: request a leader election (KIP-460).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  request adds election_type. response adds error_code
     v2  flexible
 """
@@ -24,7 +24,7 @@ class TopicPartitions:
 
 @message(versions="0-2", flexible="2+")
 class ElectLeadersRequest:
-    """What a client asks of ElectLeaders."""
+    """Request of the ElectLeaders API."""
 
     election_type: int = wire.int8("1+")
     topic_partitions: Sequence[TopicPartitions] | None = wire.array(TopicPartitions, "0+", nullable="0+")
@@ -50,7 +50,7 @@ class ReplicaElectionResult:
 
 @message(versions="0-2", flexible="2+")
 class ElectLeadersResponse:
-    """A node's answer to ElectLeaders."""
+    """Response of the ElectLeaders API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("1+")

@@ -1,11 +1,11 @@
 """EndTxn: commit or abort a transaction (KIP-98, KIP-890).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
-    v2  PRODUCER_FENCED may come (KIP-588)
+    v0  first version
+    v1  throttling is applied after the response
+    v2  PRODUCER_FENCED may be returned (KIP-588)
     v3  flexible
-    v4  TRANSACTION_ABORTABLE may come
+    v4  TRANSACTION_ABORTABLE may be returned
     v5  response adds producer_id, producer_epoch. the epoch is bumped with each transaction (KIP-890, part 2)
 """
 
@@ -17,7 +17,7 @@ KEY = 26
 
 @message(versions="0-5", flexible="3+")
 class EndTxnRequest:
-    """What a client asks of EndTxn."""
+    """Request of the EndTxn API."""
 
     transactional_id: str = wire.string("0+")
     producer_id: int = wire.int64("0+")
@@ -27,7 +27,7 @@ class EndTxnRequest:
 
 @message(versions="0-5", flexible="3+")
 class EndTxnResponse:
-    """A node's answer to EndTxn."""
+    """Response of the EndTxn API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

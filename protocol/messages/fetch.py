@@ -1,20 +1,20 @@
 """Fetch: read record batches from partitions, by long poll and in sessions (KIP-227, KIP-320, KIP-516).
 
 Versions:
-    v4  the oldest served; isolation levels and v2 batches
+    v4  oldest version served; isolation levels and v2 batches
     v5  request adds topics.partitions.log_start_offset. response adds responses.partitions.log_start_offset
     v6  as v5
     v7  request adds session_id, session_epoch, forgotten_topics_data. response adds error_code, session_id
     v8  as v7
     v9  request adds topics.partitions.current_leader_epoch
-    v10 zstd batches may come (KIP-110)
+    v10 zstd batches may be returned (KIP-110)
     v11 request adds rack_id. response adds responses.partitions.preferred_read_replica
     v12 flexible. request adds cluster_id (tagged), topics.partitions.last_fetched_epoch. response adds
         responses.partitions.diverging_epoch (tagged), responses.partitions.current_leader (tagged),
         responses.partitions.snapshot_id (tagged)
     v13 request adds topics.topic_id, forgotten_topics_data.topic_id; drops topics.topic, forgotten_topics_data.topic.
-        response adds responses.topic_id; drops responses.topic. UNKNOWN_TOPIC_ID may come
-    v14 OFFSET_MOVED_TO_TIERED_STORAGE may come (KIP-405)
+        response adds responses.topic_id; drops responses.topic. UNKNOWN_TOPIC_ID may be returned
+    v14 OFFSET_MOVED_TO_TIERED_STORAGE may be returned (KIP-405)
     v15 request adds replica_state (tagged); drops replica_id
     v16 response adds node_endpoints (tagged). the response names endpoints of new leaders (KIP-951)
     v17 request adds topics.partitions.replica_directory_id (tagged)
@@ -71,7 +71,7 @@ class ForgottenTopic:
 
 @message(versions="4-18", flexible="12+")
 class FetchRequest:
-    """What a client asks of Fetch."""
+    """Request of the Fetch API."""
 
     cluster_id: str | None = wire.string("12+", nullable="12+", tag=0, default=None, ignorable=True)
     replica_id: int = wire.int32("0-14", default=-1)
@@ -159,7 +159,7 @@ class NodeEndpoint:
 
 @message(versions="4-18", flexible="12+")
 class FetchResponse:
-    """A node's answer to Fetch."""
+    """Response of the Fetch API."""
 
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("7+", ignorable=True)

@@ -1,13 +1,13 @@
-"""FindCoordinator: which node coordinates a group or a transactional id (KIP-699).
+"""FindCoordinator: the node that coordinates a group or a transactional id (KIP-699).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  request adds key_type. response adds throttle_time_ms, error_message
-    v2  throttling moves to after the answer
+    v2  throttling is applied after the response
     v3  flexible
     v4  request adds coordinator_keys; drops key. response adds coordinators; drops error_code, error_message, node_id,
         host, port. several keys in one request (KIP-699)
-    v5  TRANSACTION_ABORTABLE may come (KIP-890)
+    v5  TRANSACTION_ABORTABLE may be returned (KIP-890)
     v6  share groups as a key type (KIP-932)
 """
 
@@ -21,7 +21,7 @@ KEY = 10
 
 @message(versions="0-6", flexible="3+")
 class FindCoordinatorRequest:
-    """What a client asks of FindCoordinator."""
+    """Request of the FindCoordinator API."""
 
     key: str = wire.string("0-3")
     key_type: int = wire.int8("1+")
@@ -42,7 +42,7 @@ class Coordinator:
 
 @message(versions="0-6", flexible="3+")
 class FindCoordinatorResponse:
-    """A node's answer to FindCoordinator."""
+    """Response of the FindCoordinator API."""
 
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0-3")

@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions: which metrics a client shall push (KIP-714).
+"""GetTelemetrySubscriptions: the metrics that a client is to push (KIP-714).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ KEY = 71
 
 @message(versions="0", flexible="0+")
 class GetTelemetrySubscriptionsRequest:
-    """What a client asks of GetTelemetrySubscriptions."""
+    """Request of the GetTelemetrySubscriptions API."""
 
     client_instance_id: bytes = wire.uuid("0+")
 
 
 @message(versions="0", flexible="0+")
 class GetTelemetrySubscriptionsResponse:
-    """A node's answer to GetTelemetrySubscriptions."""
+    """Response of the GetTelemetrySubscriptions API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -1,9 +1,9 @@
-"""Heartbeat: stay alive in a classic group, and learn of rebalances.
+"""Heartbeat: keep a member of a classic group alive, and notify it of rebalances.
 
 Versions:
-    v0  the first
+    v0  first version
     v1  response adds throttle_time_ms
-    v2  throttling moves to after the answer
+    v2  throttling is applied after the response
     v3  request adds group_instance_id
     v4  flexible
 """
@@ -16,7 +16,7 @@ KEY = 12
 
 @message(versions="0-4", flexible="4+")
 class HeartbeatRequest:
-    """What a client asks of Heartbeat."""
+    """Request of the Heartbeat API."""
 
     group_id: str = wire.string("0+")
     generation_id: int = wire.int32("0+")
@@ -26,7 +26,7 @@ class HeartbeatRequest:
 
 @message(versions="0-4", flexible="4+")
 class HeartbeatResponse:
-    """A node's answer to Heartbeat."""
+    """Response of the Heartbeat API."""
 
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0+")

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs: set, delete, append to and subtract from configs (KIP-339).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  flexible
 """
 
@@ -33,7 +33,7 @@ class AlterConfigsResource:
 
 @message(versions="0-1", flexible="1+")
 class IncrementalAlterConfigsRequest:
-    """What a client asks of IncrementalAlterConfigs."""
+    """Request of the IncrementalAlterConfigs API."""
 
     resources: Sequence[AlterConfigsResource] = wire.array(AlterConfigsResource, "0+")
     validate_only: bool = wire.boolean("0+")
@@ -51,7 +51,7 @@ class AlterConfigsResourceResponse:
 
 @message(versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse:
-    """A node's answer to IncrementalAlterConfigs."""
+    """Response of the IncrementalAlterConfigs API."""
 
     throttle_time_ms: int = wire.int32("0+")
     responses: Sequence[AlterConfigsResourceResponse] = wire.array(AlterConfigsResourceResponse, "0+")

@@ -1,12 +1,12 @@
 """InitProducerId: a producer id and epoch for idempotence and transactions (KIP-98, KIP-360).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
+    v0  first version
+    v1  throttling is applied after the response
     v2  flexible
     v3  request adds producer_id, producer_epoch
-    v4  PRODUCER_FENCED may come (KIP-588)
-    v5  TRANSACTION_ABORTABLE may come (KIP-890)
+    v4  PRODUCER_FENCED may be returned (KIP-588)
+    v5  TRANSACTION_ABORTABLE may be returned (KIP-890)
 """
 
 from protocol import wire
@@ -17,7 +17,7 @@ KEY = 22
 
 @message(versions="0-5", flexible="2+")
 class InitProducerIdRequest:
-    """What a client asks of InitProducerId."""
+    """Request of the InitProducerId API."""
 
     transactional_id: str | None = wire.string("0+", nullable="0+")
     transaction_timeout_ms: int = wire.int32("0+")
@@ -27,7 +27,7 @@ class InitProducerIdRequest:
 
 @message(versions="0-5", flexible="2+")
 class InitProducerIdResponse:
-    """A node's answer to InitProducerId."""
+    """Response of the InitProducerId API."""
 
     throttle_time_ms: int = wire.int32("0+", ignorable=True)
     error_code: int = wire.int16("0+")

@@ -1,11 +1,11 @@
 """JoinGroup: become or stay a member of a classic group (KIP-62, KIP-345, KIP-394).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  request adds rebalance_timeout_ms
     v2  response adds throttle_time_ms
-    v3  throttling moves to after the answer
-    v4  MEMBER_ID_REQUIRED may come (KIP-394)
+    v3  throttling is applied after the response
+    v4  MEMBER_ID_REQUIRED may be returned (KIP-394)
     v5  request adds group_instance_id. response adds members.group_instance_id
     v6  flexible
     v7  response adds protocol_type; lets protocol_name be null
@@ -31,7 +31,7 @@ class JoinGroupRequestProtocol:
 
 @message(versions="0-9", flexible="6+")
 class JoinGroupRequest:
-    """What a client asks of JoinGroup."""
+    """Request of the JoinGroup API."""
 
     group_id: str = wire.string("0+")
     session_timeout_ms: int = wire.int32("0+")
@@ -54,7 +54,7 @@ class JoinGroupResponseMember:
 
 @message(versions="0-9", flexible="6+")
 class JoinGroupResponse:
-    """A node's answer to JoinGroup."""
+    """Response of the JoinGroup API."""
 
     throttle_time_ms: int = wire.int32("2+", ignorable=True)
     error_code: int = wire.int16("0+")

@@ -1,9 +1,9 @@
-"""LeaveGroup: take members out of a classic group (KIP-345, KIP-800).
+"""LeaveGroup: remove members from a classic group (KIP-345, KIP-800).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  response adds throttle_time_ms
-    v2  throttling moves to after the answer
+    v2  throttling is applied after the response
     v3  request adds members; drops member_id. response adds members
     v4  flexible
     v5  request adds members.reason
@@ -28,7 +28,7 @@ class MemberIdentity:
 
 @message(versions="0-5", flexible="4+")
 class LeaveGroupRequest:
-    """What a client asks of LeaveGroup."""
+    """Request of the LeaveGroup API."""
 
     group_id: str = wire.string("0+")
     member_id: str = wire.string("0-2")
@@ -46,7 +46,7 @@ class MemberResponse:
 
 @message(versions="0-5", flexible="4+")
 class LeaveGroupResponse:
-    """A node's answer to LeaveGroup."""
+    """Response of the LeaveGroup API."""
 
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0+")

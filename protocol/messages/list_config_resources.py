@@ -1,7 +1,7 @@
 """ListConfigResources: the resources that have configs (KIP-714, KIP-1142).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  request adds resource_types. response adds config_resources.resource_type
 """
 
@@ -15,7 +15,7 @@ KEY = 74
 
 @message(versions="0-1", flexible="0+")
 class ListConfigResourcesRequest:
-    """What a client asks of ListConfigResources."""
+    """Request of the ListConfigResources API."""
 
     resource_types: Sequence[int] = wire.array(wire.Kind.INT8, "1+")
 
@@ -30,7 +30,7 @@ class ConfigResource:
 
 @message(versions="0-1", flexible="0+")
 class ListConfigResourcesResponse:
-    """A node's answer to ListConfigResources."""
+    """Response of the ListConfigResources API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

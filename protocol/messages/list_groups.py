@@ -1,9 +1,9 @@
 """ListGroups: the groups a node coordinates (KIP-518, KIP-848).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  response adds throttle_time_ms
-    v2  throttling moves to after the answer
+    v2  throttling is applied after the response
     v3  flexible
     v4  request adds states_filter. response adds groups.group_state
     v5  request adds types_filter. response adds groups.group_type
@@ -19,7 +19,7 @@ KEY = 16
 
 @message(versions="0-5", flexible="3+")
 class ListGroupsRequest:
-    """What a client asks of ListGroups."""
+    """Request of the ListGroups API."""
 
     states_filter: Sequence[str] = wire.array(wire.Kind.STRING, "4+")
     types_filter: Sequence[str] = wire.array(wire.Kind.STRING, "5+")
@@ -37,7 +37,7 @@ class ListedGroup:
 
 @message(versions="0-5", flexible="3+")
 class ListGroupsResponse:
-    """A node's answer to ListGroups."""
+    """Response of the ListGroups API."""
 
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0+")

@@ -1,9 +1,9 @@
-"""ListOffsets: find offsets by time, or the special ones (earliest, latest, ...).
+"""ListOffsets: find offsets by timestamp, or special ones (earliest, latest, ...).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  request adds isolation_level. response adds throttle_time_ms
-    v3  throttling moves to after the answer
+    v3  throttling is applied after the response
     v4  request adds topics.partitions.current_leader_epoch. response adds topics.partitions.leader_epoch
     v5  as v4
     v6  flexible
@@ -41,7 +41,7 @@ class ListOffsetsTopic:
 
 @message(versions="1-11", flexible="6+")
 class ListOffsetsRequest:
-    """What a client asks of ListOffsets."""
+    """Request of the ListOffsets API."""
 
     replica_id: int = wire.int32("0+")
     isolation_level: int = wire.int8("2+")
@@ -70,7 +70,7 @@ class ListOffsetsTopicResponse:
 
 @message(versions="1-11", flexible="6+")
 class ListOffsetsResponse:
-    """A node's answer to ListOffsets."""
+    """Response of the ListOffsets API."""
 
     throttle_time_ms: int = wire.int32("2+", ignorable=True)
     topics: Sequence[ListOffsetsTopicResponse] = wire.array(ListOffsetsTopicResponse, "0+")

@@ -1,7 +1,7 @@
-"""ListPartitionReassignments: the moves under way (KIP-455).
+"""ListPartitionReassignments: the ongoing reassignments (KIP-455).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class ListPartitionReassignmentsTopics:
 
 @message(versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest:
-    """What a client asks of ListPartitionReassignments."""
+    """Request of the ListPartitionReassignments API."""
 
     timeout_ms: int = wire.int32("0+", default=60000)
     topics: Sequence[ListPartitionReassignmentsTopics] | None = wire.array(
@@ -50,7 +50,7 @@ class OngoingTopicReassignment:
 
 @message(versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """A node's answer to ListPartitionReassignments."""
+    """Response of the ListPartitionReassignments API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -1,7 +1,7 @@
 """ListTransactions: the transactions a node coordinates (KIP-664, KIP-994, KIP-1152).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  request adds duration_filter
     v2  request adds transactional_id_pattern
 """
@@ -16,7 +16,7 @@ KEY = 66
 
 @message(versions="0-2", flexible="0+")
 class ListTransactionsRequest:
-    """What a client asks of ListTransactions."""
+    """Request of the ListTransactions API."""
 
     state_filters: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     producer_id_filters: Sequence[int] = wire.array(wire.Kind.INT64, "0+")
@@ -35,7 +35,7 @@ class TransactionState:
 
 @message(versions="0-2", flexible="0+")
 class ListTransactionsResponse:
-    """A node's answer to ListTransactions."""
+    """Response of the ListTransactions API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

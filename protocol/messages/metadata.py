@@ -1,20 +1,20 @@
-"""Metadata: the brokers, the topics and who leads each partition (KIP-4, KIP-516).
+"""Metadata: the brokers, the topics, and the leader of each partition (KIP-4, KIP-516).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  request lets topics be null. response adds brokers.rack, controller_id, topics.is_internal
     v2  response adds cluster_id
     v3  response adds throttle_time_ms
     v4  request adds allow_auto_topic_creation
     v5  response adds topics.partitions.offline_replicas
-    v6  throttling moves to after the answer
+    v6  throttling is applied after the response
     v7  response adds topics.partitions.leader_epoch
     v8  request adds include_cluster_authorized_operations, include_topic_authorized_operations. response adds
         topics.topic_authorized_operations, cluster_authorized_operations
     v9  flexible
     v10 request adds topics.topic_id; lets topics.name be null. response adds topics.topic_id
     v11 request drops include_cluster_authorized_operations. response drops cluster_authorized_operations
-    v12 response lets topics.name be null. a topic may be asked for by its id alone
+    v12 response lets topics.name be null. a topic may be requested by its id alone
     v13 response adds error_code
 """
 
@@ -36,7 +36,7 @@ class MetadataRequestTopic:
 
 @message(versions="0-13", flexible="9+")
 class MetadataRequest:
-    """What a client asks of Metadata."""
+    """Request of the Metadata API."""
 
     topics: Sequence[MetadataRequestTopic] | None = wire.array(MetadataRequestTopic, "0+", nullable="1+")
     allow_auto_topic_creation: bool = wire.boolean("4+", default=True)
@@ -81,7 +81,7 @@ class MetadataResponseTopic:
 
 @message(versions="0-13", flexible="9+")
 class MetadataResponse:
-    """A node's answer to Metadata."""
+    """Response of the Metadata API."""
 
     throttle_time_ms: int = wire.int32("3+", ignorable=True)
     brokers: Sequence[MetadataResponseBroker] = wire.array(MetadataResponseBroker, "0+")

@@ -1,9 +1,9 @@
 """OffsetCommit: store the offsets of a group (KIP-211, KIP-345, KIP-848).
 
 Versions:
-    v2  the oldest served
+    v2  oldest version served
     v3  response adds throttle_time_ms
-    v4  throttling moves to after the answer
+    v4  throttling is applied after the response
     v5  request drops retention_time_ms
     v6  request adds topics.partitions.committed_leader_epoch
     v7  request adds group_instance_id
@@ -41,7 +41,7 @@ class OffsetCommitRequestTopic:
 
 @message(versions="2-10", flexible="8+")
 class OffsetCommitRequest:
-    """What a client asks of OffsetCommit."""
+    """Request of the OffsetCommit API."""
 
     group_id: str = wire.string("0+")
     generation_id_or_member_epoch: int = wire.int32("1+", default=-1, ignorable=True)
@@ -70,7 +70,7 @@ class OffsetCommitResponseTopic:
 
 @message(versions="2-10", flexible="8+")
 class OffsetCommitResponse:
-    """A node's answer to OffsetCommit."""
+    """Response of the OffsetCommit API."""
 
     throttle_time_ms: int = wire.int32("3+", ignorable=True)
     topics: Sequence[OffsetCommitResponseTopic] = wire.array(OffsetCommitResponseTopic, "0+")

@@ -1,7 +1,7 @@
 """OffsetDelete: remove stored offsets of a group (KIP-496).
 
 Versions:
-    v0  the first
+    v0  first version
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class OffsetDeleteRequestTopic:
 
 @message(versions="0", flexible=None)
 class OffsetDeleteRequest:
-    """What a client asks of OffsetDelete."""
+    """Request of the OffsetDelete API."""
 
     group_id: str = wire.string("0+")
     topics: Sequence[OffsetDeleteRequestTopic] = wire.array(OffsetDeleteRequestTopic, "0+")
@@ -53,7 +53,7 @@ class OffsetDeleteResponseTopic:
 
 @message(versions="0", flexible=None)
 class OffsetDeleteResponse:
-    """A node's answer to OffsetDelete."""
+    """Response of the OffsetDelete API."""
 
     error_code: int = wire.int16("0+")
     throttle_time_ms: int = wire.int32("0+", ignorable=True)

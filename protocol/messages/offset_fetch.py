@@ -1,10 +1,10 @@
 """OffsetFetch: read the offsets a group stored (KIP-447, KIP-709, KIP-848).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  request lets topics be null. response adds error_code
     v3  response adds throttle_time_ms
-    v4  throttling moves to after the answer
+    v4  throttling is applied after the response
     v5  response adds topics.partitions.committed_leader_epoch
     v6  flexible
     v7  request adds require_stable
@@ -52,7 +52,7 @@ class OffsetFetchRequestGroup:
 
 @message(versions="1-10", flexible="6+")
 class OffsetFetchRequest:
-    """What a client asks of OffsetFetch."""
+    """Request of the OffsetFetch API."""
 
     group_id: str = wire.string("0-7")
     topics: Sequence[OffsetFetchRequestTopic] | None = wire.array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
@@ -110,7 +110,7 @@ class OffsetFetchResponseGroup:
 
 @message(versions="1-10", flexible="6+")
 class OffsetFetchResponse:
-    """A node's answer to OffsetFetch."""
+    """Response of the OffsetFetch API."""
 
     throttle_time_ms: int = wire.int32("3+", ignorable=True)
     topics: Sequence[OffsetFetchResponseTopic] = wire.array(OffsetFetchResponseTopic, "0-7")

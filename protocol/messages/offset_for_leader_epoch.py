@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, to detect truncation (KIP-101, KIP-320).
+"""OffsetForLeaderEpoch: the end offset of a leader epoch, to detect truncation (KIP-101, KIP-320).
 
 Versions:
-    v2  the oldest served
+    v2  oldest version served
     v3  request adds replica_id
     v4  flexible
 """
@@ -33,7 +33,7 @@ class OffsetForLeaderTopic:
 
 @message(versions="2-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """What a client asks of OffsetForLeaderEpoch."""
+    """Request of the OffsetForLeaderEpoch API."""
 
     replica_id: int = wire.int32("3+", default=-2, ignorable=True)
     topics: Sequence[OffsetForLeaderTopic] = wire.array(OffsetForLeaderTopic, "0+")
@@ -59,7 +59,7 @@ class OffsetForLeaderTopicResult:
 
 @message(versions="2-4", flexible="4+")
 class OffsetForLeaderEpochResponse:
-    """A node's answer to OffsetForLeaderEpoch."""
+    """Response of the OffsetForLeaderEpoch API."""
 
     throttle_time_ms: int = wire.int32("2+", ignorable=True)
     topics: Sequence[OffsetForLeaderTopicResult] = wire.array(OffsetForLeaderTopicResult, "0+")

@@ -1,15 +1,15 @@
 """Produce: append record batches to partitions (KIP-98, KIP-467, KIP-516).
 
 Versions:
-    v3  the oldest served; 0-2 are advertised for librdkafka only and refused
-    v4  KAFKA_STORAGE_ERROR may come
+    v3  oldest version served; 0-2 are advertised for librdkafka only and refused
+    v4  KAFKA_STORAGE_ERROR may be returned
     v5  response adds responses.partition_responses.log_start_offset
     v6  as v5
     v7  zstd batches are allowed (KIP-110)
     v8  response adds responses.partition_responses.record_errors, responses.partition_responses.error_message
     v9  flexible
     v10 response adds responses.partition_responses.current_leader (tagged), node_endpoints (tagged)
-    v11 TRANSACTION_ABORTABLE may come (KIP-890)
+    v11 TRANSACTION_ABORTABLE may be returned (KIP-890)
     v12 a transactional produce adds its partition to the transaction (KIP-890, part 2)
     v13 request adds topic_data.topic_id; drops topic_data.name. response adds responses.topic_id; drops responses.name
 """
@@ -42,7 +42,7 @@ class TopicProduceData:
 
 @message(versions="3-13", flexible="9+")
 class ProduceRequest:
-    """What a client asks of Produce."""
+    """Request of the Produce API."""
 
     transactional_id: str | None = wire.string("3+", nullable="3+", default=None)
     acks: int = wire.int16("0+")
@@ -101,7 +101,7 @@ class NodeEndpoint:
 
 @message(versions="3-13", flexible="9+")
 class ProduceResponse:
-    """A node's answer to Produce."""
+    """Response of the Produce API."""
 
     responses: Sequence[TopicProduceResponse] = wire.array(TopicProduceResponse, "0+")
     throttle_time_ms: int = wire.int32("1+", ignorable=True)

@@ -1,7 +1,7 @@
 """PushTelemetry: metrics of a client (KIP-714).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from protocol import wire
@@ -12,7 +12,7 @@ KEY = 72
 
 @message(versions="0", flexible="0+")
 class PushTelemetryRequest:
-    """What a client asks of PushTelemetry."""
+    """Request of the PushTelemetry API."""
 
     client_instance_id: bytes = wire.uuid("0+")
     subscription_id: int = wire.int32("0+")
@@ -23,7 +23,7 @@ class PushTelemetryRequest:
 
 @message(versions="0", flexible="0+")
 class PushTelemetryResponse:
-    """A node's answer to PushTelemetry."""
+    """Response of the PushTelemetry API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -1,9 +1,9 @@
-"""SyncGroup: hand in the leader's assignment and receive one's own (KIP-345, KIP-559).
+"""SyncGroup: send the leader's assignment, and receive the member's own (KIP-345, KIP-559).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  response adds throttle_time_ms
-    v2  throttling moves to after the answer
+    v2  throttling is applied after the response
     v3  request adds group_instance_id
     v4  flexible
     v5  request adds protocol_type, protocol_name. response adds protocol_type, protocol_name
@@ -27,7 +27,7 @@ class SyncGroupRequestAssignment:
 
 @message(versions="0-5", flexible="4+")
 class SyncGroupRequest:
-    """What a client asks of SyncGroup."""
+    """Request of the SyncGroup API."""
 
     group_id: str = wire.string("0+")
     generation_id: int = wire.int32("0+")
@@ -40,7 +40,7 @@ class SyncGroupRequest:
 
 @message(versions="0-5", flexible="4+")
 class SyncGroupResponse:
-    """A node's answer to SyncGroup."""
+    """Response of the SyncGroup API."""
 
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0+")

@@ -1,11 +1,11 @@
 """TxnOffsetCommit: store offsets of a group as part of a transaction (KIP-98, KIP-447).
 
 Versions:
-    v0  the first
-    v1  throttling moves to after the answer
+    v0  first version
+    v1  throttling is applied after the response
     v2  request adds topics.partitions.committed_leader_epoch
     v3  flexible. request adds generation_id, member_id, group_instance_id
-    v4  TRANSACTION_ABORTABLE may come (KIP-890)
+    v4  TRANSACTION_ABORTABLE may be returned (KIP-890)
     v5  adds the group to the transaction as well (KIP-890, part 2)
 """
 
@@ -37,7 +37,7 @@ class TxnOffsetCommitRequestTopic:
 
 @message(versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest:
-    """What a client asks of TxnOffsetCommit."""
+    """Request of the TxnOffsetCommit API."""
 
     transactional_id: str = wire.string("0+")
     group_id: str = wire.string("0+")
@@ -67,7 +67,7 @@ class TxnOffsetCommitResponseTopic:
 
 @message(versions="0-5", flexible="3+")
 class TxnOffsetCommitResponse:
-    """A node's answer to TxnOffsetCommit."""
+    """Response of the TxnOffsetCommit API."""
 
     throttle_time_ms: int = wire.int32("0+")
     topics: Sequence[TxnOffsetCommitResponseTopic] = wire.array(TxnOffsetCommitResponseTopic, "0+")

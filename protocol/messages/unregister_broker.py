@@ -1,7 +1,7 @@
-"""UnregisterBroker: take a node out of the cluster (KIP-500).
+"""UnregisterBroker: remove a node from the cluster (KIP-500).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from protocol import wire
@@ -12,14 +12,14 @@ KEY = 64
 
 @message(versions="0", flexible="0+")
 class UnregisterBrokerRequest:
-    """What a client asks of UnregisterBroker."""
+    """Request of the UnregisterBroker API."""
 
     broker_id: int = wire.int32("0+")
 
 
 @message(versions="0", flexible="0+")
 class UnregisterBrokerResponse:
-    """A node's answer to UnregisterBroker."""
+    """Response of the UnregisterBroker API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

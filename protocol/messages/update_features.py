@@ -1,7 +1,7 @@
 """UpdateFeatures: raise or lower finalized features (KIP-584).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  request adds feature_updates.upgrade_type, validate_only; drops feature_updates.allow_downgrade
     v2  response drops results
 """
@@ -26,7 +26,7 @@ class FeatureUpdateKey:
 
 @message(versions="0-2", flexible="0+")
 class UpdateFeaturesRequest:
-    """What a client asks of UpdateFeatures."""
+    """Request of the UpdateFeatures API."""
 
     timeout_ms: int = wire.int32("0+", default=60000)
     feature_updates: Sequence[FeatureUpdateKey] = wire.array(FeatureUpdateKey, "0+")
@@ -44,7 +44,7 @@ class UpdatableFeatureResult:
 
 @message(versions="0-2", flexible="0+")
 class UpdateFeaturesResponse:
-    """A node's answer to UpdateFeatures."""
+    """Response of the UpdateFeatures API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

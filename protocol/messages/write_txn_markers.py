@@ -1,7 +1,7 @@
 """WriteTxnMarkers: write commit or abort markers into partitions (KIP-98).
 
 Versions:
-    v1  the oldest served. flexible
+    v1  oldest version served. flexible
     v2  request adds markers.transaction_version
 """
 
@@ -35,7 +35,7 @@ class WritableTxnMarker:
 
 @message(versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """What a client asks of WriteTxnMarkers."""
+    """Request of the WriteTxnMarkers API."""
 
     markers: Sequence[WritableTxnMarker] = wire.array(WritableTxnMarker, "0+")
 
@@ -66,6 +66,6 @@ class WritableTxnMarkerResult:
 
 @message(versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse:
-    """A node's answer to WriteTxnMarkers."""
+    """Response of the WriteTxnMarkers API."""
 
     markers: Sequence[WritableTxnMarkerResult] = wire.array(WritableTxnMarkerResult, "0+")

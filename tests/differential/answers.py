@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from protocol.batch import check_crc, iterate_batches
 from protocol.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
-from protocol.records import check_crc, control_record, decode_records, iterate_batches
+from protocol.records import control_record, decode_records
 from protocol.wire import ZERO_UUID
 
 Tree = Any

@@ -12,26 +12,23 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.batch import HEADER_BYTES, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, parse_batch, records_fit
-from protocol.compression import compress, decompress
-from protocol.errors import CorruptBatch, DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError, UnsupportedMagic
-from protocol.records import (
-    Compression,
-    ControlType,
-    Record,
-    build_batch,
-    build_marker,
+from protocol.batch import (
+    HEADER_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
     check_client_batch,
     check_crc,
-    control_type,
-    decode_records,
     iterate_batches,
+    parse_batch,
     patch,
-    recompress,
+    records_fit,
     seal,
     split_batches,
     stamp_append_time,
 )
+from protocol.compression import Compression, compress, decompress
+from protocol.errors import CorruptBatch, DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError, UnsupportedMagic
+from protocol.records import ControlType, Record, build_batch, build_marker, control_type, decode_records, recompress
 from protocol.varint import varlong
 
 CODECS = list(Compression)

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`, the log a group coordinator recovers from.
 
-Each key and value begins with an int16 version (`codec.encode_versioned`); the version of a key also says which
-record it is: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer group (KIP-848). A null value deletes.
+Each key and value begins with an int16 version (`codec.encode_versioned`). The version of a key also identifies the
+record: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer group (KIP-848). A null value deletes.
     v1  offset_commit_value adds expire_timestamp
     v1  group_metadata_value adds members.rebalance_timeout
     v2  offset_commit_value drops expire_timestamp
@@ -19,7 +19,7 @@ from protocol.wire import message
 
 @message(versions="0-1", flexible=None)
 class OffsetCommitKey:
-    """Which group committed an offset, and for which partition."""
+    """Key of an `OffsetCommitValue`: the group and the partition."""
 
     group: str = wire.string("0-1")
     topic: str = wire.string("0-1")
@@ -40,7 +40,7 @@ class OffsetCommitValue:
 
 @message(versions="2", flexible=None)
 class GroupMetadataKey:
-    """Which classic group a `GroupMetadataValue` is of."""
+    """Key of a `GroupMetadataValue`."""
 
     group: str = wire.string("2")
 
@@ -73,7 +73,7 @@ class GroupMetadataValue:
 
 @message(versions="3", flexible=None)
 class ConsumerGroupMetadataKey:
-    """Which consumer group a `ConsumerGroupMetadataValue` is of."""
+    """Key of a `ConsumerGroupMetadataValue`."""
 
     group_id: str = wire.string("3")
 
@@ -88,7 +88,7 @@ class ConsumerGroupMetadataValue:
 
 @message(versions="4", flexible=None)
 class ConsumerGroupPartitionMetadataKey:
-    """Which consumer group a `ConsumerGroupPartitionMetadataValue` is of."""
+    """Key of a `ConsumerGroupPartitionMetadataValue`."""
 
     group_id: str = wire.string("4")
 
@@ -113,14 +113,14 @@ class TopicMetadata:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupPartitionMetadataValue:
-    """The topics a consumer group is subscribed to, as its last assignment saw them."""
+    """The topics a consumer group is subscribed to, at the time of its last assignment."""
 
     topics: Sequence[TopicMetadata] = wire.array(TopicMetadata, "0+")
 
 
 @message(versions="5", flexible=None)
 class ConsumerGroupMemberMetadataKey:
-    """Which member a `ConsumerGroupMemberMetadataValue` is of."""
+    """Key of a `ConsumerGroupMemberMetadataValue`."""
 
     group_id: str = wire.string("5")
     member_id: str = wire.string("5")
@@ -161,14 +161,14 @@ class ConsumerGroupMemberMetadataValue:
 
 @message(versions="6", flexible=None)
 class ConsumerGroupTargetAssignmentMetadataKey:
-    """Which group a `ConsumerGroupTargetAssignmentMetadataValue` is of."""
+    """Key of a `ConsumerGroupTargetAssignmentMetadataValue`."""
 
     group_id: str = wire.string("6")
 
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMetadataValue:
-    """The group epoch the target assignment was computed for."""
+    """Group epoch that the target assignment was computed for."""
 
     assignment_epoch: int = wire.int32("0+")
     assignment_timestamp: int = wire.int64("0+", tag=0)
@@ -176,7 +176,7 @@ class ConsumerGroupTargetAssignmentMetadataValue:
 
 @message(versions="7", flexible=None)
 class ConsumerGroupTargetAssignmentMemberKey:
-    """Which member a `ConsumerGroupTargetAssignmentMemberValue` is of."""
+    """Key of a `ConsumerGroupTargetAssignmentMemberValue`."""
 
     group_id: str = wire.string("7")
     member_id: str = wire.string("7")
@@ -192,14 +192,14 @@ class TopicPartition:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue:
-    """The partitions a member shall end up with."""
+    """Partitions that a member is to own after the rebalance."""
 
     topic_partitions: Sequence[TopicPartition] = wire.array(TopicPartition, "0+")
 
 
 @message(versions="8", flexible=None)
 class ConsumerGroupCurrentMemberAssignmentKey:
-    """Which member a `ConsumerGroupCurrentMemberAssignmentValue` is of."""
+    """Key of a `ConsumerGroupCurrentMemberAssignmentValue`."""
 
     group_id: str = wire.string("8")
     member_id: str = wire.string("8")
@@ -216,7 +216,7 @@ class TopicPartitions:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """The partitions a member has, those it must give up, and the epoch it is at."""
+    """Partitions that a member owns, those it must revoke, and its epoch."""
 
     member_epoch: int = wire.int32("0+")
     previous_member_epoch: int = wire.int32("0+")
@@ -227,7 +227,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 @message(versions="16", flexible=None)
 class ConsumerGroupRegularExpressionKey:
-    """Which group and pattern a `ConsumerGroupRegularExpressionValue` is of."""
+    """Key of a `ConsumerGroupRegularExpressionValue`."""
 
     group_id: str = wire.string("16")
     regular_expression: str = wire.string("16")
@@ -235,7 +235,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupRegularExpressionValue:
-    """The topics that matched a pattern, and when."""
+    """Topics that matched a pattern, and the time of the match."""
 
     topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     version: int = wire.int64("0+")

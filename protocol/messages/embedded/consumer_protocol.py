@@ -1,7 +1,7 @@
-"""What members of a classic consumer group tell each other through the coordinator.
+"""Metadata and assignments that members of a classic consumer group exchange through the coordinator.
 
-The metadata of JoinGroup and the assignment of SyncGroup hold these, each after an int16 version
-(`codec.encode_versioned`). The broker reads them only to describe a group, to migrate one, and to know its topics.
+The metadata of JoinGroup and the assignment of SyncGroup contain these messages, each after an int16 version
+(`codec.encode_versioned`). The broker reads them only to describe a group, to migrate one, and to find its topics.
     v1  consumer_protocol_subscription adds owned_partitions
     v2  consumer_protocol_subscription adds generation_id
     v3  consumer_protocol_subscription adds rack_id
@@ -23,7 +23,7 @@ class TopicPartition:
 
 @message(versions="0-3", flexible=None)
 class ConsumerProtocolSubscription:
-    """What a member subscribes to, and in cooperative groups what it owns."""
+    """Topics that a member subscribes to and, in cooperative groups, the partitions it owns."""
 
     topics: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     user_data: bytes | None = wire.bytes_("0+", nullable="0+", default=None)
@@ -42,7 +42,7 @@ class TopicPartitionResponse:
 
 @message(versions="0-3", flexible=None)
 class ConsumerProtocolAssignment:
-    """The partitions the leader gave a member."""
+    """Partitions that the leader assigned to a member."""
 
     assigned_partitions: Sequence[TopicPartitionResponse] = wire.array(TopicPartitionResponse, "0+")
     user_data: bytes | None = wire.bytes_("0+", nullable="0+", default=None)

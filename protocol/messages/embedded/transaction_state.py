@@ -13,7 +13,7 @@ from protocol.wire import message
 
 @message(versions="0", flexible=None)
 class TransactionLogKey:
-    """Which transactional id a `TransactionLogValue` is of."""
+    """Key of a `TransactionLogValue`."""
 
     transactional_id: str = wire.string("0")
 
@@ -28,7 +28,7 @@ class PartitionsSchema:
 
 @message(versions="0-1", flexible="1+")
 class TransactionLogValue:
-    """The state of a transactional id: its producer, and the transaction under way."""
+    """The state of a transactional id: its producer, and the ongoing transaction."""
 
     producer_id: int = wire.int64("0+")
     previous_producer_id: int = wire.int64("1+", tag=0, default=-1)

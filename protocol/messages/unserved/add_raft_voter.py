@@ -1,7 +1,7 @@
 """AddRaftVoter: add a voter to the metadata quorum (KIP-853).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  request adds ack_when_committed
 """
 
@@ -24,7 +24,7 @@ class Listener:
 
 @message(versions="0-1", flexible="0+")
 class AddRaftVoterRequest:
-    """What a client asks of AddRaftVoter."""
+    """Request of the AddRaftVoter API."""
 
     cluster_id: str | None = wire.string("0+", nullable="0+")
     timeout_ms: int = wire.int32("0+")
@@ -36,7 +36,7 @@ class AddRaftVoterRequest:
 
 @message(versions="0-1", flexible="0+")
 class AddRaftVoterResponse:
-    """A node's answer to AddRaftVoter."""
+    """Response of the AddRaftVoter API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

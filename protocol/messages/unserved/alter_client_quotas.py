@@ -1,7 +1,7 @@
 """AlterClientQuotas: change the quotas of clients (KIP-546).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  flexible
 """
 
@@ -40,7 +40,7 @@ class EntryData:
 
 @message(versions="0-1", flexible="1+")
 class AlterClientQuotasRequest:
-    """What a client asks of AlterClientQuotas."""
+    """Request of the AlterClientQuotas API."""
 
     entries: Sequence[EntryData] = wire.array(EntryData, "0+")
     validate_only: bool = wire.boolean("0+")
@@ -57,7 +57,7 @@ class EntryDataResponse:
 
 @message(versions="0-1", flexible="1+")
 class AlterClientQuotasResponse:
-    """A node's answer to AlterClientQuotas."""
+    """Response of the AlterClientQuotas API."""
 
     throttle_time_ms: int = wire.int32("0+")
     entries: Sequence[EntryDataResponse] = wire.array(EntryDataResponse, "0+")

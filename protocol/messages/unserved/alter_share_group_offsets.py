@@ -1,7 +1,7 @@
 """AlterShareGroupOffsets: set the start offsets of a share group (KIP-932).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class AlterShareGroupOffsetsRequestTopic:
 
 @message(versions="0", flexible="0+")
 class AlterShareGroupOffsetsRequest:
-    """What a client asks of AlterShareGroupOffsets."""
+    """Request of the AlterShareGroupOffsets API."""
 
     group_id: str = wire.string("0+")
     topics: Sequence[AlterShareGroupOffsetsRequestTopic] = wire.array(AlterShareGroupOffsetsRequestTopic, "0+")
@@ -60,7 +60,7 @@ class AlterShareGroupOffsetsResponseTopic:
 
 @message(versions="0", flexible="0+")
 class AlterShareGroupOffsetsResponse:
-    """A node's answer to AlterShareGroupOffsets."""
+    """Response of the AlterShareGroupOffsets API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

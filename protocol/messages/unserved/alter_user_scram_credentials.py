@@ -1,7 +1,7 @@
 """AlterUserScramCredentials: set and remove SCRAM credentials (KIP-554).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class ScramCredentialUpsertion:
 
 @message(versions="0", flexible="0+")
 class AlterUserScramCredentialsRequest:
-    """What a client asks of AlterUserScramCredentials."""
+    """Request of the AlterUserScramCredentials API."""
 
     deletions: Sequence[ScramCredentialDeletion] = wire.array(ScramCredentialDeletion, "0+")
     upsertions: Sequence[ScramCredentialUpsertion] = wire.array(ScramCredentialUpsertion, "0+")
@@ -50,7 +50,7 @@ class AlterUserScramCredentialsResult:
 
 @message(versions="0", flexible="0+")
 class AlterUserScramCredentialsResponse:
-    """A node's answer to AlterUserScramCredentials."""
+    """Response of the AlterUserScramCredentials API."""
 
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[AlterUserScramCredentialsResult] = wire.array(AlterUserScramCredentialsResult, "0+")

@@ -1,7 +1,7 @@
 """CreateAcls: add access rules (KIP-140, KIP-290).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
     v3  user resource type (KIP-373)
 """
@@ -29,7 +29,7 @@ class AclCreation:
 
 @message(versions="1-3", flexible="2+")
 class CreateAclsRequest:
-    """What a client asks of CreateAcls."""
+    """Request of the CreateAcls API."""
 
     creations: Sequence[AclCreation] = wire.array(AclCreation, "0+")
 
@@ -44,7 +44,7 @@ class AclCreationResult:
 
 @message(versions="1-3", flexible="2+")
 class CreateAclsResponse:
-    """A node's answer to CreateAcls."""
+    """Response of the CreateAcls API."""
 
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[AclCreationResult] = wire.array(AclCreationResult, "0+")

@@ -1,7 +1,7 @@
-"""CreateDelegationToken: a token to authenticate by (KIP-48, KIP-373).
+"""CreateDelegationToken: create a token to authenticate with (KIP-48, KIP-373).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
     v3  request adds owner_principal_type, owner_principal_name. response adds token_requester_principal_type,
         token_requester_principal_name
@@ -25,7 +25,7 @@ class CreatableRenewers:
 
 @message(versions="1-3", flexible="2+")
 class CreateDelegationTokenRequest:
-    """What a client asks of CreateDelegationToken."""
+    """Request of the CreateDelegationToken API."""
 
     owner_principal_type: str | None = wire.string("3+", nullable="3+")
     owner_principal_name: str | None = wire.string("3+", nullable="3+")
@@ -35,7 +35,7 @@ class CreateDelegationTokenRequest:
 
 @message(versions="1-3", flexible="2+")
 class CreateDelegationTokenResponse:
-    """A node's answer to CreateDelegationToken."""
+    """Response of the CreateDelegationToken API."""
 
     error_code: int = wire.int16("0+")
     principal_type: str = wire.string("0+")

@@ -1,7 +1,7 @@
 """DeleteAcls: remove the access rules that match filters (KIP-140, KIP-290).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
     v3  user resource type (KIP-373)
 """
@@ -29,7 +29,7 @@ class DeleteAclsFilter:
 
 @message(versions="1-3", flexible="2+")
 class DeleteAclsRequest:
-    """What a client asks of DeleteAcls."""
+    """Request of the DeleteAcls API."""
 
     filters: Sequence[DeleteAclsFilter] = wire.array(DeleteAclsFilter, "0+")
 
@@ -60,7 +60,7 @@ class DeleteAclsFilterResult:
 
 @message(versions="1-3", flexible="2+")
 class DeleteAclsResponse:
-    """A node's answer to DeleteAcls."""
+    """Response of the DeleteAcls API."""
 
     throttle_time_ms: int = wire.int32("0+")
     filter_results: Sequence[DeleteAclsFilterResult] = wire.array(DeleteAclsFilterResult, "0+")

@@ -1,7 +1,7 @@
-"""DeleteShareGroupOffsets: forget the offsets of topics in a share group (KIP-932).
+"""DeleteShareGroupOffsets: delete the offsets of topics in a share group (KIP-932).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class DeleteShareGroupOffsetsRequestTopic:
 
 @message(versions="0", flexible="0+")
 class DeleteShareGroupOffsetsRequest:
-    """What a client asks of DeleteShareGroupOffsets."""
+    """Request of the DeleteShareGroupOffsets API."""
 
     group_id: str = wire.string("0+")
     topics: Sequence[DeleteShareGroupOffsetsRequestTopic] = wire.array(DeleteShareGroupOffsetsRequestTopic, "0+")
@@ -39,7 +39,7 @@ class DeleteShareGroupOffsetsResponseTopic:
 
 @message(versions="0", flexible="0+")
 class DeleteShareGroupOffsetsResponse:
-    """A node's answer to DeleteShareGroupOffsets."""
+    """Response of the DeleteShareGroupOffsets API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

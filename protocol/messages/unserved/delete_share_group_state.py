@@ -1,7 +1,7 @@
 """DeleteShareGroupState: remove the persisted state of a share partition (KIP-932).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class DeleteStateData:
 
 @message(versions="0", flexible="0+")
 class DeleteShareGroupStateRequest:
-    """What a client asks of DeleteShareGroupState."""
+    """Request of the DeleteShareGroupState API."""
 
     group_id: str = wire.string("0+")
     topics: Sequence[DeleteStateData] = wire.array(DeleteStateData, "0+")
@@ -54,6 +54,6 @@ class DeleteStateResult:
 
 @message(versions="0", flexible="0+")
 class DeleteShareGroupStateResponse:
-    """A node's answer to DeleteShareGroupState."""
+    """Response of the DeleteShareGroupState API."""
 
     results: Sequence[DeleteStateResult] = wire.array(DeleteStateResult, "0+")

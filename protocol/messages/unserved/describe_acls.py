@@ -1,7 +1,7 @@
 """DescribeAcls: the access rules that match a filter (KIP-140, KIP-290).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
     v3  user resource type (KIP-373)
 """
@@ -16,7 +16,7 @@ KEY = 29
 
 @message(versions="1-3", flexible="2+")
 class DescribeAclsRequest:
-    """What a client asks of DescribeAcls."""
+    """Request of the DescribeAcls API."""
 
     resource_type_filter: int = wire.int8("0+")
     resource_name_filter: str | None = wire.string("0+", nullable="0+")
@@ -49,7 +49,7 @@ class DescribeAclsResource:
 
 @message(versions="1-3", flexible="2+")
 class DescribeAclsResponse:
-    """A node's answer to DescribeAcls."""
+    """Response of the DescribeAcls API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

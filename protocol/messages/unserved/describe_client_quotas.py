@@ -1,7 +1,7 @@
 """DescribeClientQuotas: the quotas of clients (KIP-546).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  flexible
 """
 
@@ -24,7 +24,7 @@ class ComponentData:
 
 @message(versions="0-1", flexible="1+")
 class DescribeClientQuotasRequest:
-    """What a client asks of DescribeClientQuotas."""
+    """Request of the DescribeClientQuotas API."""
 
     components: Sequence[ComponentData] = wire.array(ComponentData, "0+")
     strict: bool = wire.boolean("0+")
@@ -56,7 +56,7 @@ class EntryData:
 
 @message(versions="0-1", flexible="1+")
 class DescribeClientQuotasResponse:
-    """A node's answer to DescribeClientQuotas."""
+    """Response of the DescribeClientQuotas API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

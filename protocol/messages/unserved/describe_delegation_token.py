@@ -1,7 +1,7 @@
 """DescribeDelegationToken: the tokens of owners (KIP-48, KIP-373).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
     v3  response adds tokens.token_requester_principal_type, tokens.token_requester_principal_name
 """
@@ -24,7 +24,7 @@ class DescribeDelegationTokenOwner:
 
 @message(versions="1-3", flexible="2+")
 class DescribeDelegationTokenRequest:
-    """What a client asks of DescribeDelegationToken."""
+    """Request of the DescribeDelegationToken API."""
 
     owners: Sequence[DescribeDelegationTokenOwner] | None = wire.array(
         DescribeDelegationTokenOwner, "0+", nullable="0+"
@@ -57,7 +57,7 @@ class DescribedDelegationToken:
 
 @message(versions="1-3", flexible="2+")
 class DescribeDelegationTokenResponse:
-    """A node's answer to DescribeDelegationToken."""
+    """Response of the DescribeDelegationToken API."""
 
     error_code: int = wire.int16("0+")
     tokens: Sequence[DescribedDelegationToken] = wire.array(DescribedDelegationToken, "0+")

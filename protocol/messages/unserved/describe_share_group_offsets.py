@@ -1,7 +1,7 @@
 """DescribeShareGroupOffsets: the start offsets of share groups (KIP-932).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  response adds groups.topics.partitions.lag
 """
 
@@ -33,7 +33,7 @@ class DescribeShareGroupOffsetsRequestGroup:
 
 @message(versions="0-1", flexible="0+")
 class DescribeShareGroupOffsetsRequest:
-    """What a client asks of DescribeShareGroupOffsets."""
+    """Request of the DescribeShareGroupOffsets API."""
 
     groups: Sequence[DescribeShareGroupOffsetsRequestGroup] = wire.array(DescribeShareGroupOffsetsRequestGroup, "0+")
 
@@ -73,7 +73,7 @@ class DescribeShareGroupOffsetsResponseGroup:
 
 @message(versions="0-1", flexible="0+")
 class DescribeShareGroupOffsetsResponse:
-    """A node's answer to DescribeShareGroupOffsets."""
+    """Response of the DescribeShareGroupOffsets API."""
 
     throttle_time_ms: int = wire.int32("0+")
     groups: Sequence[DescribeShareGroupOffsetsResponseGroup] = wire.array(DescribeShareGroupOffsetsResponseGroup, "0+")

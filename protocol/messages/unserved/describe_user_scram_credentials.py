@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials: the SCRAM mechanisms of users (KIP-554).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class UserName:
 
 @message(versions="0", flexible="0+")
 class DescribeUserScramCredentialsRequest:
-    """What a client asks of DescribeUserScramCredentials."""
+    """Request of the DescribeUserScramCredentials API."""
 
     users: Sequence[UserName] | None = wire.array(UserName, "0+", nullable="0+")
 
@@ -46,7 +46,7 @@ class DescribeUserScramCredentialsResult:
 
 @message(versions="0", flexible="0+")
 class DescribeUserScramCredentialsResponse:
-    """A node's answer to DescribeUserScramCredentials."""
+    """Response of the DescribeUserScramCredentials API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

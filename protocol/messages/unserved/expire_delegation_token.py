@@ -1,7 +1,7 @@
-"""ExpireDelegationToken: shorten or end the life of a token (KIP-48).
+"""ExpireDelegationToken: change the expiry time of a token (KIP-48).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
 """
 
@@ -13,7 +13,7 @@ KEY = 40
 
 @message(versions="1-2", flexible="2+")
 class ExpireDelegationTokenRequest:
-    """What a client asks of ExpireDelegationToken."""
+    """Request of the ExpireDelegationToken API."""
 
     hmac: bytes = wire.bytes_("0+")
     expiry_time_period_ms: int = wire.int64("0+")
@@ -21,7 +21,7 @@ class ExpireDelegationTokenRequest:
 
 @message(versions="1-2", flexible="2+")
 class ExpireDelegationTokenResponse:
-    """A node's answer to ExpireDelegationToken."""
+    """Response of the ExpireDelegationToken API."""
 
     error_code: int = wire.int16("0+")
     expiry_timestamp_ms: int = wire.int64("0+")

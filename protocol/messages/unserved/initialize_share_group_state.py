@@ -1,7 +1,7 @@
-"""InitializeShareGroupState: begin the persisted state of a share partition (KIP-932).
+"""InitializeShareGroupState: create the persisted state of a share partition (KIP-932).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class InitializeStateData:
 
 @message(versions="0", flexible="0+")
 class InitializeShareGroupStateRequest:
-    """What a client asks of InitializeShareGroupState."""
+    """Request of the InitializeShareGroupState API."""
 
     group_id: str = wire.string("0+")
     topics: Sequence[InitializeStateData] = wire.array(InitializeStateData, "0+")
@@ -56,6 +56,6 @@ class InitializeStateResult:
 
 @message(versions="0", flexible="0+")
 class InitializeShareGroupStateResponse:
-    """A node's answer to InitializeShareGroupState."""
+    """Response of the InitializeShareGroupState API."""
 
     results: Sequence[InitializeStateResult] = wire.array(InitializeStateResult, "0+")

@@ -1,7 +1,7 @@
 """ReadShareGroupState: the persisted state of a share partition (KIP-932).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class ReadStateData:
 
 @message(versions="0", flexible="0+")
 class ReadShareGroupStateRequest:
-    """What a client asks of ReadShareGroupState."""
+    """Request of the ReadShareGroupState API."""
 
     group_id: str = wire.string("0+")
     topics: Sequence[ReadStateData] = wire.array(ReadStateData, "0+")
@@ -68,6 +68,6 @@ class ReadStateResult:
 
 @message(versions="0", flexible="0+")
 class ReadShareGroupStateResponse:
-    """A node's answer to ReadShareGroupState."""
+    """Response of the ReadShareGroupState API."""
 
     results: Sequence[ReadStateResult] = wire.array(ReadStateResult, "0+")

@@ -1,7 +1,7 @@
-"""ReadShareGroupStateSummary: where a share partition stands (KIP-932).
+"""ReadShareGroupStateSummary: the start offset and epochs of a share partition (KIP-932).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  response adds results.partitions.delivery_complete_count
 """
 
@@ -31,7 +31,7 @@ class ReadStateSummaryData:
 
 @message(versions="0-1", flexible="0+")
 class ReadShareGroupStateSummaryRequest:
-    """What a client asks of ReadShareGroupStateSummary."""
+    """Request of the ReadShareGroupStateSummary API."""
 
     group_id: str = wire.string("0+")
     topics: Sequence[ReadStateSummaryData] = wire.array(ReadStateSummaryData, "0+")
@@ -60,6 +60,6 @@ class ReadStateSummaryResult:
 
 @message(versions="0-1", flexible="0+")
 class ReadShareGroupStateSummaryResponse:
-    """A node's answer to ReadShareGroupStateSummary."""
+    """Response of the ReadShareGroupStateSummary API."""
 
     results: Sequence[ReadStateSummaryResult] = wire.array(ReadStateSummaryResult, "0+")

@@ -1,7 +1,7 @@
-"""RemoveRaftVoter: take a voter out of the metadata quorum (KIP-853).
+"""RemoveRaftVoter: remove a voter from the metadata quorum (KIP-853).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from protocol import wire
@@ -12,7 +12,7 @@ KEY = 81
 
 @message(versions="0", flexible="0+")
 class RemoveRaftVoterRequest:
-    """What a client asks of RemoveRaftVoter."""
+    """Request of the RemoveRaftVoter API."""
 
     cluster_id: str | None = wire.string("0+", nullable="0+")
     voter_id: int = wire.int32("0+")
@@ -21,7 +21,7 @@ class RemoveRaftVoterRequest:
 
 @message(versions="0", flexible="0+")
 class RemoveRaftVoterResponse:
-    """A node's answer to RemoveRaftVoter."""
+    """Response of the RemoveRaftVoter API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

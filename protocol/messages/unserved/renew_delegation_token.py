@@ -1,7 +1,7 @@
-"""RenewDelegationToken: prolong a token (KIP-48).
+"""RenewDelegationToken: extend the expiry time of a token (KIP-48).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  flexible
 """
 
@@ -13,7 +13,7 @@ KEY = 39
 
 @message(versions="1-2", flexible="2+")
 class RenewDelegationTokenRequest:
-    """What a client asks of RenewDelegationToken."""
+    """Request of the RenewDelegationToken API."""
 
     hmac: bytes = wire.bytes_("0+")
     renew_period_ms: int = wire.int64("0+")
@@ -21,7 +21,7 @@ class RenewDelegationTokenRequest:
 
 @message(versions="1-2", flexible="2+")
 class RenewDelegationTokenResponse:
-    """A node's answer to RenewDelegationToken."""
+    """Response of the RenewDelegationToken API."""
 
     error_code: int = wire.int16("0+")
     expiry_timestamp_ms: int = wire.int64("0+")

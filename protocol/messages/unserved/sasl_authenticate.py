@@ -1,7 +1,7 @@
 """SaslAuthenticate: exchange SASL tokens (KIP-152, KIP-368).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  response adds session_lifetime_ms
     v2  flexible
 """
@@ -14,14 +14,14 @@ KEY = 36
 
 @message(versions="0-2", flexible="2+")
 class SaslAuthenticateRequest:
-    """What a client asks of SaslAuthenticate."""
+    """Request of the SaslAuthenticate API."""
 
     auth_bytes: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-2", flexible="2+")
 class SaslAuthenticateResponse:
-    """A node's answer to SaslAuthenticate."""
+    """Response of the SaslAuthenticate API."""
 
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

@@ -1,7 +1,7 @@
 """SaslHandshake: choose the SASL mechanism (KIP-43).
 
 Versions:
-    v0  the first
+    v0  first version
     v1  SaslAuthenticate follows instead of raw tokens (KIP-152)
 """
 
@@ -15,14 +15,14 @@ KEY = 17
 
 @message(versions="0-1", flexible=None)
 class SaslHandshakeRequest:
-    """What a client asks of SaslHandshake."""
+    """Request of the SaslHandshake API."""
 
     mechanism: str = wire.string("0+")
 
 
 @message(versions="0-1", flexible=None)
 class SaslHandshakeResponse:
-    """A node's answer to SaslHandshake."""
+    """Response of the SaslHandshake API."""
 
     error_code: int = wire.int16("0+")
     mechanisms: Sequence[str] = wire.array(wire.Kind.STRING, "0+")

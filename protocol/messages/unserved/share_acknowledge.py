@@ -1,7 +1,7 @@
 """ShareAcknowledge: accept, release or reject acquired records (KIP-932).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  request adds is_renew_ack. response adds acquisition_lock_timeout_ms
 """
 
@@ -40,7 +40,7 @@ class AcknowledgeTopic:
 
 @message(versions="1-2", flexible="0+")
 class ShareAcknowledgeRequest:
-    """What a client asks of ShareAcknowledge."""
+    """Request of the ShareAcknowledge API."""
 
     group_id: str | None = wire.string("1+", nullable="1+", default=None)
     member_id: str | None = wire.string("1+", nullable="1+")
@@ -87,7 +87,7 @@ class NodeEndpoint:
 
 @message(versions="1-2", flexible="0+")
 class ShareAcknowledgeResponse:
-    """A node's answer to ShareAcknowledge."""
+    """Response of the ShareAcknowledge API."""
 
     throttle_time_ms: int = wire.int32("1+")
     error_code: int = wire.int16("1+")

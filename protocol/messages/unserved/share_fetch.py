@@ -1,7 +1,7 @@
 """ShareFetch: acquire records for a member of a share group (KIP-932).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
     v2  request adds share_acquire_mode, is_renew_ack
 """
 
@@ -48,7 +48,7 @@ class ForgottenTopic:
 
 @message(versions="1-2", flexible="0+")
 class ShareFetchRequest:
-    """What a client asks of ShareFetch."""
+    """Request of the ShareFetch API."""
 
     group_id: str | None = wire.string("1+", nullable="1+", default=None)
     member_id: str | None = wire.string("1+", nullable="1+")
@@ -115,7 +115,7 @@ class NodeEndpoint:
 
 @message(versions="1-2", flexible="0+")
 class ShareFetchResponse:
-    """A node's answer to ShareFetch."""
+    """Response of the ShareFetch API."""
 
     throttle_time_ms: int = wire.int32("1+")
     error_code: int = wire.int16("1+")

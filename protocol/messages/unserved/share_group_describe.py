@@ -1,7 +1,7 @@
 """ShareGroupDescribe: the state and members of share groups (KIP-932).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ KEY = 77
 
 @message(versions="1", flexible="0+")
 class ShareGroupDescribeRequest:
-    """What a client asks of ShareGroupDescribe."""
+    """Request of the ShareGroupDescribe API."""
 
     group_ids: Sequence[str] = wire.array(wire.Kind.STRING, "1+")
     include_authorized_operations: bool = wire.boolean("1+")
@@ -66,7 +66,7 @@ class DescribedGroup:
 
 @message(versions="1", flexible="0+")
 class ShareGroupDescribeResponse:
-    """A node's answer to ShareGroupDescribe."""
+    """Response of the ShareGroupDescribe API."""
 
     throttle_time_ms: int = wire.int32("1+")
     groups: Sequence[DescribedGroup] = wire.array(DescribedGroup, "1+")

@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat: join, stay in and leave a share group (KIP-932).
 
 Versions:
-    v1  the oldest served
+    v1  oldest version served
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ KEY = 76
 
 @message(versions="1", flexible="0+")
 class ShareGroupHeartbeatRequest:
-    """What a client asks of ShareGroupHeartbeat."""
+    """Request of the ShareGroupHeartbeat API."""
 
     group_id: str = wire.string("1+")
     member_id: str = wire.string("1+")
@@ -40,7 +40,7 @@ class Assignment:
 
 @message(versions="1", flexible="0+")
 class ShareGroupHeartbeatResponse:
-    """A node's answer to ShareGroupHeartbeat."""
+    """Response of the ShareGroupHeartbeat API."""
 
     throttle_time_ms: int = wire.int32("1+")
     error_code: int = wire.int16("1+")

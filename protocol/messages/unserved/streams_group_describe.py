@@ -1,7 +1,7 @@
 """StreamsGroupDescribe: the state, topology and members of streams groups (KIP-1071).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ KEY = 89
 
 @message(versions="0", flexible="0+")
 class StreamsGroupDescribeRequest:
-    """What a client asks of StreamsGroupDescribe."""
+    """Request of the StreamsGroupDescribe API."""
 
     group_ids: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     include_authorized_operations: bool = wire.boolean("0+")
@@ -129,7 +129,7 @@ class DescribedGroup:
 
 @message(versions="0", flexible="0+")
 class StreamsGroupDescribeResponse:
-    """A node's answer to StreamsGroupDescribe."""
+    """Response of the StreamsGroupDescribe API."""
 
     throttle_time_ms: int = wire.int32("0+")
     groups: Sequence[DescribedGroup] = wire.array(DescribedGroup, "0+")

@@ -1,7 +1,7 @@
 """StreamsGroupHeartbeat: join, stay in and leave a streams group (KIP-1071).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ class TaskOffset:
 
 @message(versions="0", flexible="0+")
 class StreamsGroupHeartbeatRequest:
-    """What a client asks of StreamsGroupHeartbeat."""
+    """Request of the StreamsGroupHeartbeat API."""
 
     group_id: str = wire.string("0+")
     member_id: str = wire.string("0+")
@@ -135,7 +135,7 @@ class EndpointToPartitions:
 
 @message(versions="0", flexible="0+")
 class StreamsGroupHeartbeatResponse:
-    """A node's answer to StreamsGroupHeartbeat."""
+    """Response of the StreamsGroupHeartbeat API."""
 
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -1,7 +1,7 @@
 """WriteShareGroupState: persist the state of a share partition (KIP-932).
 
 Versions:
-    v0  the first. flexible
+    v0  first version. flexible
     v1  request adds topics.partitions.delivery_complete_count
 """
 
@@ -45,7 +45,7 @@ class WriteStateData:
 
 @message(versions="0-1", flexible="0+")
 class WriteShareGroupStateRequest:
-    """What a client asks of WriteShareGroupState."""
+    """Request of the WriteShareGroupState API."""
 
     group_id: str = wire.string("0+")
     topics: Sequence[WriteStateData] = wire.array(WriteStateData, "0+")
@@ -70,6 +70,6 @@ class WriteStateResult:
 
 @message(versions="0-1", flexible="0+")
 class WriteShareGroupStateResponse:
-    """A node's answer to WriteShareGroupState."""
+    """Response of the WriteShareGroupState API."""
 
     results: Sequence[WriteStateResult] = wire.array(WriteStateResult, "0+")

@@ -9,6 +9,7 @@ import pytest
 
 from broker.fetch_sessions import TARGETS_MAX
 from broker.node import Node
+from protocol.batch import iterate_batches
 from protocol.errors import ErrorCode
 from protocol.messages.delete_topics import DeleteTopicsRequest
 from protocol.messages.fetch import (
@@ -20,7 +21,6 @@ from protocol.messages.fetch import (
     PartitionData,
 )
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.records import iterate_batches
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ import pytest
 from broker.handlers.produce import _while_connected
 from broker.net.exchange import Exchange
 from broker.node import Node
-from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, check_crc, parse_batch, patch, seal
+from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, check_crc, iterate_batches, parse_batch, patch, seal
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -25,7 +25,7 @@ from protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from protocol.records import Record, build_batch, decode_records, iterate_batches
+from protocol.records import Record, build_batch, decode_records
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, produce_request, raw_client
 from tests.support.waiting import until

@@ -17,7 +17,7 @@ from broker.partitions.record_work import (
     RecordWorkStopped,
     TooMuchForTheLoop,
 )
-from protocol.batch import parse_batch
+from protocol.batch import iterate_batches, parse_batch
 from protocol.compression import Compression
 from protocol.errors import DecompressedTooLarge, ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -25,7 +25,7 @@ from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequ
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.produce import PartitionProduceResponse, ProduceRequest
 from protocol.record_scan import scan_records
-from protocol.records import Record, build_batch, decode_records, iterate_batches
+from protocol.records import Record, build_batch, decode_records
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, produce_request, raw_client
 from tests.support.waiting import until

@@ -9,12 +9,12 @@ import pytest
 from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.retention import enforce
-from protocol.batch import TRANSACTIONAL_MASK
+from protocol.batch import TRANSACTIONAL_MASK, iterate_batches
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from protocol.records import ControlType, Record, build_batch, iterate_batches
+from protocol.records import ControlType, Record, build_batch
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from crc32c import crc32c
 
 from protocol.batch import seal
+from protocol.compression import Compression
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.records import Compression, Record, build_batch
+from protocol.records import Record, build_batch
 from tests.differential.script import Script
 from tests.support.raw_client import batch_of
 
