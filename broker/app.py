@@ -27,7 +27,7 @@ from broker.configs.features import Features
 from broker.configs.group import GroupConfigs
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
 from broker.fetch_sessions import FetchSessions
-from broker.groups.consumer.topic_image import TopicImages
+from broker.groups.consumer.topic_image import TopicImageSource
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import HANDLERS
 from broker.handlers.dispatch import Dispatcher
@@ -324,7 +324,7 @@ def _make_node(
         settings.group,
         now_ms=now_ms,
         new_id=lambda: str(uuid.uuid4()),
-        topics=TopicImages(topics),
+        topics=TopicImageSource(topics),
         session_timeout_ms=group_configs.session_timeout_ms,
         expiry_now_ms=cautious.now_ms,
     )

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from broker.coordination.log import KeyValue, LogBatch
+from broker.coordination.log import KeyValue, ReplayedBatch
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
 from broker.topics.manager import TopicManager
@@ -59,7 +59,7 @@ class PartitionLog:
         assert durable is not None, "an internal append is never a duplicate"
         return durable
 
-    async def replay(self) -> AsyncIterator[LogBatch]:
+    async def replay(self) -> AsyncIterator[ReplayedBatch]:
         """Yield all durable records, a batch at a time."""
         stream = self._partition.stream
         offset, end_offset = stream.start_offset, stream.confirmed_offset
@@ -74,11 +74,11 @@ class PartitionLog:
                 if header.is_control:
                     kind, _ = control_record(batch.payload)
                     if kind in {ControlType.ABORT, ControlType.COMMIT}:
-                        yield LogBatch((), producer, committed=kind == ControlType.COMMIT)
+                        yield ReplayedBatch((), producer, committed=kind == ControlType.COMMIT)
                     continue
                 records = decode_records(batch.payload)
                 kept = [KeyValue(record.key or b"", record.value) for record in records if record.offset >= offset]
-                yield LogBatch(kept, producer)
+                yield ReplayedBatch(kept, producer)
             offset = result.next_offset
 
     async def trim(self, offset: int) -> None:

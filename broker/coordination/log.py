@@ -27,7 +27,7 @@ class KeyValue(NamedTuple):
         return len(self.key) + len(self.value or b"")
 
 
-class LogBatch(NamedTuple):
+class ReplayedBatch(NamedTuple):
     """What a replay yields: records, or the marker that ends a producer's transaction."""
 
     records: Sequence[KeyValue]
@@ -57,7 +57,7 @@ class InternalLog(Protocol):
         """
         ...
 
-    def replay(self) -> AsyncIterator[LogBatch]:
+    def replay(self) -> AsyncIterator[ReplayedBatch]:
         """Yield all durable records from the start of the log, in order, a batch at a time."""
         ...
 
@@ -86,14 +86,14 @@ FULL_RETRY_S = 0.02
 """How long to wait before trying again when the storage is full."""
 
 
-class _Write(NamedTuple):
+class _QueuedWrite(NamedTuple):
     records: Sequence[KeyValue]
     done: WriteDone | None
 
 
-class _Batch(NamedTuple):
+class _AppendedBatch(NamedTuple):
     records: Sequence[KeyValue]
-    completes: Sequence[_Write]
+    completes: Sequence[_QueuedWrite]
     """Writes whose last record is in here."""
 
 
@@ -110,7 +110,7 @@ class LogWriter:
         """Since the last rewrite, or since the log was opened, its replay included."""
         self.live_bytes = 0
         """What the last rewrite left."""
-        self._queue: list[_Write] = []
+        self._queue: list[_QueuedWrite] = []
         self._flush_scheduled = False
         self._held = False
         self._closed = False
@@ -123,7 +123,7 @@ class LogWriter:
             if done is not None:
                 done(ErrorCode.MESSAGE_TOO_LARGE)
             return
-        self._queue.append(_Write(records, done))
+        self._queue.append(_QueuedWrite(records, done))
         self._schedule_flush()
 
     def write_transactional(self, records: Sequence[KeyValue], producer: Producer, done: WriteDone) -> bool:
@@ -146,10 +146,10 @@ class LogWriter:
             full = isinstance(error, StorageFull)
             done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if full else ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return False
-        self._appending(durable, _Batch(records, [_Write(records, done)]))
+        self._appending(durable, _AppendedBatch(records, [_QueuedWrite(records, done)]))
         return True
 
-    def follow(self, durable: Durable) -> None:
+    def track_marker(self, durable: Durable) -> None:
         """A transaction's marker was appended to the log: until it is durable, and so known, there is no rewrite."""
         self._in_flight += 1
         durable.add_done_callback(lambda _: self._landed())
@@ -178,11 +178,11 @@ class LogWriter:
             start_offset = self.log.next_offset
             durable = None
             live_bytes = 0
-            for batch in _batches([_Write([record], None) for record in live()]):
+            for batch in _batches([_QueuedWrite([record], None) for record in live()]):
                 durable = self.log.append(batch.records)
                 live_bytes += _size_bytes(batch.records)
             for producer, records in open_transactions():
-                for batch in _batches([_Write([record], None) for record in records]):
+                for batch in _batches([_QueuedWrite([record], None) for record in records]):
                     durable = self.log.append(batch.records, producer)
                     live_bytes += _size_bytes(batch.records)
             self.written_bytes, self.live_bytes = 0, live_bytes
@@ -219,12 +219,12 @@ class LogWriter:
                 continue
             self._appending(durable, batch)
 
-    def _appending(self, durable: Durable, batch: _Batch) -> None:
+    def _appending(self, durable: Durable, batch: _AppendedBatch) -> None:
         self.written_bytes += _size_bytes(batch.records)
         self._in_flight += 1
         durable.add_done_callback(partial(self._appended, batch))
 
-    def _appended(self, batch: _Batch, error: WalError | None) -> None:
+    def _appended(self, batch: _AppendedBatch, error: WalError | None) -> None:
         code = ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
         for write in batch.completes:
             if write.done is not None:
@@ -241,18 +241,18 @@ def _size_bytes(records: Iterable[KeyValue]) -> int:
     return sum(record.size_bytes for record in records)
 
 
-def _batches(writes: Sequence[_Write]) -> Iterator[_Batch]:
+def _batches(writes: Sequence[_QueuedWrite]) -> Iterator[_AppendedBatch]:
     """Gather records into batches of bounded size. A write that is tried again as a whole repeats records: harmless."""
     records: list[KeyValue] = []
-    completes: list[_Write] = []
+    completes: list[_QueuedWrite] = []
     size_bytes = 0
     for write in writes:
         for record in write.records:
             if records and size_bytes + record.size_bytes > BATCH_BYTES_MAX:
-                yield _Batch(records, completes)
+                yield _AppendedBatch(records, completes)
                 records, completes, size_bytes = [], [], 0
             records.append(record)
             size_bytes += record.size_bytes
         completes.append(write)
     if records:
-        yield _Batch(records, completes)
+        yield _AppendedBatch(records, completes)

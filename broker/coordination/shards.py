@@ -48,7 +48,7 @@ class Shard(Protocol):
 
     writer: LogWriter
     loaded: bool
-    broken: bool
+    unreadable: bool
     """The log cannot be read."""
     damage: str
     """Of the log's objects, if it cannot be read because one of them is corrupt or missing."""
@@ -96,7 +96,7 @@ class Shards(Generic[S]):
             self._shards = shards
             self._unloaded.set()
 
-    async def tend(self) -> None:
+    async def maintain(self) -> None:
         """Wait until there is something to load, or for a while; load it, and keep the logs short."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CHECK_S):
@@ -121,17 +121,17 @@ class Shards(Generic[S]):
                 except StorageError as error:
                     _log.error(f"{self._kind} not loaded, trying again", partition=index, error=str(error))
                 except (MalformedMessage, KafkaError) as error:
-                    shard.broken = True
+                    shard.unreadable = True
                     _log.error(f"{self._kind} not loaded: the log is damaged", partition=index, error=str(error))
 
         async with asyncio.TaskGroup() as group:
-            for index, shard in self._led():
-                if not shard.loaded and not shard.broken:
+            for index, shard in self._led_with_index():
+                if not shard.loaded and not shard.unreadable:
                     group.create_task(load(index, shard))
 
     async def compact(self) -> None:
         """Rewrite logs that hold little that is live."""
-        for index, shard in self._led():
+        for index, shard in self._led_with_index():
             writer = shard.writer
             if shard.loaded and writer.written_bytes >= max(COMPACT_BYTES_MIN, COMPACT_RATIO * writer.live_bytes):
                 try:
@@ -142,12 +142,12 @@ class Shards(Generic[S]):
     def close(self) -> None:
         """Stop for good."""
         self._closed = True
-        for shard in self.led():
+        for shard in self.led_shards():
             shard.close()
 
     def drop(self) -> None:
         """The topic was deleted, with all that was in it; the next `open` may create it anew."""
-        for shard in self.led():
+        for shard in self.led_shards():
             shard.close()
         self._shards = None
 
@@ -164,14 +164,14 @@ class Shards(Generic[S]):
         assert self._shards is not None, "asked for when open"
         return len(self._shards)
 
-    def led(self) -> Iterator[S]:
+    def led_shards(self) -> Iterator[S]:
         """All shards that this node leads, loaded or not."""
-        return (shard for _, shard in self._led())
+        return (shard for _, shard in self._led_with_index())
 
-    def _led(self) -> Iterator[tuple[int, S]]:
+    def _led_with_index(self) -> Iterator[tuple[int, S]]:
         return ((index, shard) for index, shard in enumerate(self._shards or ()) if shard is not None)
 
-    def leads(self, name: str) -> bool:
+    def leads_shard_of(self, name: str) -> bool:
         """Whether this node leads the partition that a name belongs to."""
         shards = self._shards
         return shards is not None and shards[partition_of(name, len(shards))] is not None
@@ -193,7 +193,7 @@ class Shards(Generic[S]):
         check_loaded(shard)
         return shard
 
-    def led_loaded(self, partition: int) -> S | None:
+    def loaded_shard_at(self, partition: int) -> S | None:
         """Return the shard of a partition if this node leads it and has loaded it."""
         shard = None if self._shards is None else self._shards[partition]
         return shard if shard is not None and shard.loaded else None
@@ -201,7 +201,7 @@ class Shards(Generic[S]):
 
 def check_loaded(shard: Shard) -> None:
     """Raise KafkaError unless the shard has been loaded."""
-    if shard.broken:
+    if shard.unreadable:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if shard.damage:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"not loaded: {shard.damage}")

@@ -13,7 +13,7 @@ from broker.coordination.shards import Shards, check_loaded
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.topic_image import NO_TOPICS, Topics
+from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from broker.groups.shard import GroupShard
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
@@ -31,7 +31,7 @@ class GroupCoordinator:
         *,
         now_ms: Callable[[], int],
         new_id: Callable[[], str],
-        topics: Topics = lambda: NO_TOPICS,
+        topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
         expiry_now_ms: Callable[[], int] | None = None,
     ) -> None:
@@ -52,7 +52,7 @@ class GroupCoordinator:
         """Take up the partitions there are; `run` loads them."""
         await self._shards.open(create=False)
 
-    async def ensure(self) -> None:
+    async def ensure_topic(self) -> None:
         """Create `__consumer_offsets` if there is none. Raises KafkaError or StorageError."""
         if not self._shards.is_open:
             await self._shards.open(create=True)
@@ -72,7 +72,7 @@ class GroupCoordinator:
         interval_s = self.settings.offsets_check_interval_ms / 1000
         next_expiry_s = loop.time() + interval_s
         while True:
-            await self._shards.tend()
+            await self._shards.maintain()
             if loop.time() >= next_expiry_s:
                 next_expiry_s = loop.time() + interval_s
                 await self.expire()
@@ -83,7 +83,7 @@ class GroupCoordinator:
 
     async def expire(self) -> None:
         """Drop expired offsets, and groups with nothing left."""
-        for shard in self._shards.led():
+        for shard in self._shards.led_shards():
             for count, group_id in enumerate(shard.group_ids() if shard.loaded else ()):
                 shard.expire(group_id, self._expiry_now_ms())
                 if count % EXPIRE_GROUPS_PER_TURN == 0:
@@ -96,13 +96,13 @@ class GroupCoordinator:
     # -- Finding -----------------------------------------------------------------------------------------------------
 
     @property
-    def ready(self) -> bool:
+    def is_open(self) -> bool:
         """Whether `__consumer_offsets` is open, its groups loaded or not."""
         return self._shards.is_open
 
-    def coordinates(self, group_id: str) -> bool:
+    def is_coordinator_of(self, group_id: str) -> bool:
         """Whether this node coordinates the group."""
-        return self._shards.leads(group_id)
+        return self._shards.leads_shard_of(group_id)
 
     def shard(self, group_id: str) -> GroupShard:
         """Return the loaded shard of a group.
@@ -111,7 +111,7 @@ class GroupCoordinator:
         """
         return self._shards.of(group_id)
 
-    def members_shard(self, group_id: str) -> GroupShard:
+    def shard_with_id(self, group_id: str) -> GroupShard:
         """Return the same for a group with members: it must have a name (INVALID_GROUP_ID)."""
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
@@ -128,13 +128,13 @@ class GroupCoordinator:
 
     def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
         """A marker is durable in a partition of `__consumer_offsets`: the offsets of its transaction hold, or never."""
-        shard = self._shards.led_loaded(partition)
+        shard = self._shards.loaded_shard_at(partition)
         if shard is not None:
             shard.offsets.end_transaction(producer_id, committed=committed)
 
     def groups(self) -> Iterator[ClassicGroup | ConsumerGroup]:
         """Yield all groups. Raises KafkaError while some are still being loaded."""
-        for shard in self._shards.led():
+        for shard in self._shards.led_shards():
             check_loaded(shard)
             yield from shard.groups()
 
@@ -144,6 +144,6 @@ class GroupCoordinator:
         if OFFSETS_TOPIC in names:
             self._shards.drop()  # the next client that looks for its coordinator creates it anew
             return
-        for shard in self._shards.led():
+        for shard in self._shards.led_shards():
             if shard.loaded:
                 shard.offsets.forget_topics(names)

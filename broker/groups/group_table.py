@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.durable_group import ConsumerShell
+from broker.groups.consumer.durable_group import DurableConsumerGroup
 from broker.groups.offsets import GroupOffsets
 from broker.groups.requests import NEVER_MS, Now
 from broker.groups.shard_group import ShardGroup
@@ -51,7 +51,7 @@ class GroupTable:
         self._groups[group.group_id] = group
         return group
 
-    def replace(self, former: ShardGroup | None, machine: ClassicGroup | ConsumerShell) -> ShardGroup:
+    def replace(self, former: ShardGroup | None, machine: ClassicGroup | DurableConsumerGroup) -> ShardGroup:
         """Replace a group by one of the other protocol, which keeps its offsets."""
         if former is not None:
             former.cancel_timer()

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from broker.coordination.log import BATCH_BYTES_MAX, LogWriter
-from broker.groups.classic.effects import Effect, Reply, Write
+from broker.groups.classic.effects import Effect, Respond, StoreSnapshot
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.classic.records import group_record
-from broker.groups.consumer.durable_group import BeatDone, ConsumerShell
+from broker.groups.consumer.durable_group import DurableConsumerGroup, HeartbeatDone
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.heartbeat import Beat
-from broker.groups.consumer.topic_image import Topics
+from broker.groups.consumer.heartbeat import ConsumerHeartbeat
+from broker.groups.consumer.topic_image import TopicImageGetter
 from broker.groups.group_table import GroupTable
-from broker.groups.migration import downgraded, upgraded
-from broker.groups.requests import Join, JoinAnswer, Leaver, Now, Sync, SyncAnswer
+from broker.groups.migration import to_classic_group, to_consumer_group
+from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, Now, SyncRequest, SyncResponse
 from broker.groups.shard_group import ShardGroup
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
@@ -36,7 +36,7 @@ class MembershipManager:
         writer: LogWriter,
         settings: GroupSettings,
         *,
-        topics: Topics,
+        topics: TopicImageGetter,
         session_timeout_ms: SessionTimeout | None = None,
     ) -> None:
         self._groups = groups
@@ -45,7 +45,7 @@ class MembershipManager:
         self._topics = topics
         self._session_timeout_ms = session_timeout_ms
 
-    def join(self, group_id: str, request: Join) -> None:
+    def join(self, group_id: str, request: JoinRequest) -> None:
         """Handle JoinGroup. The request's ticket must be a future of a JoinAnswer."""
         entry = self._groups.get(group_id)
         if entry is None:
@@ -53,10 +53,10 @@ class MembershipManager:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             entry = self._groups.create(group_id)
         group = entry.state_machine
-        if isinstance(entry.group, ConsumerShell) and group.members:
+        if isinstance(entry.group, DurableConsumerGroup) and group.members:
             entry.group.join(request, self._topics(), self._groups.now(), partial(_respond, request.ticket))
             # A static member may have replaced the last member that used the consumer protocol.
-            self._write_changes(entry, rebalance=entry.group.state_machine.is_behind)
+            self._write_changes(entry, rebalance=entry.group.state_machine.is_assignment_outdated)
             return
         if isinstance(group, ConsumerGroup):
             if request.member_id:
@@ -64,10 +64,10 @@ class MembershipManager:
             entry, group = self._replace_empty(entry, group)
         self._apply(entry, group.join(request, self._groups.now()))
 
-    def sync(self, group_id: str, request: Sync) -> None:
+    def sync(self, group_id: str, request: SyncRequest) -> None:
         """Handle SyncGroup. The request's ticket must be a future of a SyncAnswer."""
         entry = self._groups.require(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        if isinstance(entry.group, ConsumerShell):
+        if isinstance(entry.group, DurableConsumerGroup):
             entry.group.sync(request, self._topics(), self._groups.now(), partial(_respond, request.ticket))
             self._groups.schedule(entry)
         else:
@@ -80,13 +80,13 @@ class MembershipManager:
             return ErrorCode.UNKNOWN_MEMBER_ID
         group = entry.state_machine
         if isinstance(group, ConsumerGroup):
-            error = group.heartbeat_classic(member_id, group_instance_id, generation, self._groups.now())
+            error = group.heartbeat_classic_member(member_id, group_instance_id, generation, self._groups.now())
         else:
             error = group.heartbeat(member_id, group_instance_id, generation, self._groups.now())
         self._groups.schedule(entry)
         return error
 
-    def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ErrorCode]:
+    def leave(self, group_id: str, leavers: Sequence[LeavingMember]) -> list[ErrorCode]:
         """Handle LeaveGroup: return an error code for each. Administrators may remove members of any group."""
         entry = self._groups.get(group_id)
         if entry is None:
@@ -100,7 +100,7 @@ class MembershipManager:
         self._apply(entry, effects)
         return errors
 
-    def consumer_heartbeat(self, group_id: str, beat: Beat, done: BeatDone) -> None:
+    def consumer_heartbeat(self, group_id: str, beat: ConsumerHeartbeat, done: HeartbeatDone) -> None:
         """Handle ConsumerGroupHeartbeat: call `done` with the response once its state is durable, or with an error."""
         entry = self._groups.get(group_id)
         if entry is None or isinstance(entry.group, ClassicGroup):
@@ -118,7 +118,7 @@ class MembershipManager:
         else:
             self._apply(entry, group.tick(now))
 
-    def restore_consumer_group(self, group_id: str, stored: Mapping[bytes, bytes]) -> ConsumerShell:
+    def restore_consumer_group(self, group_id: str, stored: Mapping[bytes, bytes]) -> DurableConsumerGroup:
         """Return a consumer group as its records describe it. Raises MalformedMessage."""
         restored = self._new_consumer_group(group_id, stored)
         restored.restore(self._groups.now())
@@ -135,14 +135,14 @@ class MembershipManager:
         """Carry out the effects of a classic group's state machine."""
         for effect in effects:
             match effect:
-                case Reply(ticket, answer):
+                case Respond(ticket, answer):
                     _respond(ticket, answer)
-                case Write(snapshot, _):
+                case StoreSnapshot(snapshot, _):
                     record = group_record(entry.group_id, snapshot)
                     self._writer.write([record], partial(self._stored, entry, effect))
         self._groups.schedule(entry)
 
-    def _stored(self, entry: ShardGroup, write: Write, error: ErrorCode) -> None:
+    def _stored(self, entry: ShardGroup, write: StoreSnapshot, error: ErrorCode) -> None:
         if not error:
             entry.stored = write.snapshot
         if error == ErrorCode.MESSAGE_TOO_LARGE:
@@ -152,7 +152,7 @@ class MembershipManager:
 
     def _write_changes(self, entry: ShardGroup, *, rebalance: bool) -> None:
         """Write the changes of a consumer group; convert it to a classic one when only classic members are left."""
-        assert isinstance(entry.group, ConsumerShell), "classic groups return what they write as effects"
+        assert isinstance(entry.group, DurableConsumerGroup), "classic groups return what they write as effects"
         entry.group.write()
         if entry.group.state_machine.should_downgrade and self._downgrade(
             entry, entry.group.state_machine, rebalance=rebalance
@@ -162,10 +162,12 @@ class MembershipManager:
 
     # -- Conversion between the protocols ----------------------------------------------------------------------------
 
-    def _new_consumer_group(self, group_id: str, stored: Mapping[bytes, bytes] | None = None) -> ConsumerShell:
-        return ConsumerShell(group_id, self._settings, self._writer, stored, self._session_timeout_ms)
+    def _new_consumer_group(self, group_id: str, stored: Mapping[bytes, bytes] | None = None) -> DurableConsumerGroup:
+        return DurableConsumerGroup(group_id, self._settings, self._writer, stored, self._session_timeout_ms)
 
-    def _join_as_consumer(self, group_id: str, entry: ShardGroup | None, beat: Beat, done: BeatDone) -> ShardGroup:
+    def _join_as_consumer(
+        self, group_id: str, entry: ShardGroup | None, beat: ConsumerHeartbeat, done: HeartbeatDone
+    ) -> ShardGroup:
         """Create a consumer group, or convert a classic group with its members, if this heartbeat joins."""
         if beat.epoch != 0:
             problem = f"{'Group' if beat.epoch < 0 else 'Consumer group'} {group_id} not found."
@@ -176,7 +178,9 @@ class MembershipManager:
         now = self._groups.now()
         classic = entry.group if entry is not None and entry.state_machine.members else None
         if isinstance(classic, ClassicGroup):
-            consumer.state_machine = upgraded(classic, self._settings, self._topics(), now, self._session_timeout_ms)
+            consumer.state_machine = to_consumer_group(
+                classic, self._settings, self._topics(), now, self._session_timeout_ms
+            )
         before = [] if entry is None else [group_record(group_id, None)]
         consumer.heartbeat(beat, self._topics(), now, done, before=before)
         # The heartbeat was accepted: from here on this is a consumer group.
@@ -184,13 +188,13 @@ class MembershipManager:
             self._apply(entry, classic.resign(now, ErrorCode.REBALANCE_IN_PROGRESS))
         created = self._groups.replace(entry, consumer)
         if isinstance(classic, ClassicGroup) and entry is not None:
-            consumer.unborn = partial(self._undo_conversion, created, entry)
+            consumer.on_creation_failed = partial(self._undo_conversion, created, entry)
         return created
 
     def _downgrade(self, entry: ShardGroup, group: ConsumerGroup, *, rebalance: bool) -> bool:
         """Convert a consumer group of classic members to a classic group; False if that is too large to store."""
         now = self._groups.now()
-        classic = downgraded(group, self._settings, self._topics(), now)
+        classic = to_classic_group(group, self._settings, self._topics(), now)
         snapshot = classic.snapshot()
         record = group_record(group.group_id, snapshot)
         if record.size_bytes > BATCH_BYTES_MAX:
@@ -203,7 +207,7 @@ class MembershipManager:
             else:
                 created.stored = snapshot
 
-        self._writer.write([*group.dissolve(), record], written)
+        self._writer.write([*group.retire(), record], written)
         self._apply(created, classic.rebalance(now) if rebalance else ())
         return True
 
@@ -212,7 +216,7 @@ class MembershipManager:
         if self._groups.get(entry.group_id) is not entry:
             return
         now, machine = self._groups.now(), former.group
-        if isinstance(machine, ConsumerShell):
+        if isinstance(machine, DurableConsumerGroup):
             machine.restore(now)
         elif former.stored is not None:
             machine = ClassicGroup.restore(machine.group_id, self._settings, former.stored, now)
@@ -224,12 +228,12 @@ class MembershipManager:
 
     def _replace_empty(self, entry: ShardGroup, group: ConsumerGroup) -> tuple[ShardGroup, ClassicGroup]:
         """Replace an empty consumer group by a classic one."""
-        self._writer.write(group.kill())
+        self._writer.write(group.delete())
         classic = ClassicGroup(group.group_id, self._settings)
         return self._groups.replace(entry, classic), classic
 
 
-def _respond(ticket: object, answer: JoinAnswer | SyncAnswer) -> None:
+def _respond(ticket: object, answer: JoinResponse | SyncResponse) -> None:
     assert isinstance(ticket, asyncio.Future), "tickets are futures"
     if not ticket.done():  # its connection may have been closed
         ticket.set_result(answer)

@@ -6,7 +6,7 @@ and their partitions; the rebalance that follows goes on from there. Pure functi
 """
 
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.member import Member
+from broker.groups.classic.member import ClassicMember
 from broker.groups.consumer.embedded_protocol import (
     Subscription,
     assignment_bytes,
@@ -15,16 +15,16 @@ from broker.groups.consumer.embedded_protocol import (
 )
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.member import ClassicSide, ConsumerMember
+from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
 from broker.groups.requests import Now
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
-NOTHING: Partitions = frozenset()
+NO_PARTITIONS: Partitions = frozenset()
 
 
-def upgraded(
+def to_consumer_group(
     classic: ClassicGroup,
     settings: GroupSettings,
     topics: TopicImage,
@@ -46,12 +46,12 @@ def upgraded(
         assigned -= taken
         taken |= assigned
         members.append(_consumer_member(member, subscription, assigned, classic))
-    return ConsumerGroup.continuing(
+    return ConsumerGroup.converted(
         classic.group_id, settings, classic.generation, members, topics, now, session_timeout_ms
     )
 
 
-def _read(classic: ClassicGroup, member: Member, topics: TopicImage) -> tuple[Subscription, Partitions]:
+def _read(classic: ClassicGroup, member: ClassicMember, topics: TopicImage) -> tuple[Subscription, Partitions]:
     metadata = member.metadata(classic.protocol_name) or member.protocols[0].metadata
     try:
         subscription = parse_subscription(metadata, topics)
@@ -68,7 +68,7 @@ def _read(classic: ClassicGroup, member: Member, topics: TopicImage) -> tuple[Su
 
 
 def _consumer_member(
-    member: Member, subscription: Subscription, assigned: Partitions, classic: ClassicGroup
+    member: ClassicMember, subscription: Subscription, assigned: Partitions, classic: ClassicGroup
 ) -> ConsumerMember:
     return ConsumerMember(
         member_id=member.member_id,
@@ -81,7 +81,7 @@ def _consumer_member(
         epoch=classic.generation,
         previous_epoch=classic.generation,
         assigned=dict.fromkeys(sorted(assigned), classic.generation),
-        classic=ClassicSide(member.session_timeout_ms, tuple(member.protocols)),
+        classic=ClassicMemberMetadata(member.session_timeout_ms, tuple(member.protocols)),
     )
 
 
@@ -92,21 +92,23 @@ def _refused(classic: ClassicGroup, why: str) -> KafkaError:
     )
 
 
-def downgraded(group: ConsumerGroup, settings: GroupSettings, topics: TopicImage, now: Now) -> ClassicGroup:
+def to_classic_group(group: ConsumerGroup, settings: GroupSettings, topics: TopicImage, now: Now) -> ClassicGroup:
     """Return a consumer group, all of whose members speak the classic protocol, as a classic group.
 
     It begins in the generation of the last assignment, which is that of all members that are not behind.
     """
     members = [
-        _classic_member(member, member.classic, group.targets.get(member.member_id, NOTHING), topics)
+        _classic_member(member, member.classic, group.targets.get(member.member_id, NO_PARTITIONS), topics)
         for member in group.members.values()
         if member.classic is not None
     ]
-    return ClassicGroup.continuing(group.group_id, settings, group.assignment_epoch, members, now)
+    return ClassicGroup.converted(group.group_id, settings, group.assignment_epoch, members, now)
 
 
-def _classic_member(member: ConsumerMember, classic: ClassicSide, target: Partitions, topics: TopicImage) -> Member:
-    return Member(
+def _classic_member(
+    member: ConsumerMember, classic: ClassicMemberMetadata, target: Partitions, topics: TopicImage
+) -> ClassicMember:
+    return ClassicMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
         client_id=member.client_id,

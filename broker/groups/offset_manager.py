@@ -10,7 +10,7 @@ from broker.coordination.log import KeyValue, LogWriter, WriteDone
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.topic_image import TopicIdPartition, Topics
+from broker.groups.consumer.topic_image import TopicIdPartition, TopicImageGetter
 from broker.groups.group_table import GroupTable
 from broker.groups.offsets import CommittedOffset, GroupOffsets
 from broker.groups.records import offset_record
@@ -25,7 +25,7 @@ Commits = Sequence[tuple[TopicPartition, CommittedOffset]]
 class OffsetManager:
     """Requests about offsets. Methods raise KafkaError with the code for the whole request."""
 
-    def __init__(self, groups: GroupTable, writer: LogWriter, topics: Topics) -> None:
+    def __init__(self, groups: GroupTable, writer: LogWriter, topics: TopicImageGetter) -> None:
         self._groups = groups
         self._writer = writer
         self._topics = topics
@@ -62,19 +62,19 @@ class OffsetManager:
         done: WriteDone,
         producer: Producer | None = None,
         *,
-        speaks_epochs: bool = True,
+        knows_member_epochs: bool = True,
     ) -> None:
         """Write offsets and call `done` when they are durable and visible, or have failed.
 
         With a producer they are part of its open transaction: `done` is called when they are durable, and they become
-        visible when the transaction commits. `speaks_epochs` is False for request versions without member epochs.
+        visible when the transaction commits. `knows_member_epochs` is False for request versions without member epochs.
         """
         entry = self._groups.get(group_id)
         if entry is None:
             if generation >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             entry = self._groups.create(group_id)
-        if not speaks_epochs and producer is None and entry.uses_consumer_protocol(member_id):
+        if not knows_member_epochs and producer is None and entry.uses_consumer_protocol(member_id):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         if error := self._check_commit(entry, member_id, group_instance_id, generation, offsets, producer):
             raise KafkaError(error)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.records import GROUP_KEY_VERSION, GroupRecord, parse_group
+from broker.groups.classic.records import GROUP_KEY_VERSION, ClassicGroupRecord, parse_group
 from broker.groups.consumer.records import parse_key
 from broker.groups.offsets import CommittedOffset
 from protocol.codec import decode_exact, encode_versioned, read_version
@@ -31,21 +31,21 @@ class OffsetRecord(NamedTuple):
     committed: CommittedOffset | None
 
 
-class ConsumerRecord(NamedTuple):
+class ConsumerGroupRecord(NamedTuple):
     """A piece of a consumer group, or its deletion."""
 
     group_id: str
     value: bytes | None
 
 
-class ForeignRecord(NamedTuple):
+class UnknownRecord(NamedTuple):
     """A record of a kind this version does not know."""
 
     key: bytes
     value: bytes | None
 
 
-Parsed: TypeAlias = OffsetRecord | GroupRecord | ConsumerRecord | ForeignRecord
+OffsetsTopicRecord: TypeAlias = OffsetRecord | ClassicGroupRecord | ConsumerGroupRecord | UnknownRecord
 
 
 def offset_key(group_id: str, key: TopicPartition) -> bytes:
@@ -69,7 +69,7 @@ def offset_record(group_id: str, key: TopicPartition, committed: CommittedOffset
     return KeyValue(offset_key(group_id, key), encode_versioned(value, version))
 
 
-def parse(record: KeyValue) -> Parsed:
+def parse_record(record: KeyValue) -> OffsetsTopicRecord:
     """Read a record back. Raises MalformedMessage if it is of a known kind and does not parse."""
     kind = read_version(record.key)
     if kind in OFFSET_KEY_VERSIONS:
@@ -77,8 +77,8 @@ def parse(record: KeyValue) -> Parsed:
     if kind == GROUP_KEY_VERSION:
         return parse_group(record)
     if (consumer_key := parse_key(record.key)) is not None:
-        return ConsumerRecord(consumer_key.group_id, record.value)
-    return ForeignRecord(record.key, record.value)
+        return ConsumerGroupRecord(consumer_key.group_id, record.value)
+    return UnknownRecord(record.key, record.value)
 
 
 def _parse_offset(record: KeyValue, key_version: int) -> OffsetRecord:

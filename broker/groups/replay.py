@@ -1,10 +1,10 @@
 """What the log of a shard says: its groups, their offsets, and the transactions that are still open."""
 
-from broker.coordination.log import KeyValue, LogBatch
-from broker.groups.classic.records import GroupRecord
+from broker.coordination.log import KeyValue, ReplayedBatch
+from broker.groups.classic.records import ClassicGroupRecord
 from broker.groups.classic.snapshot import GroupSnapshot
 from broker.groups.offsets import CommittedOffset, GroupOffsets
-from broker.groups.records import ConsumerRecord, ForeignRecord, OffsetRecord, parse
+from broker.groups.records import ConsumerGroupRecord, OffsetRecord, UnknownRecord, parse_record
 from broker.partitions.producers import Producer
 
 OpenTransactions = dict[int, tuple[int, set[str]]]
@@ -22,19 +22,19 @@ class Replay:
     """Takes batches in the order of the log; what is left holds."""
 
     def __init__(self) -> None:
-        self.snapshots: dict[str, GroupSnapshot] = {}
+        self.classic_groups: dict[str, GroupSnapshot] = {}
         """Classic groups."""
         self.consumer: dict[str, dict[bytes, bytes]] = {}
         """Consumer groups, record by record."""
         self.offsets: dict[str, GroupOffsets] = {}
         self.open: OpenTransactions = {}
-        self.foreign: dict[bytes, bytes] = {}
+        self.unknown_records: dict[bytes, bytes] = {}
 
     def group_ids(self) -> set[str]:
         """All groups of which anything is left."""
-        return self.snapshots.keys() | self.consumer.keys() | {name for name, kept in self.offsets.items() if kept}
+        return self.classic_groups.keys() | self.consumer.keys() | {name for name, kept in self.offsets.items() if kept}
 
-    def add(self, batch: LogBatch) -> None:
+    def add(self, batch: ReplayedBatch) -> None:
         """Take the next batch. Raises MalformedMessage."""
         if batch.producer is not None:
             self._add_transactional(batch, batch.producer)
@@ -42,21 +42,21 @@ class Replay:
         for record in batch.records:
             self._add_record(record)
 
-    def _add_transactional(self, batch: LogBatch, producer: Producer) -> None:
+    def _add_transactional(self, batch: ReplayedBatch, producer: Producer) -> None:
         if batch.committed is not None:
             _, group_ids = self.open.pop(producer.producer_id, (0, set[str]()))
             for group_id in group_ids:
                 self.offsets[group_id].end_transaction(producer.producer_id, committed=batch.committed)
             return
         for record in batch.records:
-            match parse(record):
+            match parse_record(record):
                 case OffsetRecord(group_id, key, CommittedOffset() as committed):
                     kept = self.offsets.setdefault(group_id, GroupOffsets())
                     kept.put_transactional(producer.producer_id, key, committed)
                     add_open_transaction(self.open, producer, group_id)
 
     def _add_record(self, record: KeyValue) -> None:
-        match parse(record):
+        match parse_record(record):
             case OffsetRecord(group_id, key, None):
                 if group_id in self.offsets:
                     self.offsets[group_id].remove(*key)
@@ -65,18 +65,18 @@ class Replay:
                 kept = self.offsets.setdefault(group_id, GroupOffsets())
                 kept.put(*key, committed)
                 kept.supersede(key)
-            case GroupRecord(group_id, None):
-                self.snapshots.pop(group_id, None)
-            case GroupRecord(group_id, GroupSnapshot() as snapshot):
-                self.snapshots[group_id] = snapshot
-            case ConsumerRecord(group_id, None):
+            case ClassicGroupRecord(group_id, None):
+                self.classic_groups.pop(group_id, None)
+            case ClassicGroupRecord(group_id, GroupSnapshot() as snapshot):
+                self.classic_groups[group_id] = snapshot
+            case ConsumerGroupRecord(group_id, None):
                 kept_records = self.consumer.get(group_id, {})
                 kept_records.pop(record.key, None)
                 if not kept_records:
                     self.consumer.pop(group_id, None)
-            case ConsumerRecord(group_id, bytes() as value):
+            case ConsumerGroupRecord(group_id, bytes() as value):
                 self.consumer.setdefault(group_id, {})[record.key] = value
-            case ForeignRecord(key, None):
-                self.foreign.pop(key, None)
-            case ForeignRecord(key, bytes() as value):
-                self.foreign[key] = value
+            case UnknownRecord(key, None):
+                self.unknown_records.pop(key, None)
+            case UnknownRecord(key, bytes() as value):
+                self.unknown_records[key] = value

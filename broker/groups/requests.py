@@ -28,7 +28,7 @@ class MemberProtocol(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinRequest:
     """A JoinGroup request."""
 
     ticket: object
@@ -49,7 +49,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class SyncRequest:
     """A SyncGroup request; only the leader's carries assignments."""
 
     ticket: object
@@ -61,7 +61,7 @@ class Sync:
     assignments: Mapping[str, bytes]
 
 
-class Leaver(NamedTuple):
+class LeavingMember(NamedTuple):
     """One member of a LeaveGroup request. An administrator names a static member by its instance id alone."""
 
     member_id: str
@@ -78,7 +78,7 @@ class JoinedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinAnswer:
+class JoinResponse:
     """Answer to a Join."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -92,7 +92,7 @@ class JoinAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncAnswer:
+class SyncResponse:
     """Answer to a Sync."""
 
     error: ErrorCode = ErrorCode.NONE

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from broker.coordination.log import KeyValue, LogWriter, WriteDone
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.classic.records import group_record
-from broker.groups.consumer.durable_group import ConsumerShell
+from broker.groups.consumer.durable_group import DurableConsumerGroup
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.topic_image import NO_TOPICS, Topics
+from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from broker.groups.group_table import GroupTable
 from broker.groups.membership import MembershipManager
 from broker.groups.offset_manager import OffsetManager
@@ -36,12 +36,12 @@ class GroupShard:
         settings: GroupSettings,
         *,
         now_ms: Callable[[], int],
-        topics: Topics = lambda: NO_TOPICS,
+        topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
     ) -> None:
         self.writer = writer
         self.loaded = False
-        self.broken = False
+        self.unreadable = False
         """The log cannot be read: its groups stay unavailable, and nothing is written over it."""
         self.damage = ""
         self._settings = settings
@@ -65,8 +65,8 @@ class GroupShard:
             self.writer.written_bytes += sum(record.size_bytes for record in batch.records)
         now = self._groups.now()
         for group_id in replay.group_ids():
-            stored = replay.snapshots.get(group_id)
-            machine: ClassicGroup | ConsumerShell
+            stored = replay.classic_groups.get(group_id)
+            machine: ClassicGroup | DurableConsumerGroup
             if group_id in replay.consumer:
                 machine = self.membership.restore_consumer_group(group_id, replay.consumer[group_id])
             elif stored is None:
@@ -75,7 +75,7 @@ class GroupShard:
                 machine = ClassicGroup.restore(group_id, self._settings, stored, now)
             offsets = replay.offsets.get(group_id, GroupOffsets())
             self._groups.schedule(self._groups.add(ShardGroup(machine, offsets, stored)))
-        self._foreign_records = replay.foreign
+        self._foreign_records = replay.unknown_records
         self.offsets.load(replay.open)
         self.loaded = True
 
@@ -97,7 +97,7 @@ class GroupShard:
         for entry in self._groups:
             if entry.stored is not None:
                 yield group_record(entry.group_id, entry.stored)
-            if isinstance(entry.group, ConsumerShell):
+            if isinstance(entry.group, DurableConsumerGroup):
                 yield from (KeyValue(*item) for item in entry.group.stored.items())
             for key, committed in entry.offsets.items():
                 yield offset_record(entry.group_id, key, committed)
@@ -129,9 +129,9 @@ class GroupShard:
     def _delete(self, entry: ShardGroup, done: WriteDone | None = None) -> None:
         group = entry.state_machine
         if isinstance(group, ConsumerGroup):
-            tombstones = group.kill()
+            tombstones = group.delete()
         else:
-            group.kill()
+            group.delete()
             tombstones = [group_record(entry.group_id, None)]
         self._groups.remove(entry)
         # Commits on their way to the log come before these records, so they are deleted too.

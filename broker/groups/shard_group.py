@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.classic.state_table import GroupState
-from broker.groups.consumer.durable_group import ConsumerShell
+from broker.groups.classic.state_table import ClassicGroupState
+from broker.groups.consumer.durable_group import DurableConsumerGroup
 from broker.groups.consumer.embedded_protocol import subscribed_topics
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.offsets import CommittedOffset, GroupOffsets
@@ -19,7 +19,7 @@ from broker.groups.requests import NEVER_MS
 class ShardGroup:
     """A group with its offsets, its durable state and its timer."""
 
-    group: ClassicGroup | ConsumerShell
+    group: ClassicGroup | DurableConsumerGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     stored: GroupSnapshot | None = None
     """The durable state of a classic group. A consumer group keeps its own, record by record."""
@@ -43,7 +43,7 @@ class ShardGroup:
         group = self.state_machine
         if isinstance(group, ConsumerGroup):
             return not group.members
-        return group.state is GroupState.EMPTY and not group.pending
+        return group.state is ClassicGroupState.EMPTY and not group.pending
 
     def uses_consumer_protocol(self, member_id: str) -> bool:
         """Return whether this is a member of a consumer group that uses the consumer protocol itself."""
@@ -75,12 +75,16 @@ class ShardGroup:
         if isinstance(group, ConsumerGroup):
             subscribed = group.subscribed_topics()
             return lambda key, committed: None if key.topic in subscribed else committed.commit_timestamp_ms
-        if group.state is GroupState.EMPTY and group.protocol_type is not None and group.state_timestamp_ms != -1:
+        if (
+            group.state is ClassicGroupState.EMPTY
+            and group.protocol_type is not None
+            and group.state_timestamp_ms != -1
+        ):
             empty_since_ms = group.state_timestamp_ms
             return lambda *_: empty_since_ms
-        if group.state is GroupState.EMPTY:
+        if group.state is ClassicGroupState.EMPTY:
             return lambda _, committed: committed.commit_timestamp_ms  # consumers that assign themselves
-        in_use = self.topics_in_use() if group.state is GroupState.STABLE else None
+        in_use = self.topics_in_use() if group.state is ClassicGroupState.STABLE else None
         if in_use is None:
             return lambda *_: None
         return lambda key, committed: None if key.topic in in_use else committed.commit_timestamp_ms

@@ -6,7 +6,7 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
-from broker.transactions.errors import code_for_old
+from broker.transactions.errors import code_for_version
 from broker.transactions.state_machine import VERSION_1
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -20,12 +20,12 @@ async def handle(node: Node, request: AddOffsetsToTxnRequest, exchange: Exchange
     if not request.transactional_id:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     try:
-        await node.groups.ensure()
+        await node.groups.ensure_topic()
         where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
         producer = Producer(request.producer_id, request.producer_epoch)
         await node.transactions.add(request.transactional_id, producer, [where], VERSION_1)
     except KafkaError as error:
-        return AddOffsetsToTxnResponse(error_code=code_for_old(error.code, exchange.api_version, FENCED_VERSION))
+        return AddOffsetsToTxnResponse(error_code=code_for_version(error.code, exchange.api_version, FENCED_VERSION))
     except StorageError:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return AddOffsetsToTxnResponse()

@@ -10,7 +10,7 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
-from broker.transactions.errors import code_for_old
+from broker.transactions.errors import code_for_version
 from broker.transactions.state_machine import VERSION_1, VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.add_partitions_to_txn import (
@@ -40,7 +40,7 @@ async def handle(node: Node, request: AddPartitionsToTxnRequest, exchange: Excha
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     topics = request.v3_and_below_topics
     errors = await _add(node, request.v3_and_below_transactional_id, producer, topics, VERSION_1)
-    errors = {where: code_for_old(code, version, FENCED_VERSION) for where, code in errors.items()}
+    errors = {where: code_for_version(code, version, FENCED_VERSION) for where, code in errors.items()}
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, errors))
 
 

@@ -34,7 +34,7 @@ def handle(node: Node, request: ConsumerGroupDescribeRequest, _exchange: Exchang
 def _described(node: Node, group_id: str, operations: int) -> DescribedGroup:
     try:
         check_consumer_protocol(node)
-        group = node.groups.members_shard(group_id).group(group_id)
+        group = node.groups.shard_with_id(group_id).group(group_id)
     except KafkaError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message or None, group_id=group_id)
     if not isinstance(group, ConsumerGroup):

@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 
 from broker.groups.consumer.assignors import ASSIGNORS
-from broker.groups.consumer.heartbeat import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Beat, BeatAnswer
+from broker.groups.consumer.heartbeat import (
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+)
 from broker.groups.consumer.records import by_topic
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
 from broker.handlers.consumer_protocol import check_consumer_protocol
@@ -26,7 +31,7 @@ def handle(
 ) -> ConsumerGroupHeartbeatResponse | None:
     """Check what does not depend on the group, hand the request to it; None when the answer comes later."""
 
-    def done(answer: BeatAnswer | KafkaError) -> None:
+    def done(answer: ConsumerHeartbeatResponse | KafkaError) -> None:
         if isinstance(answer, KafkaError):
             exchange.complete(_refusal(answer))
         else:
@@ -81,8 +86,8 @@ def _invalid(problem: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
-def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange) -> Beat:
-    return Beat(
+def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange) -> ConsumerHeartbeat:
+    return ConsumerHeartbeat(
         member_id=request.member_id or node.groups.new_id(),
         epoch=request.member_epoch,
         instance_id=request.instance_id,
@@ -101,7 +106,7 @@ def _owned(topics: Sequence[TopicPartitions]) -> Partitions:
     return frozenset(TopicIdPartition(topic.topic_id, partition) for topic in topics for partition in topic.partitions)
 
 
-def _response(answer: BeatAnswer, heartbeat_interval_ms: int) -> ConsumerGroupHeartbeatResponse:
+def _response(answer: ConsumerHeartbeatResponse, heartbeat_interval_ms: int) -> ConsumerGroupHeartbeatResponse:
     leaving = answer.epoch in {LEAVE_EPOCH, LEAVE_STATIC_EPOCH}
     assignment = None
     if answer.assignment is not None:

@@ -1,7 +1,7 @@
 """DescribeGroups: state, protocol and members of classic groups."""
 
 from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.state_table import GroupState
+from broker.groups.classic.state_table import ClassicGroupState
 from broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -37,10 +37,10 @@ def _described(node: Node, group_id: str, version: int, operations: int) -> Desc
             error_code=ErrorCode.NONE if found else ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=None if found else problem,
             group_id=group_id,
-            group_state=GroupState.DEAD,
+            group_state=ClassicGroupState.DEAD,
             authorized_operations=operations if found else NOT_REQUESTED,
         )
-    stable = group.state is GroupState.STABLE
+    stable = group.state is ClassicGroupState.STABLE
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state,

@@ -3,7 +3,7 @@
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
-from broker.transactions.errors import code_for_old
+from broker.transactions.errors import code_for_version
 from broker.transactions.state_machine import VERSION_1, VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -27,7 +27,7 @@ async def handle(node: Node, request: EndTxnRequest, exchange: Exchange) -> EndT
             version=version,
         )
     except KafkaError as error:
-        return EndTxnResponse(error_code=code_for_old(error.code, exchange.api_version, FENCED_VERSION))
+        return EndTxnResponse(error_code=code_for_version(error.code, exchange.api_version, FENCED_VERSION))
     except StorageError:
         return EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

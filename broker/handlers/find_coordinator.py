@@ -27,7 +27,7 @@ def handle(
 ) -> FindCoordinatorResponse | Coroutine[None, None, FindCoordinatorResponse]:
     """Answer at once if the coordinator's topic is there, else create it first."""
     coordinator = _coordinator_of(node, request.key_type)
-    if coordinator is not None and not coordinator.ready:
+    if coordinator is not None and not coordinator.is_open:
         return _create_and_answer(coordinator, node, request, exchange.api_version)
     return _answer(node, request, exchange.api_version)
 
@@ -45,7 +45,7 @@ async def _create_and_answer(
     version: int,
 ) -> FindCoordinatorResponse:
     try:
-        await coordinator.ensure()
+        await coordinator.ensure_topic()
     except (KafkaError, StorageError) as error:
         return _answer(node, request, version, str(error))
     return _answer(node, request, version)
@@ -72,7 +72,7 @@ def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Co
     coordinator = _coordinator_of(node, key_type)
     if coordinator is None:
         error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
-    elif problem is not None or not coordinator.coordinates(key):
+    elif problem is not None or not coordinator.is_coordinator_of(key):
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         _tell_if_elsewhere(node, key_type, key)
     if error:

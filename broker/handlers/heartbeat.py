@@ -10,7 +10,7 @@ def handle(node: Node, request: HeartbeatRequest, _exchange: Exchange) -> Heartb
     """Answer at once."""
     group_id = request.group_id
     try:
-        error = node.groups.members_shard(group_id).membership.heartbeat(
+        error = node.groups.shard_with_id(group_id).membership.heartbeat(
             group_id, request.member_id, request.group_instance_id, request.generation_id
         )
     except KafkaError as refused:

@@ -3,7 +3,7 @@
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
-from broker.transactions.errors import code_for_old
+from broker.transactions.errors import code_for_version
 from protocol.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -22,7 +22,7 @@ async def handle(node: Node, request: InitProducerIdRequest, exchange: Exchange)
         expected = Producer(request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
         producer = await node.transactions.init(request.transactional_id, request.transaction_timeout_ms, expected)
     except KafkaError as error:
-        return _failed(code_for_old(error.code, exchange.api_version, FENCED_VERSION))
+        return _failed(code_for_version(error.code, exchange.api_version, FENCED_VERSION))
     except StorageError:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.groups.requests import Join, JoinAnswer, MemberProtocol
+from broker.groups.requests import JoinRequest, JoinResponse, MemberProtocol
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -15,14 +15,14 @@ SKIP_ASSIGNMENT_VERSION = 9
 
 async def handle(node: Node, request: JoinGroupRequest, exchange: Exchange) -> JoinGroupResponse:
     """Check what does not depend on the group, hand the request to it, wait for its answer."""
-    ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+    ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
     version = exchange.api_version
     try:
-        shard = node.groups.members_shard(request.group_id)
+        shard = node.groups.shard_with_id(request.group_id)
         _check_session_timeout(node, request)
         shard.membership.join(request.group_id, _join(node, request, exchange, ticket))
     except KafkaError as error:
-        return _response(JoinAnswer(error.code, request.member_id), version)
+        return _response(JoinResponse(error.code, request.member_id), version)
     return _response(await ticket, version)
 
 
@@ -32,10 +32,12 @@ def _check_session_timeout(node: Node, request: JoinGroupRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
 
 
-def _join(node: Node, request: JoinGroupRequest, exchange: Exchange, ticket: asyncio.Future[JoinAnswer]) -> Join:
+def _join(
+    node: Node, request: JoinGroupRequest, exchange: Exchange, ticket: asyncio.Future[JoinResponse]
+) -> JoinRequest:
     rebalance_timeout_ms = request.rebalance_timeout_ms
     client_id = exchange.client_id or ""
-    return Join(
+    return JoinRequest(
         ticket=ticket,
         member_id=request.member_id,
         fresh_member_id=f"{request.group_instance_id or client_id}-{node.groups.new_id()}",
@@ -52,7 +54,7 @@ def _join(node: Node, request: JoinGroupRequest, exchange: Exchange, ticket: asy
     )
 
 
-def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+def _response(answer: JoinResponse, version: int) -> JoinGroupResponse:
     protocol_name = answer.protocol_name
     if protocol_name is None and version < NULLABLE_PROTOCOL_NAME_VERSION:
         protocol_name = ""

@@ -1,6 +1,6 @@
 """LeaveGroup: members go, or an administrator removes static members by their instance ids (KIP-345)."""
 
-from broker.groups.requests import Leaver
+from broker.groups.requests import LeavingMember
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import KafkaError
@@ -14,11 +14,11 @@ def handle(node: Node, request: LeaveGroupRequest, exchange: Exchange) -> LeaveG
     """Answer at once; the rebalance, if there is one, follows."""
     batch = exchange.api_version >= BATCH_VERSION
     if batch:
-        leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
+        leavers = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
     else:
-        leavers = [Leaver(request.member_id, None)]
+        leavers = [LeavingMember(request.member_id, None)]
     try:
-        errors = node.groups.members_shard(request.group_id).membership.leave(request.group_id, leavers)
+        errors = node.groups.shard_with_id(request.group_id).membership.leave(request.group_id, leavers)
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
     if not batch:

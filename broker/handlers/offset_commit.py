@@ -40,7 +40,7 @@ def handle(node: Node, request: OffsetCommitRequest, exchange: Exchange) -> Offs
             request.generation_id_or_member_epoch,
             offsets,
             lambda error: exchange.complete(_response(request, refused, _commit_error(error))),
-            speaks_epochs=exchange.api_version >= MEMBER_EPOCH_VERSION,
+            knows_member_epochs=exchange.api_version >= MEMBER_EPOCH_VERSION,
         )
     except KafkaError as error:
         return _response(request, refused, error.code)

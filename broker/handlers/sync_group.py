@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.groups.requests import Sync, SyncAnswer
+from broker.groups.requests import SyncRequest, SyncResponse
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -17,8 +17,8 @@ async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> S
     named = request.protocol_type is not None and request.protocol_name is not None
     if exchange.api_version >= NAMES_PROTOCOL_SINCE and not named:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-    sync = Sync(
+    ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
+    sync = SyncRequest(
         ticket=ticket,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
@@ -28,7 +28,7 @@ async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> S
         assignments={part.member_id: part.assignment for part in request.assignments},
     )
     try:
-        node.groups.members_shard(request.group_id).membership.sync(request.group_id, sync)
+        node.groups.shard_with_id(request.group_id).membership.sync(request.group_id, sync)
     except KafkaError as error:
         return SyncGroupResponse(error_code=error.code)
     answer = await ticket

@@ -90,7 +90,7 @@ async def _commit(
         if version >= ADD_VERSION:
             await node.transactions.add(request.transactional_id, producer, [where], VERSION_2)
         else:
-            await node.transactions.settle(request.transactional_id)
+            await node.transactions.wait_until_idle(request.transactional_id)
         node.transactions.verify(request.transactional_id, producer, where)
     except KafkaError as error:
         knows_abortable = version >= ABORTABLE_VERSION

@@ -23,7 +23,7 @@ from broker.partitions.producers import Producer
 from broker.settings.model import TransactionSettings
 from broker.transactions import state_machine
 from broker.transactions.markers import Marker, MarkerDone
-from broker.transactions.shard import PREPARED, Entry, TransactionShard
+from broker.transactions.shard import PREPARED, TransactionalIdEntry, TransactionShard
 from broker.transactions.state_machine import VERSION_2, ProducerIdNeeded, Transaction
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageError
@@ -46,7 +46,7 @@ GIVEN_UP = frozenset(
 _log = structlog.get_logger(__name__)
 
 
-class Markers(Protocol):
+class MarkerAppender(Protocol):
     """Where markers are written: the partitions of a node, or a test."""
 
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
@@ -60,7 +60,7 @@ class TransactionCoordinator:
     def __init__(
         self,
         topic: InternalTopic,
-        markers: Markers,
+        markers: MarkerAppender,
         settings: TransactionSettings,
         *,
         now_ms: Callable[[], int],
@@ -71,7 +71,7 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._next_producer_id = next_producer_id
         self._shards = Shards(topic, "transactions", self._new_shard)
-        self._stuck: dict[str, tuple[TransactionShard, Entry]] = {}
+        self._stuck: dict[str, tuple[TransactionShard, TransactionalIdEntry]] = {}
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class TransactionCoordinator:
         """Take up the partitions there are; `run` loads them."""
         await self._shards.open(create=False)
 
-    async def ensure(self) -> None:
+    async def ensure_topic(self) -> None:
         """Create `__transaction_state` if there is none. Raises KafkaError or StorageError."""
         if not self._shards.is_open:
             await self._shards.open(create=True)
@@ -97,7 +97,7 @@ class TransactionCoordinator:
 
     async def _keep_loaded(self) -> None:
         while True:
-            await self._shards.tend()
+            await self._shards.maintain()
 
     async def _every(self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -122,13 +122,13 @@ class TransactionCoordinator:
     # -- Finding -----------------------------------------------------------------------------------------------------
 
     @property
-    def ready(self) -> bool:
+    def is_open(self) -> bool:
         """Whether `__transaction_state` is open, its transactions loaded or not."""
         return self._shards.is_open
 
-    def coordinates(self, transactional_id: str) -> bool:
+    def is_coordinator_of(self, transactional_id: str) -> bool:
         """Whether this node coordinates the id."""
-        return self._shards.leads(transactional_id)
+        return self._shards.leads_shard_of(transactional_id)
 
     def shard(self, transactional_id: str) -> TransactionShard:
         """The loaded shard of an id.
@@ -139,7 +139,7 @@ class TransactionCoordinator:
 
     def transactions(self) -> Iterator[Transaction]:
         """All transactional ids. Raises KafkaError while some are still being loaded."""
-        for shard in self._shards.led():
+        for shard in self._shards.led_shards():
             check_loaded(shard)
             yield from (entry.state for entry in shard.entries.values())
 
@@ -173,7 +173,7 @@ class TransactionCoordinator:
                     continue
                 self._check_room(shard)
                 state = state_machine.begin(transactional_id, new_id, timeout_ms, self._now_ms())
-                entry = shard.entries[transactional_id] = Entry(state)
+                entry = shard.entries[transactional_id] = TransactionalIdEntry(state)
             if await self._wait_idle(entry):
                 continue
             try:
@@ -213,7 +213,7 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         state_machine.verify(entry.state, producer, partition)
 
-    async def settle(self, transactional_id: str) -> None:
+    async def wait_until_idle(self, transactional_id: str) -> None:
         """Wait until nothing is under way. Raises KafkaError, CONCURRENT_TRANSACTIONS if it takes too long."""
         await self._wait_idle(self.shard(transactional_id).find(transactional_id))
 
@@ -238,7 +238,7 @@ class TransactionCoordinator:
             await self._write(shard, entry, state)
             return state.producer
 
-    async def _wait_idle(self, entry: Entry) -> bool:
+    async def _wait_idle(self, entry: TransactionalIdEntry) -> bool:
         """Wait while something is under way; False if there was nothing.
 
         Raises CONCURRENT_TRANSACTIONS if it takes too long.
@@ -261,7 +261,7 @@ class TransactionCoordinator:
             )
 
     @staticmethod
-    async def _write(shard: TransactionShard, entry: Entry, state: Transaction) -> None:
+    async def _write(shard: TransactionShard, entry: TransactionalIdEntry, state: Transaction) -> None:
         error = await shard.write(entry, state)
         if error == ErrorCode.MESSAGE_TOO_LARGE:
             error = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka says it of a transaction with too many partitions
@@ -270,7 +270,7 @@ class TransactionCoordinator:
 
     # -- Carrying out ------------------------------------------------------------------------------------------------
 
-    def _advance(self, shard: TransactionShard, entry: Entry) -> None:
+    def _advance(self, shard: TransactionShard, entry: TransactionalIdEntry) -> None:
         """Append the markers that are missing; when none is, append Complete."""
         state = entry.state
         if shard.closed or state.status not in PREPARED:
@@ -300,7 +300,12 @@ class TransactionCoordinator:
             self._complete(shard, entry)
 
     def _marked(
-        self, shard: TransactionShard, entry: Entry, state: Transaction, where: TopicPartition, error: WalError | None
+        self,
+        shard: TransactionShard,
+        entry: TransactionalIdEntry,
+        state: Transaction,
+        where: TopicPartition,
+        error: WalError | None,
     ) -> None:
         if error is not None or entry.state is not state:
             return  # the log has failed: what follows is the recovery's
@@ -308,13 +313,15 @@ class TransactionCoordinator:
         entry.writing.discard(where)
         self._complete(shard, entry)
 
-    def _complete(self, shard: TransactionShard, entry: Entry) -> None:
+    def _complete(self, shard: TransactionShard, entry: TransactionalIdEntry) -> None:
         if entry.unmarked or entry.pending is not None or shard.closed:
             return
         outcome = shard.write(entry, state_machine.complete(entry.state, self._now_ms()))
         outcome.add_done_callback(lambda done: self._completed(shard, entry, done))
 
-    def _completed(self, shard: TransactionShard, entry: Entry, outcome: "asyncio.Future[ErrorCode]") -> None:
+    def _completed(
+        self, shard: TransactionShard, entry: TransactionalIdEntry, outcome: "asyncio.Future[ErrorCode]"
+    ) -> None:
         if not outcome.cancelled() and outcome.result() and not shard.closed:
             self._stuck[entry.state.transactional_id] = shard, entry
 
@@ -328,7 +335,7 @@ class TransactionCoordinator:
 
     async def abort_timed_out(self) -> None:
         """Abort transactions that have been open for too long, and fence their producers."""
-        for shard in self._shards.led():
+        for shard in self._shards.led_shards():
             for transactional_id in list(shard.ongoing):
                 entry = shard.entries.get(transactional_id)
                 now_ms = self._now_ms()
@@ -345,7 +352,7 @@ class TransactionCoordinator:
     async def expire(self) -> None:
         """Forget transactional ids that have not been used for long."""
         expiration_ms = self.settings.id_expiration_ms
-        for shard in self._shards.led():
+        for shard in self._shards.led_shards():
             now_ms = self._now_ms()
             for count, (transactional_id, entry) in enumerate(list(shard.entries.items())):
                 there = shard.entries.get(transactional_id) is entry  # the topic may be deleted between two turns

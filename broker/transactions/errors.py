@@ -3,7 +3,7 @@
 from protocol.errors import ErrorCode
 
 
-def code_for_old(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
+def code_for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
     """PRODUCER_FENCED came with KIP-588; clients before know INVALID_PRODUCER_EPOCH."""
     if code == ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH

@@ -56,4 +56,4 @@ class MarkerWriter:
         else:
             durable.add_done_callback(written)
             if shard is not None:
-                shard.writer.follow(durable)
+                shard.writer.track_marker(durable)

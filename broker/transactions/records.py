@@ -48,7 +48,7 @@ def transaction_record(transactional_id: str, state: Transaction | None) -> KeyV
     return KeyValue(key, encode_versioned(value, VALUE_VERSION))
 
 
-def parse(record: KeyValue) -> TransactionRecord:
+def parse_record(record: KeyValue) -> TransactionRecord:
     """Read a record back. Raises MalformedMessage."""
     version = read_version(record.key)
     if version != KEY_VERSION:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from broker.coordination.log import KeyValue, LogWriter
 from broker.coordination.topic_partition import TopicPartition
-from broker.transactions.records import parse, transaction_record
+from broker.transactions.records import parse_record, transaction_record
 from broker.transactions.state_machine import NO_EPOCH, Transaction
 from broker.transactions.state_table import TransactionStatus
 from protocol.errors import ErrorCode, KafkaError
@@ -20,7 +20,7 @@ PREPARED = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPAR
 
 
 @dataclass(slots=True)
-class Entry:
+class TransactionalIdEntry:
     """A transactional id with what goes on about it."""
 
     state: Transaction
@@ -54,14 +54,14 @@ class Entry:
 class TransactionShard:
     """Transactional ids that hash to one partition."""
 
-    def __init__(self, writer: LogWriter, prepared: Callable[["TransactionShard", Entry], None]) -> None:
+    def __init__(self, writer: LogWriter, prepared: Callable[["TransactionShard", TransactionalIdEntry], None]) -> None:
         self.writer = writer
         self.loaded = False
-        self.broken = False
+        self.unreadable = False
         """The log cannot be read; its ids stay unavailable, and nothing is written over it."""
         self.damage = ""
         self.closed = False
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TransactionalIdEntry] = {}
         self.ongoing: set[str] = set()
         """Ids with an open transaction: what timeouts look at."""
         self._prepared = prepared
@@ -76,13 +76,13 @@ class TransactionShard:
         states: dict[str, Transaction] = {}
         async for batch in self.writer.log.replay():
             for record in batch.records:
-                transactional_id, state = parse(record)
+                transactional_id, state = parse_record(record)
                 if state is None:
                     states.pop(transactional_id, None)
                 else:
                     states[transactional_id] = state
                 self.writer.written_bytes += record.size_bytes
-        self.entries = {transactional_id: Entry(state) for transactional_id, state in states.items()}
+        self.entries = {transactional_id: TransactionalIdEntry(state) for transactional_id, state in states.items()}
         self.loaded = True
         for entry in self.entries.values():
             self._changed(entry)
@@ -107,7 +107,7 @@ class TransactionShard:
             if entry.state.epoch != NO_EPOCH:
                 yield transaction_record(transactional_id, entry.state)
 
-    def write(self, entry: Entry, state: Transaction) -> asyncio.Future[ErrorCode]:
+    def write(self, entry: TransactionalIdEntry, state: Transaction) -> asyncio.Future[ErrorCode]:
         """Write the next state; the future has the outcome once memory shows it."""
         assert entry.pending is None, "one change at a time"
         entry.pending = state
@@ -143,14 +143,14 @@ class TransactionShard:
 
         self.writer.write([transaction_record(transactional_id, None)], done)
 
-    def find(self, transactional_id: str) -> Entry:
+    def find(self, transactional_id: str) -> TransactionalIdEntry:
         """The entry of an id. Raises INVALID_PRODUCER_ID_MAPPING."""
         entry = self.entries.get(transactional_id)
         if entry is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return entry
 
-    def _changed(self, entry: Entry) -> None:
+    def _changed(self, entry: TransactionalIdEntry) -> None:
         state = entry.state
         if state.status is TransactionStatus.ONGOING:
             self.ongoing.add(state.transactional_id)

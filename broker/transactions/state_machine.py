@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
-from broker.transactions.state_table import TABLE, Action, Event, TransactionStatus
+from broker.transactions.state_table import TABLE, TransactionAction, TransactionEvent, TransactionStatus
 from protocol.errors import ErrorCode, KafkaError
 
 NO_PRODUCER_ID = -1
@@ -78,10 +78,10 @@ def init(
     """
     if expected is not None and not _may_be(state, expected):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
-    action = TABLE[Event.INIT].get(state.status)
-    if action is Action.FENCE:
+    action = TABLE[TransactionEvent.INIT].get(state.status)
+    if action is TransactionAction.FENCE:
         return fence(state, now_ms)
-    if action is not Action.NEW_EPOCH:
+    if action is not TransactionAction.NEW_EPOCH:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     emptied = replace(
         state,
@@ -134,7 +134,7 @@ def add(
 ) -> Transaction | None:
     """Add partitions, beginning a transaction if none is open; None if all are in it. Raises KafkaError."""
     check_producer(state, producer)
-    if TABLE[Event.ADD].get(state.status) is not Action.GROW:
+    if TABLE[TransactionEvent.ADD].get(state.status) is not TransactionAction.GROW:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     ongoing = state.status is TransactionStatus.ONGOING
     grown = state.partitions.union(partitions) if ongoing else frozenset(partitions)
@@ -175,15 +175,15 @@ def end(
     retry = version >= VERSION_2 and _check_end(state, producer)
     if version < VERSION_2:
         check_producer(state, producer)
-    match TABLE[Event.COMMIT if commit else Event.ABORT].get(state.status):
-        case Action.PREPARE:
+    match TABLE[TransactionEvent.COMMIT if commit else TransactionEvent.ABORT].get(state.status):
+        case TransactionAction.PREPARE:
             return _prepare(state, commit=commit, version=version, now_ms=now_ms, new_producer_id=new_producer_id)
-        case Action.REPEATED | Action.REPEATED_ABORT if version < VERSION_2 or retry:
+        case TransactionAction.REPEATED | TransactionAction.REPEATED_ABORT if version < VERSION_2 or retry:
             return None
-        case Action.PREPARE_NOTHING | Action.REPEATED_ABORT if version >= VERSION_2 and not retry:
+        case TransactionAction.PREPARE_NOTHING | TransactionAction.REPEATED_ABORT if version >= VERSION_2 and not retry:
             nothing = replace(state, partitions=frozenset(), start_ms=now_ms)
             return _prepare(nothing, commit=False, version=version, now_ms=now_ms, new_producer_id=new_producer_id)
-        case Action.WAIT:
+        case TransactionAction.WAIT:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         case _:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -251,7 +251,9 @@ def fence(state: Transaction, now_ms: int) -> Transaction:
 
 def complete(state: Transaction, now_ms: int) -> Transaction:
     """All markers are durable."""
-    assert TABLE[Event.MARKED].get(state.status) is Action.COMPLETE, "only what was prepared is completed"
+    assert TABLE[TransactionEvent.MARKED].get(state.status) is TransactionAction.COMPLETE, (
+        "only what was prepared is completed"
+    )
     done = replace(
         state,
         status=TransactionStatus.COMPLETE_COMMIT if state.is_committed else TransactionStatus.COMPLETE_ABORT,
@@ -271,9 +273,15 @@ def complete(state: Transaction, now_ms: int) -> Transaction:
 
 def is_timed_out(state: Transaction, now_ms: int) -> bool:
     """Whether an open transaction has had its time."""
-    return TABLE[Event.TIMEOUT].get(state.status) is Action.FENCE and state.start_ms + state.timeout_ms < now_ms
+    return (
+        TABLE[TransactionEvent.TIMEOUT].get(state.status) is TransactionAction.FENCE
+        and state.start_ms + state.timeout_ms < now_ms
+    )
 
 
 def is_expired(state: Transaction, now_ms: int, expiration_ms: int) -> bool:
     """Whether a transactional id has not been used for so long that it is forgotten."""
-    return TABLE[Event.EXPIRE].get(state.status) is Action.FORGET and now_ms - state.update_ms >= expiration_ms
+    return (
+        TABLE[TransactionEvent.EXPIRE].get(state.status) is TransactionAction.FORGET
+        and now_ms - state.update_ms >= expiration_ms
+    )

@@ -57,7 +57,7 @@ class TransactionStatus(IntEnum):
 BY_LABEL: Mapping[str, TransactionStatus] = {status.label: status for status in TransactionStatus}
 
 
-class Event(Enum):
+class TransactionEvent(Enum):
     """What can happen to a transactional id, after ids and epochs have been checked."""
 
     INIT = auto()
@@ -70,7 +70,7 @@ class Event(Enum):
     EXPIRE = auto()
 
 
-class Action(Enum):
+class TransactionAction(Enum):
     """What is done about it."""
 
     NEW_EPOCH = auto()
@@ -96,9 +96,9 @@ class Action(Enum):
     NOTHING = auto()
 
 
-S, A = TransactionStatus, Action
-TABLE: Mapping[Event, Mapping[TransactionStatus, Action]] = {
-    Event.INIT: {
+S, A = TransactionStatus, TransactionAction
+TABLE: Mapping[TransactionEvent, Mapping[TransactionStatus, TransactionAction]] = {
+    TransactionEvent.INIT: {
         S.EMPTY: A.NEW_EPOCH,
         S.ONGOING: A.FENCE,
         S.PREPARE_COMMIT: A.WAIT,
@@ -106,7 +106,7 @@ TABLE: Mapping[Event, Mapping[TransactionStatus, Action]] = {
         S.COMPLETE_COMMIT: A.NEW_EPOCH,
         S.COMPLETE_ABORT: A.NEW_EPOCH,
     },
-    Event.ADD: {
+    TransactionEvent.ADD: {
         S.EMPTY: A.GROW,
         S.ONGOING: A.GROW,
         S.PREPARE_COMMIT: A.WAIT,
@@ -114,7 +114,7 @@ TABLE: Mapping[Event, Mapping[TransactionStatus, Action]] = {
         S.COMPLETE_COMMIT: A.GROW,
         S.COMPLETE_ABORT: A.GROW,
     },
-    Event.COMMIT: {
+    TransactionEvent.COMMIT: {
         S.EMPTY: A.REFUSE,
         S.ONGOING: A.PREPARE,
         S.PREPARE_COMMIT: A.WAIT,
@@ -122,7 +122,7 @@ TABLE: Mapping[Event, Mapping[TransactionStatus, Action]] = {
         S.COMPLETE_COMMIT: A.REPEATED,
         S.COMPLETE_ABORT: A.REFUSE,
     },
-    Event.ABORT: {
+    TransactionEvent.ABORT: {
         S.EMPTY: A.PREPARE_NOTHING,
         S.ONGOING: A.PREPARE,
         S.PREPARE_COMMIT: A.REFUSE,
@@ -130,8 +130,8 @@ TABLE: Mapping[Event, Mapping[TransactionStatus, Action]] = {
         S.COMPLETE_COMMIT: A.PREPARE_NOTHING,
         S.COMPLETE_ABORT: A.REPEATED_ABORT,
     },
-    Event.MARKED: {S.PREPARE_COMMIT: A.COMPLETE, S.PREPARE_ABORT: A.COMPLETE},
-    Event.TIMEOUT: {S.ONGOING: A.FENCE},
-    Event.EXPIRE: {S.EMPTY: A.FORGET, S.COMPLETE_COMMIT: A.FORGET, S.COMPLETE_ABORT: A.FORGET},
+    TransactionEvent.MARKED: {S.PREPARE_COMMIT: A.COMPLETE, S.PREPARE_ABORT: A.COMPLETE},
+    TransactionEvent.TIMEOUT: {S.ONGOING: A.FENCE},
+    TransactionEvent.EXPIRE: {S.EMPTY: A.FORGET, S.COMPLETE_COMMIT: A.FORGET, S.COMPLETE_ABORT: A.FORGET},
 }
 """Where a row has no entry, nothing is done."""

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from broker.coordination.log import KeyValue, LogBatch
+from broker.coordination.log import KeyValue, ReplayedBatch
 from broker.partitions.producers import Producer
 from s3stream.errors import StorageError
 from wal.interface import Durable, WalError
@@ -11,8 +11,8 @@ from wal.interface import Durable, WalError
 class MemoryLog:
     """Satisfies `broker.coordination.log.InternalLog`. With `hold` set, appends wait for `release`."""
 
-    def __init__(self, batches: Sequence[Sequence[KeyValue] | LogBatch] = ()) -> None:
-        self.batches: list[tuple[int, LogBatch]] = []
+    def __init__(self, batches: Sequence[Sequence[KeyValue] | ReplayedBatch] = ()) -> None:
+        self.batches: list[tuple[int, ReplayedBatch]] = []
         self.next_offset = 0
         self.leader_epoch = 0
         self.hold = False
@@ -20,18 +20,18 @@ class MemoryLog:
         self.held: list[Durable] = []
         self.durable_batches = 0
         for batch in batches:
-            _ = self._append(batch if isinstance(batch, LogBatch) else LogBatch(list(batch)))
+            _ = self._append(batch if isinstance(batch, ReplayedBatch) else ReplayedBatch(list(batch)))
 
     def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
         """Append one batch."""
         assert records
-        return self._append(LogBatch(list(records), producer))
+        return self._append(ReplayedBatch(list(records), producer))
 
     def append_marker(self, producer: Producer, *, committed: bool) -> Durable:
         """Append the marker that ends a transaction."""
-        return self._append(LogBatch((), producer, committed))
+        return self._append(ReplayedBatch((), producer, committed))
 
-    def _append(self, batch: LogBatch) -> Durable:
+    def _append(self, batch: ReplayedBatch) -> Durable:
         if self.refusal is not None:
             raise self.refusal
         self.batches.append((self.next_offset, batch))
@@ -50,7 +50,7 @@ class MemoryLog:
         for durable in held:
             durable.complete(error)
 
-    async def replay(self) -> AsyncIterator[LogBatch]:
+    async def replay(self) -> AsyncIterator[ReplayedBatch]:
         """Yield the durable records."""
         for _, batch in self.batches[: self.durable_batches]:
             yield batch

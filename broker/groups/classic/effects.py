@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.requests import JoinAnswer, SyncAnswer
+from broker.groups.requests import JoinResponse, SyncResponse
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Respond:
     """Hand `answer` to whoever holds `ticket`."""
 
     ticket: object
-    answer: JoinAnswer | SyncAnswer
+    answer: JoinResponse | SyncResponse
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentWritten:
+class AssignmentStored:
     """The leader's assignment for `generation` is durable, or could not be made so."""
 
     generation: int
@@ -25,7 +25,7 @@ class AssignmentWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacementWritten:
+class ReplacementStored:
     """A static member's new id is durable, or could not be made so."""
 
     ticket: object
@@ -35,11 +35,11 @@ class ReplacementWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class StoreSnapshot:
     """Store `snapshot`; when that is durable or has failed, give `then` (unless None) to `ClassicGroup.written`."""
 
     snapshot: GroupSnapshot
-    then: AssignmentWritten | ReplacementWritten | None
+    then: AssignmentStored | ReplacementStored | None
 
 
-Effect: TypeAlias = Reply | Write
+Effect: TypeAlias = Respond | StoreSnapshot

@@ -10,28 +10,28 @@ reads no clock: `wake_ms` is a lower bound of its next deadline, and `tick` does
 
 from collections.abc import Sequence
 
-from broker.groups.classic.effects import AssignmentWritten, Effect, ReplacementWritten, Reply, Write
-from broker.groups.classic.group_base import ClassicGroupData
-from broker.groups.classic.member import Member, common_protocols, vote
-from broker.groups.classic.state_table import TABLE, Do, Event, GroupState
-from broker.groups.requests import NEVER_MS, Join, JoinAnswer, Leaver, Now, Sync, SyncAnswer
+from broker.groups.classic.effects import AssignmentStored, Effect, ReplacementStored, Respond, StoreSnapshot
+from broker.groups.classic.group_base import ClassicGroupBase
+from broker.groups.classic.member import ClassicMember, choose_protocol, common_protocols
+from broker.groups.classic.state_table import TABLE, ClassicGroupState, GroupAction, GroupEvent
+from broker.groups.requests import NEVER_MS, JoinRequest, JoinResponse, LeavingMember, Now, SyncRequest, SyncResponse
 from protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a new member's JoinGroup may stay unanswered: it has no id yet and can send no heartbeat (as in Kafka)."""
 
 
-class ClassicGroup(ClassicGroupData):
+class ClassicGroup(ClassicGroupBase):
     """One group. Every public method that takes `now` may set deadlines: look at `wake_ms` afterwards."""
 
     # -- Requests ------------------------------------------------------------------------------------------------
 
-    def join(self, request: Join, now: Now) -> list[Effect]:
+    def join(self, request: JoinRequest, now: Now) -> list[Effect]:
         """Handle JoinGroup. The answer comes at once, when the join phase ends, or when a write is done."""
         if not self._has_room_for(request.member_id):
             self._forget(request.member_id)
             self._refuse_join(request, ErrorCode.GROUP_MAX_SIZE_REACHED)
-        elif self.state is GroupState.DEAD:
+        elif self.state is ClassicGroupState.DEAD:
             self._refuse_join(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif not self._supports(request):
             self._refuse_join(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -46,45 +46,49 @@ class ClassicGroup(ClassicGroupData):
             self._rejoin(request, self.members[request.member_id], now)
         return self._drain()
 
-    def sync(self, request: Sync, now: Now) -> list[Effect]:
+    def sync(self, request: SyncRequest, now: Now) -> list[Effect]:
         """Handle SyncGroup."""
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE if self.state is GroupState.DEAD else self._check_sync(request)
-        action = error or TABLE[Event.SYNC][self.state]
+        error = (
+            ErrorCode.COORDINATOR_NOT_AVAILABLE if self.state is ClassicGroupState.DEAD else self._check_sync(request)
+        )
+        action = error or TABLE[GroupEvent.SYNC][self.state]
         if isinstance(action, ErrorCode):
-            self._effects.append(Reply(request.ticket, SyncAnswer(action)))
+            self._effects.append(Respond(request.ticket, SyncResponse(action)))
             return self._drain()
         member = self.members[request.member_id]
         member.sync_expected = False
         if not any(other.sync_expected for other in self.members.values()):
             self._sync_deadline_ms = NEVER_MS
-        if action is Do.ASSIGNMENT:
-            self._effects.append(Reply(request.ticket, self._assignment_of(member)))
+        if action is GroupAction.ASSIGNMENT:
+            self._effects.append(Respond(request.ticket, self._assignment_of(member)))
             self._extend_session(member, now)
         else:
-            self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS), now)
+            self._answer_sync(member, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS), now)
             member.sync_ticket = request.ticket
             if request.member_id == self.leader:
                 assignments = {member_id: request.assignments.get(member_id, b"") for member_id in self.members}
-                self._effects.append(Write(self.snapshot(assignments), AssignmentWritten(self.generation, assignments)))
+                self._effects.append(
+                    StoreSnapshot(self.snapshot(assignments), AssignmentStored(self.generation, assignments))
+                )
         return self._drain()
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation: int, now: Now) -> ErrorCode:
         """Handle Heartbeat."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error := self._check_generation(member_id, group_instance_id, generation):
             return error
         self._extend_session(self.members[member_id], now)
-        action = TABLE[Event.HEARTBEAT][self.state]
+        action = TABLE[GroupEvent.HEARTBEAT][self.state]
         return action if isinstance(action, ErrorCode) else ErrorCode.NONE
 
-    def leave(self, leavers: Sequence[Leaver], now: Now) -> tuple[list[ErrorCode], list[Effect]]:
+    def leave(self, leavers: Sequence[LeavingMember], now: Now) -> tuple[list[ErrorCode], list[Effect]]:
         """Handle LeaveGroup: one error code per leaver, and at most one rebalance for all of them."""
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(leavers), []
         errors = [self._leave_one(leaver, now) for leaver in leavers]
         if ErrorCode.NONE in errors:
-            self._after_loss(Event.MEMBER_GONE, now)
+            self._after_loss(GroupEvent.MEMBER_GONE, now)
         return errors, self._drain()
 
     def check_commit(
@@ -101,9 +105,9 @@ class ClassicGroup(ClassicGroupData):
         A transactional one may come without a member (before KIP-447), and during a rebalance: the transaction itself
         fences.
         """
-        if self.state is GroupState.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if generation < 0 and self.state is GroupState.EMPTY:
+        if generation < 0 and self.state is ClassicGroupState.EMPTY:
             return ErrorCode.NONE  # a tool, or a consumer that assigns itself
         if generation < 0 and not member_id and group_instance_id is None:
             return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
@@ -112,34 +116,34 @@ class ClassicGroup(ClassicGroupData):
         self._extend_session(self.members[member_id], now)
         if transactional:
             return ErrorCode.NONE
-        action = TABLE[Event.COMMIT][self.state]
+        action = TABLE[GroupEvent.COMMIT][self.state]
         return action if isinstance(action, ErrorCode) else ErrorCode.NONE
 
     def check_delete(self) -> ErrorCode:
         """Return why the group may not be deleted, or NONE."""
-        action = TABLE[Event.DELETE][self.state]
+        action = TABLE[GroupEvent.DELETE][self.state]
         return action if isinstance(action, ErrorCode) else ErrorCode.NONE
 
     def check_delete_offsets(self) -> ErrorCode:
         """Return why offsets may not be deleted, or NONE. If consumers are in it: only of topics none of them reads."""
-        action = TABLE[Event.DELETE_OFFSETS][self.state]
+        action = TABLE[GroupEvent.DELETE_OFFSETS][self.state]
         if action is ErrorCode.NON_EMPTY_GROUP and self.protocol_type == "consumer":
             return ErrorCode.NONE
         return action if isinstance(action, ErrorCode) else ErrorCode.NONE
 
-    def kill(self) -> None:
+    def delete(self) -> None:
         """Mark the group as deleted. It must be Empty."""
         assert self.check_delete() is ErrorCode.NONE, "only an empty group is deleted"
-        self.state = GroupState.DEAD
+        self.state = ClassicGroupState.DEAD
         self.pending.clear()
         self.wake_ms = NEVER_MS
 
     def resign(self, now: Now, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
         """Stop coordinating the group: whoever waits is told so, by default to look for the coordinator again."""
         for member in self.members.values():
-            self._answer_join(member, JoinAnswer(error, member.member_id), now)
-            self._answer_sync(member, SyncAnswer(error), now)
-        self.state = GroupState.DEAD
+            self._answer_join(member, JoinResponse(error, member.member_id), now)
+            self._answer_sync(member, SyncResponse(error), now)
+        self.state = ClassicGroupState.DEAD
         self.wake_ms = NEVER_MS
         return self._drain()
 
@@ -150,16 +154,16 @@ class ClassicGroup(ClassicGroupData):
 
     # -- Results of writes, and time -----------------------------------------------------------------------------
 
-    def written(self, write: AssignmentWritten | ReplacementWritten, error: ErrorCode, now: Now) -> list[Effect]:
+    def written(self, write: AssignmentStored | ReplacementStored, error: ErrorCode, now: Now) -> list[Effect]:
         """Continue after a Write. The group may have moved on meanwhile: then there is nothing left to do."""
-        if isinstance(write, ReplacementWritten):
+        if isinstance(write, ReplacementStored):
             self._replacement_written(write, error, now)
-        elif self.state is GroupState.COMPLETING and self.generation == write.generation:
+        elif self.state is ClassicGroupState.COMPLETING and self.generation == write.generation:
             if error:
                 self._reset_assignments(error, now)
                 self._prepare_rebalance(now)
             else:
-                self._enter(GroupState.STABLE, now)
+                self._enter(ClassicGroupState.STABLE, now)
                 for member in self.members.values():
                     member.assignment = write.assignments.get(member.member_id, b"")
                     self._answer_sync(member, self._assignment_of(member), now)
@@ -188,15 +192,15 @@ class ClassicGroup(ClassicGroupData):
     def _has_room_for(self, member_id: str) -> bool:
         limit = self._settings.members_max
         member = self.members.get(member_id)
-        if self.state is GroupState.PREPARING:
+        if self.state is ClassicGroupState.PREPARING:
             # Those who have rejoined hold their places; of the others, whoever comes first gets in.
             waiting = sum(other.join_ticket is not None for other in self.members.values())
             return (member is not None and member.join_ticket is not None) or waiting < limit
-        if self.state in {GroupState.COMPLETING, GroupState.STABLE}:
+        if self.state in {ClassicGroupState.COMPLETING, ClassicGroupState.STABLE}:
             return member is not None or len(self.members) < limit
         return True
 
-    def _supports(self, request: Join) -> bool:
+    def _supports(self, request: JoinRequest) -> bool:
         if not request.protocol_type or not request.protocols:
             return False
         if not self.members:
@@ -204,7 +208,7 @@ class ClassicGroup(ClassicGroupData):
         offered = {protocol.name for protocol in request.protocols}
         return self.protocol_type == request.protocol_type and bool(offered & common_protocols(self.members.values()))
 
-    def _join_without_id(self, request: Join, now: Now) -> None:
+    def _join_without_id(self, request: JoinRequest, now: Now) -> None:
         if request.group_instance_id is not None and request.group_instance_id in self.static:
             self._static_return(request, now)
         elif request.group_instance_id is None and request.member_id_required:
@@ -215,13 +219,13 @@ class ClassicGroup(ClassicGroupData):
             self.pending[request.fresh_member_id] = deadline_ms
             self._wake_by(deadline_ms)
             self._effects.append(
-                Reply(request.ticket, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_member_id))
+                Respond(request.ticket, JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_member_id))
             )
         else:
             self._join_new(request, request.fresh_member_id, now)
 
-    def _join_new(self, request: Join, member_id: str, now: Now) -> None:
-        member = Member(
+    def _join_new(self, request: JoinRequest, member_id: str, now: Now) -> None:
+        member = ClassicMember(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
             client_id=request.client_id,
@@ -240,34 +244,36 @@ class ClassicGroup(ClassicGroupData):
             self.static[request.group_instance_id] = member_id
         self._member_added = True
         self._set_session(member, now.loop_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._take_part(Event.NEW_MEMBER, now)
+        self._take_part(GroupEvent.NEW_MEMBER, now)
 
-    def _rejoin(self, request: Join, member: Member, now: Now) -> None:
+    def _rejoin(self, request: JoinRequest, member: ClassicMember, now: Now) -> None:
         if list(member.protocols) != list(request.protocols):
-            event = Event.REJOIN_CHANGED
+            event = GroupEvent.REJOIN_CHANGED
         elif member.member_id == self.leader:
-            event = Event.REJOIN_LEADER
+            event = GroupEvent.REJOIN_LEADER
         else:
-            event = Event.REJOIN
+            event = GroupEvent.REJOIN
         action = TABLE[event][self.state]
         if isinstance(action, ErrorCode):
             self._refuse_join(request, action)
-        elif action is Do.REPEAT:
-            self._effects.append(Reply(request.ticket, self._join_answer(member, with_members=self._assigning(member))))
+        elif action is GroupAction.REPEAT:
+            self._effects.append(
+                Respond(request.ticket, self._join_answer(member, with_members=self._assigning(member)))
+            )
         else:
             self._update(member, request, now)
             self._take_part(event, now)
 
-    def _assigning(self, member: Member) -> bool:
-        return self.state is GroupState.COMPLETING and member.member_id == self.leader
+    def _assigning(self, member: ClassicMember) -> bool:
+        return self.state is ClassicGroupState.COMPLETING and member.member_id == self.leader
 
-    def _static_return(self, request: Join, now: Now) -> None:
+    def _static_return(self, request: JoinRequest, now: Now) -> None:
         instance_id = request.group_instance_id
         assert instance_id is not None, "only static members have a predecessor"
         leader_before = self.leader or ""
         old = self.members.pop(self.static[instance_id])
-        self._answer_join(old, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old.member_id), now)
-        self._answer_sync(old, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID), now)
+        self._answer_join(old, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old.member_id), now)
+        self._answer_sync(old, SyncResponse(ErrorCode.FENCED_INSTANCE_ID), now)
         member = old.replaced_by(request.fresh_member_id)
         self.members[member.member_id] = member
         self.static[instance_id] = member.member_id
@@ -276,21 +282,21 @@ class ClassicGroup(ClassicGroupData):
         self._update(member, request, now)
         self._extend_session(member, now)
         if (
-            TABLE[Event.STATIC_RETURN][self.state] is Do.TAKE_OVER
-            and vote(list(self.members.values())) == self.protocol_name
+            TABLE[GroupEvent.STATIC_RETURN][self.state] is GroupAction.TAKE_OVER
+            and choose_protocol(list(self.members.values())) == self.protocol_name
         ):
-            then = ReplacementWritten(request.ticket, member.member_id, leader_before, request.can_skip_assignment)
-            self._effects.append(Write(self.snapshot(), then))
+            then = ReplacementStored(request.ticket, member.member_id, leader_before, request.can_skip_assignment)
+            self._effects.append(StoreSnapshot(self.snapshot(), then))
         else:
-            self._take_part(Event.STATIC_RETURN, now)
+            self._take_part(GroupEvent.STATIC_RETURN, now)
 
-    def _replacement_written(self, write: ReplacementWritten, error: ErrorCode, now: Now) -> None:
+    def _replacement_written(self, write: ReplacementStored, error: ErrorCode, now: Now) -> None:
         member = self.members.get(write.member_id)
         if member is None or member.join_ticket is not write.ticket:
             return  # answered by a rebalance that began meanwhile
         if error:
             # The new id stays in place: nobody knows it, and the member comes back without one and is replaced again.
-            self._answer_join(member, JoinAnswer(error), now)
+            self._answer_join(member, JoinResponse(error), now)
             return
         skip = write.can_skip_assignment and member.member_id == self.leader
         answer = self._join_answer(
@@ -302,27 +308,27 @@ class ClassicGroup(ClassicGroupData):
         )
         self._answer_join(member, answer, now)
 
-    def _update(self, member: Member, request: Join, now: Now) -> None:
+    def _update(self, member: ClassicMember, request: JoinRequest, now: Now) -> None:
         # A ticket left from an earlier try is answered, or its connection would wait for ever.
-        self._answer_join(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id), now)
+        self._answer_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id), now)
         member.protocols = request.protocols
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         member.join_ticket = request.ticket
 
-    def _take_part(self, event: Event, now: Now) -> None:
+    def _take_part(self, event: GroupEvent, now: Now) -> None:
         """Begin a rebalance or end the join phase, whichever the table says; from Stable at the latest a rebalance."""
-        if TABLE[event][self.state] is Do.JOIN:
+        if TABLE[event][self.state] is GroupAction.JOIN:
             self._complete_join_if_all_here(now)
         else:
             self._prepare_rebalance(now)
 
     def _prepare_rebalance(self, now: Now) -> None:
-        if self.state is GroupState.COMPLETING:
+        if self.state is ClassicGroupState.COMPLETING:
             self._reset_assignments(ErrorCode.REBALANCE_IN_PROGRESS, now)
         self._sync_deadline_ms = NEVER_MS
-        initial = self.state is GroupState.EMPTY
-        self._enter(GroupState.PREPARING, now)
+        initial = self.state is ClassicGroupState.EMPTY
+        self._enter(ClassicGroupState.PREPARING, now)
         if initial:
             delay_ms = self._settings.initial_rebalance_delay_ms
             self._initial_remaining_ms = max(self._rebalance_timeout_ms() - delay_ms, 0)
@@ -361,11 +367,11 @@ class ClassicGroup(ClassicGroupData):
         self.generation += 1
         if not self.members:
             self.protocol_name = None
-            self._enter(GroupState.EMPTY, now)
-            self._effects.append(Write(self.snapshot(), None))
+            self._enter(ClassicGroupState.EMPTY, now)
+            self._effects.append(StoreSnapshot(self.snapshot(), None))
             return
-        self.protocol_name = vote(list(self.members.values()))
-        self._enter(GroupState.COMPLETING, now)
+        self.protocol_name = choose_protocol(list(self.members.values()))
+        self._enter(ClassicGroupState.COMPLETING, now)
         for member in self.members.values():
             self._answer_join(member, self._join_answer(member, with_members=member.member_id == self.leader), now)
             self._extend_session(member, now)
@@ -384,7 +390,7 @@ class ClassicGroup(ClassicGroupData):
 
     # -- Sync ------------------------------------------------------------------------------------------------------
 
-    def _check_sync(self, request: Sync) -> ErrorCode:
+    def _check_sync(self, request: SyncRequest) -> ErrorCode:
         if error := self._check_generation(request.member_id, request.group_instance_id, request.generation):
             return error
         for theirs, ours in ((request.protocol_type, self.protocol_type), (request.protocol_name, self.protocol_name)):
@@ -392,13 +398,13 @@ class ClassicGroup(ClassicGroupData):
                 return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
 
-    def _assignment_of(self, member: Member) -> SyncAnswer:
-        return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
+    def _assignment_of(self, member: ClassicMember) -> SyncResponse:
+        return SyncResponse(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
 
     def _reset_assignments(self, error: ErrorCode, now: Now) -> None:
         for member in self.members.values():
             member.assignment = b""
-            self._answer_sync(member, SyncAnswer(error), now)
+            self._answer_sync(member, SyncResponse(error), now)
 
     def _sync_phase_over(self, now: Now) -> None:
         """Drop those who have joined but not synced within the rebalance timeout."""
@@ -413,7 +419,7 @@ class ClassicGroup(ClassicGroupData):
 
     def _session_over(self, member_id: str, now: Now) -> None:
         if self.pending.pop(member_id, None) is not None:
-            self._after_loss(Event.PENDING_GONE, now)
+            self._after_loss(GroupEvent.PENDING_GONE, now)
             return
         member = self.members.get(member_id)
         if member is None or member.deadline_ms > now.loop_ms:
@@ -422,9 +428,9 @@ class ClassicGroup(ClassicGroupData):
             member.deadline_ms = NEVER_MS  # it waits for us, not we for it; our answer sets the next deadline
             return
         self._remove(member, now)
-        self._after_loss(Event.MEMBER_GONE, now)
+        self._after_loss(GroupEvent.MEMBER_GONE, now)
 
-    def _leave_one(self, leaver: Leaver, now: Now) -> ErrorCode:
+    def _leave_one(self, leaver: LeavingMember, now: Now) -> ErrorCode:
         if not leaver.member_id:
             member_id = self.static.get(leaver.group_instance_id or "", "")
             if not member_id:
@@ -439,15 +445,15 @@ class ClassicGroup(ClassicGroupData):
         self._remove(self.members[member_id], now)
         return ErrorCode.NONE
 
-    def _remove(self, member: Member, now: Now) -> None:
+    def _remove(self, member: ClassicMember, now: Now) -> None:
         """Drop a member. If it still waits it is told that it is unknown, so that it joins again if it is alive."""
-        self._answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID), now)
-        self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID), now)
+        self._answer_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID), now)
+        self._answer_sync(member, SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID), now)
         self._forget(member.member_id)
 
-    def _after_loss(self, event: Event, now: Now) -> None:
+    def _after_loss(self, event: GroupEvent, now: Now) -> None:
         action = TABLE[event][self.state]
-        if action is Do.REBALANCE:
+        if action is GroupAction.REBALANCE:
             self._prepare_rebalance(now)
-        elif action is Do.JOIN:
+        elif action is GroupAction.JOIN:
             self._complete_join_if_all_here(now)

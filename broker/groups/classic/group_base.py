@@ -6,28 +6,28 @@ What requests, results of writes and time do to it is in `broker.groups.classic.
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from broker.groups.classic.effects import Effect, Reply
-from broker.groups.classic.member import Member, vote
+from broker.groups.classic.effects import Effect, Respond
+from broker.groups.classic.member import ClassicMember, choose_protocol
 from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.classic.state_table import GroupState
-from broker.groups.requests import NEVER_MS, Join, JoinAnswer, JoinedMember, Now, SyncAnswer
+from broker.groups.classic.state_table import ClassicGroupState
+from broker.groups.requests import NEVER_MS, JoinedMember, JoinRequest, JoinResponse, Now, SyncResponse
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode
 
 
-class ClassicGroupData:
+class ClassicGroupBase:
     """What is known of one group, and the small steps that change it."""
 
     group_type = "classic"
 
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
         self.group_id = group_id
-        self.state = GroupState.EMPTY
+        self.state = ClassicGroupState.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.static: dict[str, str] = {}
         """Group instance id to member id."""
         self.pending: dict[str, int] = {}
@@ -53,30 +53,30 @@ class ClassicGroupData:
         group.leader = stored.leader
         group.state_timestamp_ms = stored.state_timestamp_ms
         for kept in stored.members:
-            member = Member.restore(kept, stored.protocol_name or "")
+            member = ClassicMember.restore(kept, stored.protocol_name or "")
             group.members[kept.member_id] = member
             if kept.group_instance_id is not None:
                 group.static[kept.group_instance_id] = kept.member_id
             group._extend_session(member, now)
         if group.members:
-            group.state = GroupState.STABLE
+            group.state = ClassicGroupState.STABLE
         return group
 
     @classmethod
-    def continuing(
-        cls, group_id: str, settings: GroupSettings, generation: int, members: Sequence[Member], now: Now
+    def converted(
+        cls, group_id: str, settings: GroupSettings, generation: int, members: Sequence[ClassicMember], now: Now
     ) -> Self:
         """Go on with the members of a consumer group, in a stable generation that nobody has led."""
         group = cls(group_id, settings)
         group.generation = generation
         group.protocol_type = "consumer"
-        group.protocol_name = vote(members)
+        group.protocol_name = choose_protocol(members)
         for member in members:
             group.members[member.member_id] = member
             if member.group_instance_id is not None:
                 group.static[member.group_instance_id] = member.member_id
             group._extend_session(member, now)
-        group._enter(GroupState.STABLE, now)
+        group._enter(ClassicGroupState.STABLE, now)
         return group
 
     # -- Views -----------------------------------------------------------------------------------------------------
@@ -123,17 +123,17 @@ class ClassicGroupData:
             return error
         return ErrorCode.NONE if generation == self.generation else ErrorCode.ILLEGAL_GENERATION
 
-    def _refuse_join(self, request: Join, error: ErrorCode) -> None:
-        self._effects.append(Reply(request.ticket, JoinAnswer(error, request.member_id)))
+    def _refuse_join(self, request: JoinRequest, error: ErrorCode) -> None:
+        self._effects.append(Respond(request.ticket, JoinResponse(error, request.member_id)))
 
     def _join_answer(
-        self, member: Member, *, with_members: bool, leader: str | None = None, skip_assignment: bool = False
-    ) -> JoinAnswer:
+        self, member: ClassicMember, *, with_members: bool, leader: str | None = None, skip_assignment: bool = False
+    ) -> JoinResponse:
         members = [
             JoinedMember(other.member_id, other.group_instance_id, other.metadata(self.protocol_name))
             for other in (self.members.values() if with_members else ())
         ]
-        return JoinAnswer(
+        return JoinResponse(
             error=ErrorCode.NONE,
             member_id=member.member_id,
             generation=self.generation,
@@ -144,22 +144,22 @@ class ClassicGroupData:
             members=members,
         )
 
-    def _answer_join(self, member: Member, answer: JoinAnswer, now: Now) -> None:
+    def _answer_join(self, member: ClassicMember, answer: JoinResponse, now: Now) -> None:
         if member.join_ticket is not None:
-            self._effects.append(Reply(member.join_ticket, answer))
+            self._effects.append(Respond(member.join_ticket, answer))
             member.join_ticket = None
             self._extend_session(member, now)
 
-    def _answer_sync(self, member: Member, answer: SyncAnswer, now: Now) -> None:
+    def _answer_sync(self, member: ClassicMember, answer: SyncResponse, now: Now) -> None:
         if member.sync_ticket is not None:
-            self._effects.append(Reply(member.sync_ticket, answer))
+            self._effects.append(Respond(member.sync_ticket, answer))
             member.sync_ticket = None
             self._extend_session(member, now)
 
-    def _extend_session(self, member: Member, now: Now) -> None:
+    def _extend_session(self, member: ClassicMember, now: Now) -> None:
         self._set_session(member, now.loop_ms + member.session_timeout_ms)
 
-    def _set_session(self, member: Member, deadline_ms: int) -> None:
+    def _set_session(self, member: ClassicMember, deadline_ms: int) -> None:
         member.deadline_ms = deadline_ms
         self._wake_by(deadline_ms)
 
@@ -173,7 +173,7 @@ class ClassicGroupData:
     def _rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def _enter(self, state: GroupState, now: Now) -> None:
+    def _enter(self, state: ClassicGroupState, now: Now) -> None:
         self.state = state
         self.state_timestamp_ms = now.wall_ms
 

@@ -8,7 +8,7 @@ from broker.groups.requests import NEVER_MS, MemberProtocol
 
 
 @dataclass(slots=True)
-class Member:
+class ClassicMember:
     """A member and what it waits for. `join_ticket` and `sync_ticket` hold unanswered requests."""
 
     member_id: str
@@ -31,7 +31,7 @@ class Member:
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     @classmethod
-    def restore(cls, stored: MemberSnapshot, protocol_name: str) -> "Member":
+    def restore(cls, stored: MemberSnapshot, protocol_name: str) -> "ClassicMember":
         """Rebuild a member from its record."""
         return cls(
             member_id=stored.member_id,
@@ -57,20 +57,20 @@ class Member:
             assignment=assignment,
         )
 
-    def replaced_by(self, member_id: str) -> "Member":
+    def replaced_by(self, member_id: str) -> "ClassicMember":
         """Return the same member under a new id, waiting for nothing."""
         return replace(
             self, member_id=member_id, deadline_ms=NEVER_MS, is_new=False, join_ticket=None, sync_ticket=None
         )
 
 
-def common_protocols(members: Iterable[Member]) -> set[str]:
+def common_protocols(members: Iterable[ClassicMember]) -> set[str]:
     """Return the names of the protocols that every member offers."""
     offers = [{protocol.name for protocol in member.protocols} for member in members]
     return set.intersection(*offers) if offers else set()
 
 
-def vote(members: Sequence[Member]) -> str:
+def choose_protocol(members: Sequence[ClassicMember]) -> str:
     """Choose a protocol: each member votes for its first that all offer; in a tie the oldest member's vote wins."""
     candidates = common_protocols(members)
     votes: dict[str, int] = {}

@@ -14,7 +14,7 @@ GROUP_KEY_VERSION = 2
 GROUP_VALUE_VERSION = 3
 
 
-class GroupRecord(NamedTuple):
+class ClassicGroupRecord(NamedTuple):
     """A group's state, or its deletion."""
 
     group_id: str
@@ -49,11 +49,11 @@ def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
     return KeyValue(key, encode_versioned(value, GROUP_VALUE_VERSION))
 
 
-def parse_group(record: KeyValue) -> GroupRecord:
+def parse_group(record: KeyValue) -> ClassicGroupRecord:
     """Decode a record. Raises MalformedMessage."""
     group_id = decode_exact(GroupMetadataKey, record.key, GROUP_KEY_VERSION, 2).group
     if record.value is None:
-        return GroupRecord(group_id, None)
+        return ClassicGroupRecord(group_id, None)
     value = decode_exact(GroupMetadataValue, record.value, read_version(record.value), 2)
     members = tuple(
         MemberSnapshot(
@@ -79,4 +79,4 @@ def parse_group(record: KeyValue) -> GroupRecord:
         state_timestamp_ms=value.current_state_timestamp,
         members=members,
     )
-    return GroupRecord(group_id, snapshot)
+    return ClassicGroupRecord(group_id, snapshot)

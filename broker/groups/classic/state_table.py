@@ -37,7 +37,7 @@ from enum import Enum, StrEnum, auto
 from protocol.errors import ErrorCode
 
 
-class GroupState(StrEnum):
+class ClassicGroupState(StrEnum):
     """States, by the names that clients see."""
 
     EMPTY = "Empty"
@@ -47,7 +47,7 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-class Event(Enum):
+class GroupEvent(Enum):
     """What can happen to a group, after the checks that do not depend on its state."""
 
     NEW_MEMBER = auto()
@@ -72,7 +72,7 @@ class Event(Enum):
     DELETE_OFFSETS = auto()
 
 
-class Do(Enum):
+class GroupAction(Enum):
     """What an event makes the group do."""
 
     REBALANCE = auto()
@@ -92,18 +92,18 @@ class Do(Enum):
 
 def _row(
     *,
-    empty: Do | ErrorCode,
-    preparing: Do | ErrorCode,
-    completing: Do | ErrorCode,
-    stable: Do | ErrorCode,
-    dead: Do | ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
-) -> Mapping[GroupState, Do | ErrorCode]:
+    empty: GroupAction | ErrorCode,
+    preparing: GroupAction | ErrorCode,
+    completing: GroupAction | ErrorCode,
+    stable: GroupAction | ErrorCode,
+    dead: GroupAction | ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
+) -> Mapping[ClassicGroupState, GroupAction | ErrorCode]:
     return {
-        GroupState.EMPTY: empty,
-        GroupState.PREPARING: preparing,
-        GroupState.COMPLETING: completing,
-        GroupState.STABLE: stable,
-        GroupState.DEAD: dead,
+        ClassicGroupState.EMPTY: empty,
+        ClassicGroupState.PREPARING: preparing,
+        ClassicGroupState.COMPLETING: completing,
+        ClassicGroupState.STABLE: stable,
+        ClassicGroupState.DEAD: dead,
     }
 
 
@@ -112,28 +112,55 @@ _REBALANCING = ErrorCode.REBALANCE_IN_PROGRESS
 _NON_EMPTY = ErrorCode.NON_EMPTY_GROUP
 _NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
 
-TABLE: Mapping[Event, Mapping[GroupState, Do | ErrorCode]] = {
-    Event.NEW_MEMBER: _row(empty=Do.REBALANCE, preparing=Do.JOIN, completing=Do.REBALANCE, stable=Do.REBALANCE),
-    Event.REJOIN: _row(empty=_UNKNOWN, preparing=Do.JOIN, completing=Do.REPEAT, stable=Do.REPEAT),
-    Event.REJOIN_LEADER: _row(empty=_UNKNOWN, preparing=Do.JOIN, completing=Do.REPEAT, stable=Do.REBALANCE),
-    Event.REJOIN_CHANGED: _row(empty=_UNKNOWN, preparing=Do.JOIN, completing=Do.REBALANCE, stable=Do.REBALANCE),
+TABLE: Mapping[GroupEvent, Mapping[ClassicGroupState, GroupAction | ErrorCode]] = {
+    GroupEvent.NEW_MEMBER: _row(
+        empty=GroupAction.REBALANCE,
+        preparing=GroupAction.JOIN,
+        completing=GroupAction.REBALANCE,
+        stable=GroupAction.REBALANCE,
+    ),
+    GroupEvent.REJOIN: _row(
+        empty=_UNKNOWN, preparing=GroupAction.JOIN, completing=GroupAction.REPEAT, stable=GroupAction.REPEAT
+    ),
+    GroupEvent.REJOIN_LEADER: _row(
+        empty=_UNKNOWN, preparing=GroupAction.JOIN, completing=GroupAction.REPEAT, stable=GroupAction.REBALANCE
+    ),
+    GroupEvent.REJOIN_CHANGED: _row(
+        empty=_UNKNOWN, preparing=GroupAction.JOIN, completing=GroupAction.REBALANCE, stable=GroupAction.REBALANCE
+    ),
     # While the leader works on an assignment it knows the old member id: the new one would get nothing.
-    Event.STATIC_RETURN: _row(empty=_UNKNOWN, preparing=Do.JOIN, completing=Do.REBALANCE, stable=Do.TAKE_OVER),
-    Event.SYNC: _row(empty=_UNKNOWN, preparing=_REBALANCING, completing=Do.COLLECT, stable=Do.ASSIGNMENT),
+    GroupEvent.STATIC_RETURN: _row(
+        empty=_UNKNOWN, preparing=GroupAction.JOIN, completing=GroupAction.REBALANCE, stable=GroupAction.TAKE_OVER
+    ),
+    GroupEvent.SYNC: _row(
+        empty=_UNKNOWN, preparing=_REBALANCING, completing=GroupAction.COLLECT, stable=GroupAction.ASSIGNMENT
+    ),
     # Heartbeats may come between the two phases: the member has its JoinGroup answer and is busy assigning.
-    Event.HEARTBEAT: _row(empty=_UNKNOWN, preparing=_REBALANCING, completing=Do.NOTHING, stable=Do.NOTHING),
-    Event.COMMIT: _row(empty=Do.NOTHING, preparing=Do.NOTHING, completing=_REBALANCING, stable=Do.NOTHING),
-    Event.MEMBER_GONE: _row(
-        empty=Do.NOTHING, preparing=Do.JOIN, completing=Do.REBALANCE, stable=Do.REBALANCE, dead=Do.NOTHING
+    GroupEvent.HEARTBEAT: _row(
+        empty=_UNKNOWN, preparing=_REBALANCING, completing=GroupAction.NOTHING, stable=GroupAction.NOTHING
     ),
-    Event.PENDING_GONE: _row(
-        empty=Do.NOTHING, preparing=Do.JOIN, completing=Do.NOTHING, stable=Do.NOTHING, dead=Do.NOTHING
+    GroupEvent.COMMIT: _row(
+        empty=GroupAction.NOTHING, preparing=GroupAction.NOTHING, completing=_REBALANCING, stable=GroupAction.NOTHING
     ),
-    Event.DELETE: _row(
-        empty=Do.NOTHING, preparing=_NON_EMPTY, completing=_NON_EMPTY, stable=_NON_EMPTY, dead=_NO_GROUP
+    GroupEvent.MEMBER_GONE: _row(
+        empty=GroupAction.NOTHING,
+        preparing=GroupAction.JOIN,
+        completing=GroupAction.REBALANCE,
+        stable=GroupAction.REBALANCE,
+        dead=GroupAction.NOTHING,
+    ),
+    GroupEvent.PENDING_GONE: _row(
+        empty=GroupAction.NOTHING,
+        preparing=GroupAction.JOIN,
+        completing=GroupAction.NOTHING,
+        stable=GroupAction.NOTHING,
+        dead=GroupAction.NOTHING,
+    ),
+    GroupEvent.DELETE: _row(
+        empty=GroupAction.NOTHING, preparing=_NON_EMPTY, completing=_NON_EMPTY, stable=_NON_EMPTY, dead=_NO_GROUP
     ),
     # Consumers in the group are checked topic by topic; other kinds of members may be using anything.
-    Event.DELETE_OFFSETS: _row(
-        empty=Do.NOTHING, preparing=_NON_EMPTY, completing=_NON_EMPTY, stable=_NON_EMPTY, dead=_NO_GROUP
+    GroupEvent.DELETE_OFFSETS: _row(
+        empty=GroupAction.NOTHING, preparing=_NON_EMPTY, completing=_NON_EMPTY, stable=_NON_EMPTY, dead=_NO_GROUP
     ),
 }

@@ -10,14 +10,14 @@ it must do within its rebalance timeout, or it is removed.
 from dataclasses import replace
 
 from broker.groups.consumer.embedded_protocol import Subscription, assignment_bytes, parse_subscription
-from broker.groups.consumer.group_base import ConsumerGroupData
-from broker.groups.consumer.member import ClassicSide, ConsumerMember, MemberState
+from broker.groups.consumer.group_base import ConsumerGroupBase
+from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
 from broker.groups.consumer.topic_image import TopicImage
-from broker.groups.requests import Join, JoinAnswer, Now, Sync, SyncAnswer
+from broker.groups.requests import JoinRequest, JoinResponse, Now, SyncRequest, SyncResponse
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 
-class ClassicMembers(ConsumerGroupData):
+class ClassicMemberRequests(ConsumerGroupBase):
     """The part of a consumer group that speaks the classic protocol."""
 
     @property
@@ -30,16 +30,16 @@ class ClassicMembers(ConsumerGroupData):
         )
 
     @property
-    def is_behind(self) -> bool:
+    def is_assignment_outdated(self) -> bool:
         """Whether something has changed that no assignment takes into account yet."""
         return self.epoch > self.assignment_epoch
 
-    def join_classic(self, request: Join, topics: TopicImage, now: Now) -> JoinAnswer:
+    def join_classic_member(self, request: JoinRequest, topics: TopicImage, now: Now) -> JoinResponse:
         """Handle JoinGroup. Raises KafkaError, with nothing changed."""
         self._check_room(request.member_id)
         self._check_protocols(request)
         if not request.member_id and request.group_instance_id is None and request.member_id_required:
-            return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_member_id)
+            return JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_member_id)
         try:
             subscription = parse_subscription(request.protocols[0].metadata, topics)
         except MalformedMessage as error:
@@ -55,18 +55,18 @@ class ClassicMembers(ConsumerGroupData):
         self._extend_session(member_id, now)
         changed = (member.topic_names, member.topic_regex) != (before.topic_names, before.topic_regex)
         self._refresh(topics, now, changed=former is None or changed)
-        if self.is_behind and not self.should_downgrade:
+        if self.is_assignment_outdated and not self.should_downgrade:
             self._assign(topics, now)
         reconciled = self._reconcile(member, subscription.owned, now)
-        self._await(reconciled, now)
-        return JoinAnswer(
+        self._start_rebalance_timeout(reconciled, now)
+        return JoinResponse(
             member_id=member_id,
             generation=reconciled.epoch,
             protocol_type=self.protocol_type,
             protocol_name=request.protocols[0].name,
         )
 
-    def sync_classic(self, request: Sync, topics: TopicImage, now: Now) -> SyncAnswer:
+    def sync_classic_member(self, request: SyncRequest, topics: TopicImage, now: Now) -> SyncResponse:
         """Handle SyncGroup. Raises KafkaError."""
         member, classic = self._classic_member(request.member_id, request.group_instance_id, request.generation)
         chosen = classic.protocols[0]
@@ -74,19 +74,19 @@ class ClassicMembers(ConsumerGroupData):
             if theirs is not None and theirs != ours:
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if self.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
-            self._await_unless_awaited(member, now)
+            self._ensure_rebalance_timeout(member, now)
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._awaited.pop(member.member_id, None)
+        self._rebalance_deadlines_ms.pop(member.member_id, None)
         self._extend_session(member.member_id, now)
         assignment = assignment_bytes(member.assigned, topics, chosen.metadata)
-        return SyncAnswer(ErrorCode.NONE, request.protocol_type, request.protocol_name, assignment)
+        return SyncResponse(ErrorCode.NONE, request.protocol_type, request.protocol_name, assignment)
 
-    def heartbeat_classic(self, member_id: str, instance_id: str | None, generation: int, now: Now) -> ErrorCode:
+    def heartbeat_classic_member(self, member_id: str, instance_id: str | None, generation: int, now: Now) -> ErrorCode:
         """Handle Heartbeat. Raises KafkaError."""
         member, _ = self._classic_member(member_id, instance_id, generation)
         self._extend_session(member_id, now)
         if self._must_rejoin(member):
-            self._await_unless_awaited(member, now)
+            self._ensure_rebalance_timeout(member, now)
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -101,7 +101,7 @@ class ClassicMembers(ConsumerGroupData):
 
     def _classic_member(
         self, member_id: str, instance_id: str | None, generation: int
-    ) -> tuple[ConsumerMember, ClassicSide]:
+    ) -> tuple[ConsumerMember, ClassicMemberMetadata]:
         if instance_id is not None:
             member = self._static_member(instance_id, member_id)
         elif member_id in self.members:
@@ -114,7 +114,7 @@ class ClassicMembers(ConsumerGroupData):
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         return member, member.classic
 
-    def _check_protocols(self, request: Join) -> None:
+    def _check_protocols(self, request: JoinRequest) -> None:
         """Raise KafkaError unless one of the protocols, at least, is offered by all classic members."""
         offered = {protocol.name for protocol in request.protocols}
         for member in self.members.values():
@@ -123,7 +123,7 @@ class ClassicMembers(ConsumerGroupData):
         if request.protocol_type != self.protocol_type or not offered:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
-    def _classic_predecessor(self, request: Join) -> ConsumerMember | None:
+    def _classic_predecessor(self, request: JoinRequest) -> ConsumerMember | None:
         """Return the member that joins again, or whose place it takes, or None for a new one. Raises KafkaError."""
         if request.group_instance_id is None:
             return self.members.get(request.member_id)
@@ -131,12 +131,12 @@ class ClassicMembers(ConsumerGroupData):
             return self._static_member(request.group_instance_id, request.member_id)
         return self.members.get(self.static.get(request.group_instance_id, ""))
 
-    def _await_unless_awaited(self, member: ConsumerMember, now: Now) -> None:
-        if member.member_id not in self._awaited:
-            self._await(member, now)
+    def _ensure_rebalance_timeout(self, member: ConsumerMember, now: Now) -> None:
+        if member.member_id not in self._rebalance_deadlines_ms:
+            self._start_rebalance_timeout(member, now)
 
 
-def _joined(before: ConsumerMember, member_id: str, request: Join, subscription: Subscription) -> ConsumerMember:
+def _joined(before: ConsumerMember, member_id: str, request: JoinRequest, subscription: Subscription) -> ConsumerMember:
     """Return the member as it joins; one that takes another's place owns nothing yet of what that had."""
     member = replace(
         before,
@@ -148,7 +148,7 @@ def _joined(before: ConsumerMember, member_id: str, request: Join, subscription:
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         topic_names=subscription.topic_names,
         topic_regex="",
-        classic=ClassicSide(request.session_timeout_ms, tuple(request.protocols)),
+        classic=ClassicMemberMetadata(request.session_timeout_ms, tuple(request.protocols)),
     )
     if before.member_id == member_id:
         return member

@@ -13,27 +13,27 @@ from typing import TypeAlias
 from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.heartbeat import Beat, BeatAnswer
+from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from broker.groups.consumer.topic_image import TopicImage
-from broker.groups.requests import Join, JoinAnswer, Now, Sync, SyncAnswer
+from broker.groups.requests import JoinRequest, JoinResponse, Now, SyncRequest, SyncResponse
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
-BeatDone: TypeAlias = Callable[[BeatAnswer | KafkaError], None]
+HeartbeatDone: TypeAlias = Callable[[ConsumerHeartbeatResponse | KafkaError], None]
 """Called with the answer to a heartbeat. Must not raise."""
-Told: TypeAlias = Callable[[ErrorCode], None]
+DurableCallback: TypeAlias = Callable[[ErrorCode], None]
 """Called when what an answer says is durable, or with why it never will be. Must not raise."""
 
 
 @dataclass(slots=True)
-class _Flight:
+class _PendingWrite:
     """Records on their way to the log, and the answers that wait for them."""
 
     records: Sequence[KeyValue]
-    waiting: list[Told] = field(default_factory=list)
+    waiting: list[DurableCallback] = field(default_factory=list)
 
 
-class ConsumerShell:
+class DurableConsumerGroup:
     """A consumer group and what is durable of it (`stored`, record by record)."""
 
     def __init__(
@@ -47,12 +47,12 @@ class ConsumerShell:
         self.state_machine = ConsumerGroup(group_id, settings, session_timeout_ms)
         self._session_timeout_ms = session_timeout_ms
         self.stored = dict(stored or {})
-        self.unborn: Callable[[], None] = lambda: None
+        self.on_creation_failed: Callable[[], None] = lambda: None
         """Called when a write has failed and nothing of the group is durable."""
         self._group_id = group_id
         self._settings = settings
         self._writer = writer
-        self._newest: _Flight | None = None
+        self._newest: _PendingWrite | None = None
         self._now = Now(0, 0)
 
     def restore(self, now: Now) -> ConsumerGroup:
@@ -64,7 +64,13 @@ class ConsumerShell:
         return ConsumerGroup.restore(self._group_id, self._settings, stored, now, self._session_timeout_ms)
 
     def heartbeat(
-        self, beat: Beat, topics: TopicImage, now: Now, done: BeatDone, *, before: Sequence[KeyValue] = ()
+        self,
+        beat: ConsumerHeartbeat,
+        topics: TopicImage,
+        now: Now,
+        done: HeartbeatDone,
+        *,
+        before: Sequence[KeyValue] = (),
     ) -> None:
         """Handle a heartbeat; `before` is written ahead of what it changes. Raises KafkaError, with nothing changed."""
         self._now = now
@@ -72,19 +78,19 @@ class ConsumerShell:
         self.write(before)
         self.when_durable(lambda error: done(KafkaError(error) if error else answer))
 
-    def join(self, request: Join, topics: TopicImage, now: Now, done: Callable[[JoinAnswer], None]) -> None:
+    def join(self, request: JoinRequest, topics: TopicImage, now: Now, done: Callable[[JoinResponse], None]) -> None:
         """Handle the JoinGroup of a classic member. Raises KafkaError, with nothing changed."""
         self._now = now
-        answer = self.state_machine.join_classic(request, topics, now)
+        answer = self.state_machine.join_classic_member(request, topics, now)
         self.write()
-        self.when_durable(lambda error: done(JoinAnswer(error, request.member_id) if error else answer))
+        self.when_durable(lambda error: done(JoinResponse(error, request.member_id) if error else answer))
 
-    def sync(self, request: Sync, topics: TopicImage, now: Now, done: Callable[[SyncAnswer], None]) -> None:
+    def sync(self, request: SyncRequest, topics: TopicImage, now: Now, done: Callable[[SyncResponse], None]) -> None:
         """Handle the SyncGroup of a classic member. Raises KafkaError."""
-        answer = self.state_machine.sync_classic(request, topics, now)
-        self.when_durable(lambda error: done(SyncAnswer(error) if error else answer))
+        answer = self.state_machine.sync_classic_member(request, topics, now)
+        self.when_durable(lambda error: done(SyncResponse(error) if error else answer))
 
-    def when_durable(self, told: Told) -> None:
+    def when_durable(self, told: DurableCallback) -> None:
         """Call back when all that the group knows now is in the log, or has failed to get there."""
         if self._newest is None:
             told(ErrorCode.NONE)
@@ -100,14 +106,14 @@ class ConsumerShell:
         if not changed:
             return
         self.state_machine.mark_written(changed)
-        flight = self._newest = _Flight(changed)
+        flight = self._newest = _PendingWrite(changed)
         self._writer.write([*before, *changed], partial(self._written, flight))
 
-    def _written(self, flight: _Flight, error: ErrorCode) -> None:
+    def _written(self, flight: _PendingWrite, error: ErrorCode) -> None:
         if self._newest is flight:
             self._newest = None
         if error and not self.stored:
-            self.unborn()
+            self.on_creation_failed()
         if error:
             self.restore(self._now)
         else:

@@ -32,15 +32,20 @@ from dataclasses import replace
 from enum import StrEnum
 
 from broker.coordination.log import KeyValue
-from broker.groups.consumer.classic_members import ClassicMembers
-from broker.groups.consumer.heartbeat import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Beat, BeatAnswer
+from broker.groups.consumer.classic_members import ClassicMemberRequests
+from broker.groups.consumer.heartbeat import (
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+)
 from broker.groups.consumer.member import ConsumerMember, MemberState
 from broker.groups.consumer.topic_image import Partitions, TopicImage
-from broker.groups.requests import NEVER_MS, Leaver, Now
+from broker.groups.requests import NEVER_MS, LeavingMember, Now
 from protocol.errors import ErrorCode, KafkaError
 
 
-class ConsumerState(StrEnum):
+class ConsumerGroupState(StrEnum):
     """States of a consumer group, by the names that clients see."""
 
     EMPTY = "Empty"
@@ -52,12 +57,12 @@ class ConsumerState(StrEnum):
     DEAD = "Dead"
 
 
-class ConsumerGroup(ClassicMembers):
+class ConsumerGroup(ClassicMemberRequests):
     """One group. After each call that may change it, write `pending_records` and look at `wake_ms`."""
 
     # -- Requests ------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, beat: Beat, topics: TopicImage, now: Now) -> BeatAnswer:
+    def heartbeat(self, beat: ConsumerHeartbeat, topics: TopicImage, now: Now) -> ConsumerHeartbeatResponse:
         """Handle ConsumerGroupHeartbeat. Raises KafkaError, with nothing changed."""
         if self._dead:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -73,7 +78,7 @@ class ConsumerGroup(ClassicMembers):
         if former is not None and former.member_id != beat.member_id:
             self._rename(former, beat.member_id)
         if before.classic is not None:
-            self._awaited.pop(member.member_id, None)  # it joins and syncs no more
+            self._rebalance_deadlines_ms.pop(member.member_id, None)  # it joins and syncs no more
         self._put(member)
         self._extend_session(member.member_id, now)
         self._refresh(topics, now, changed=former is None or _subscription(member) != _subscription(before))
@@ -81,9 +86,11 @@ class ConsumerGroup(ClassicMembers):
             self._assign(topics, now)
         reconciled = self._reconcile(member, beat.owned, now)
         told = beat.is_full or reconciled.assigned.keys() != before.assigned.keys()
-        return BeatAnswer(reconciled.member_id, reconciled.epoch, frozenset(reconciled.assigned) if told else None)
+        return ConsumerHeartbeatResponse(
+            reconciled.member_id, reconciled.epoch, frozenset(reconciled.assigned) if told else None
+        )
 
-    def remove(self, leavers: Sequence[Leaver]) -> list[ErrorCode]:
+    def remove(self, leavers: Sequence[LeavingMember]) -> list[ErrorCode]:
         """Handle LeaveGroup, of classic members or of an administrator: an error code for each."""
         found = [self._leaver(*leaver) for leaver in leavers]
         gone = [member_id for member_id in found if not isinstance(member_id, ErrorCode)]
@@ -105,7 +112,7 @@ class ConsumerGroup(ClassicMembers):
     def _members_gone(self) -> None:
         """What removed members had is for others, in a new epoch or in a classic group."""
         if not self.should_downgrade:
-            self._bump()
+            self._raise_epoch()
 
     def check_commit(self, member_id: str, epoch: int, partitions: Partitions | None) -> ErrorCode:
         """Return why this commit is refused, or NONE.
@@ -142,12 +149,12 @@ class ConsumerGroup(ClassicMembers):
         """Return why the group may not be deleted, or NONE."""
         return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
-    def kill(self) -> list[KeyValue]:
+    def delete(self) -> list[KeyValue]:
         """Mark the group as deleted and return what deletes its records. It must be empty."""
         assert not self.members, "only an empty group is deleted"
-        return self.dissolve()
+        return self.retire()
 
-    def dissolve(self) -> list[KeyValue]:
+    def retire(self) -> list[KeyValue]:
         """Mark the group as gone, deleted or become a classic one, and return what deletes its records."""
         self._dead = True
         self.wake_ms = NEVER_MS
@@ -155,34 +162,37 @@ class ConsumerGroup(ClassicMembers):
 
     def tick(self, now: Now) -> None:
         """Remove members whose session or whose time to give up partitions is over; set `wake_ms` for the next."""
-        due = {member_id for member_id, deadline_ms in self._sessions.items() if deadline_ms <= now.loop_ms}
-        due |= {member_id for member_id, deadline_ms in self._awaited.items() if deadline_ms <= now.loop_ms}
+        due = {member_id for member_id, deadline_ms in self._session_deadlines_ms.items() if deadline_ms <= now.loop_ms}
+        due |= {
+            member_id for member_id, deadline_ms in self._rebalance_deadlines_ms.items() if deadline_ms <= now.loop_ms
+        }
         for member_id in sorted(due):
             self._remove(member_id)
         if due:
             self._members_gone()
         self.wake_ms = min(
-            min(self._sessions.values(), default=NEVER_MS), min(self._awaited.values(), default=NEVER_MS)
+            min(self._session_deadlines_ms.values(), default=NEVER_MS),
+            min(self._rebalance_deadlines_ms.values(), default=NEVER_MS),
         )
 
     # -- Views -----------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> ConsumerState:
+    def state(self) -> ConsumerGroupState:
         """What the group is doing."""
         if self._dead:
-            return ConsumerState.DEAD
+            return ConsumerGroupState.DEAD
         if not self.members:
-            return ConsumerState.EMPTY
+            return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
-            return ConsumerState.ASSIGNING
+            return ConsumerGroupState.ASSIGNING
         if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
-            return ConsumerState.STABLE
-        return ConsumerState.RECONCILING
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
 
     # -- Members ---------------------------------------------------------------------------------------------------
 
-    def _find(self, beat: Beat) -> ConsumerMember | None:
+    def _find(self, beat: ConsumerHeartbeat) -> ConsumerMember | None:
         """Return the member a heartbeat is of, a predecessor whose place it takes, or None for a new one."""
         if beat.instance_id is None:
             member = self.members.get(beat.member_id)
@@ -204,22 +214,22 @@ class ConsumerGroup(ClassicMembers):
             _check_epoch(member, beat)
         return member
 
-    def _leave(self, beat: Beat) -> BeatAnswer:
+    def _leave(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatResponse:
         if beat.instance_id is None:
             if beat.member_id not in self.members:
                 raise self._unknown(beat.member_id)
         else:
             member = self._static_member(beat.instance_id, beat.member_id)
             if beat.epoch == LEAVE_STATIC_EPOCH:
-                self._awaited.pop(member.member_id, None)
+                self._rebalance_deadlines_ms.pop(member.member_id, None)
                 self._put(member.at(LEAVE_STATIC_EPOCH, member.state, member.assigned, {}))
-                return BeatAnswer(member.member_id, LEAVE_STATIC_EPOCH)
+                return ConsumerHeartbeatResponse(member.member_id, LEAVE_STATIC_EPOCH)
         self._remove(beat.member_id)
         self._members_gone()
-        return BeatAnswer(beat.member_id, beat.epoch)
+        return ConsumerHeartbeatResponse(beat.member_id, beat.epoch)
 
 
-def _updated(member: ConsumerMember, beat: Beat) -> ConsumerMember:
+def _updated(member: ConsumerMember, beat: ConsumerHeartbeat) -> ConsumerMember:
     """Return the member with what its heartbeat says of it; the same object if that is nothing new."""
     updated = replace(
         member,
@@ -242,16 +252,16 @@ def _updated(member: ConsumerMember, beat: Beat) -> ConsumerMember:
     return member if updated == member else updated
 
 
-def _is_taken(member: ConsumerMember, beat: Beat) -> bool:
+def _is_taken(member: ConsumerMember, beat: ConsumerHeartbeat) -> bool:
     """Whether another member holds an instance id: one that speaks the classic protocol can be replaced any time."""
-    return member.classic is None and not member.has_left_for_now and member.member_id != beat.member_id
+    return member.classic is None and not member.has_left_temporarily and member.member_id != beat.member_id
 
 
 def _subscription(member: ConsumerMember) -> tuple[object, ...]:
     return member.topic_names, member.topic_regex, member.assignor
 
 
-def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
+def _check_epoch(member: ConsumerMember, beat: ConsumerHeartbeat) -> None:
     """Raise FENCED_MEMBER_EPOCH unless the member is where we think, or has missed our last answer."""
     if beat.epoch == member.epoch:
         return

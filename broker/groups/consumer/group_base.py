@@ -15,18 +15,18 @@ from broker.groups.consumer import records
 from broker.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
 from broker.groups.consumer.member import ConsumerMember, MemberState, reconcile
 from broker.groups.consumer.records import ConsumerKey
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicView
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from broker.groups.consumer.topic_patterns import TopicPatterns
 from broker.groups.requests import NEVER_MS, Now
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
-NOTHING: Partitions = frozenset()
+NO_PARTITIONS: Partitions = frozenset()
 SessionTimeout: TypeAlias = Callable[[str], int]
 """Of a group, as it is now: after how many ms a silent member is removed."""
 
 
-class ConsumerGroupData:
+class ConsumerGroupBase:
     """What is known of one group, and the steps that change it."""
 
     group_type = "consumer"
@@ -47,17 +47,17 @@ class ConsumerGroupData:
         self.wake_ms = NEVER_MS
         self._settings = settings
         self._dead = False
-        self._metadata_hash = 0
+        self._topics_hash = 0
         self._assignment_timestamp_ms = 0
         self._holders: dict[TopicIdPartition, str] = {}
-        self._sessions: dict[str, int] = {}
+        self._session_deadlines_ms: dict[str, int] = {}
         """By member id: until when it must be heard of."""
-        self._awaited: dict[str, int] = {}
+        self._rebalance_deadlines_ms: dict[str, int] = {}
         """By member id: until when it must have given up what it was told to; a classic one, have joined or synced."""
         self._patterns = TopicPatterns()
-        self._seen_version = -1
+        self._topics_version = -1
         self._written: dict[bytes, bytes] = {}
-        self._touched: dict[ConsumerKey, None] = {}
+        self._changed_keys: dict[ConsumerKey, None] = {}
 
     @classmethod
     def restore(
@@ -78,7 +78,7 @@ class ConsumerGroupData:
         for key, value in found.items():
             match key.kind:
                 case records.EPOCH:
-                    group.epoch, group._metadata_hash = records.parse_epoch(value)
+                    group.epoch, group._topics_hash = records.parse_epoch(value)
                 case records.TARGET_EPOCH:
                     group.assignment_epoch, group._assignment_timestamp_ms = records.parse_target_epoch(value)
                 case records.TARGET:
@@ -90,12 +90,12 @@ class ConsumerGroupData:
                     group._put(records.parse_member(key.name, value, current))
         for member in group.members.values():
             group._extend_session(member.member_id, now)
-            group._time_revocation(member, now)
-        group._touched.clear()
+            group._time_reconciliation(member, now)
+        group._changed_keys.clear()
         return group
 
     @classmethod
-    def continuing(
+    def converted(
         cls,
         group_id: str,
         settings: GroupSettings,
@@ -112,11 +112,11 @@ class ConsumerGroupData:
         for member in members:
             group._put(member)
             group.targets[member.member_id] = frozenset(member.assigned)
-            group._touch(records.TARGET, member.member_id)
+            group._mark_changed(records.TARGET, member.member_id)
             group._extend_session(member.member_id, now)
-        group._seen_version, group._metadata_hash = topics.version, group._hash_of_subscribed(topics)
-        group._touch(records.EPOCH)
-        group._touch(records.TARGET_EPOCH)
+        group._topics_version, group._topics_hash = topics.version, group._hash_of_subscribed(topics)
+        group._mark_changed(records.EPOCH)
+        group._mark_changed(records.TARGET_EPOCH)
         return group
 
     # -- Records -----------------------------------------------------------------------------------------------------
@@ -129,12 +129,12 @@ class ConsumerGroupData:
     def pending_records(self) -> list[KeyValue]:
         """Return the records that are to be written now. Call `mark_written` with them, or restore the group."""
         found = []
-        for key in self._touched:
+        for key in self._changed_keys:
             value = self._value(key)
             raw = records.key_bytes(key)
             if self._written.get(raw) != value:
                 found.append(KeyValue(raw, value))
-        self._touched.clear()
+        self._changed_keys.clear()
         return found
 
     def mark_written(self, written: list[KeyValue]) -> None:
@@ -189,8 +189,8 @@ class ConsumerGroupData:
         for partition in member.held:
             holder = self._holders.setdefault(partition, member.member_id)
             assert holder == member.member_id, "a partition is held by one member"
-        self._touch(records.MEMBER, member.member_id)
-        self._touch(records.CURRENT, member.member_id)
+        self._mark_changed(records.MEMBER, member.member_id)
+        self._mark_changed(records.CURRENT, member.member_id)
 
     def _remove(self, member_id: str) -> None:
         member = self.members.pop(member_id)
@@ -198,10 +198,10 @@ class ConsumerGroupData:
         if member.instance_id is not None:
             del self.static[member.instance_id]
         self.targets.pop(member_id, None)
-        self._sessions.pop(member_id, None)
-        self._awaited.pop(member_id, None)
+        self._session_deadlines_ms.pop(member_id, None)
+        self._rebalance_deadlines_ms.pop(member_id, None)
         for kind in (records.CURRENT, records.TARGET, records.MEMBER):
-            self._touch(kind, member_id)
+            self._mark_changed(kind, member_id)
 
     def _release(self, member: ConsumerMember) -> None:
         for partition in member.held:
@@ -213,7 +213,7 @@ class ConsumerGroupData:
         self._remove(former.member_id)
         if target is not None:
             self.targets[member_id] = target
-            self._touch(records.TARGET, member_id)
+            self._mark_changed(records.TARGET, member_id)
 
     # -- Subscriptions and targets ---------------------------------------------------------------------------------
 
@@ -232,26 +232,26 @@ class ConsumerGroupData:
 
     def _refresh(self, topics: TopicImage, now: Now, *, changed: bool) -> None:
         """Look at the topics again if they, or what members want of them, have changed."""
-        if not changed and topics.version == self._seen_version:
+        if not changed and topics.version == self._topics_version:
             return
-        self._seen_version = topics.version
+        self._topics_version = topics.version
         self._match_patterns(topics, now)
         found = self._hash_of_subscribed(topics)
-        if changed or found != self._metadata_hash:
-            self._metadata_hash = found
-            self._bump()
+        if changed or found != self._topics_hash:
+            self._topics_hash = found
+            self._raise_epoch()
 
     def _hash_of_subscribed(self, topics: TopicImage) -> int:
         return _hash_of([topics.by_name[name] for name in self.subscribed_topics() if name in topics.by_name])
 
-    def _bump(self) -> None:
+    def _raise_epoch(self) -> None:
         self.epoch += 1
-        self._touch(records.EPOCH)
+        self._mark_changed(records.EPOCH)
 
     def _match_patterns(self, topics: TopicImage, now: Now) -> None:
         subscribed = {member.topic_regex for member in self.members.values() if member.topic_regex}
         for changed in self._patterns.update(subscribed, topics, now.wall_ms):
-            self._touch(records.PATTERN, changed)
+            self._mark_changed(records.PATTERN, changed)
 
     def _subscribed(self, member: ConsumerMember) -> frozenset[str]:
         return self._patterns.matches(member.topic_regex).union(member.topic_names)
@@ -264,29 +264,29 @@ class ConsumerGroupData:
             if wanted not in topic_ids:
                 names = self._subscribed(member)
                 topic_ids[wanted] = frozenset(topics.by_name[name].topic_id for name in names if name in topics.by_name)
-            target = self.targets.get(member.member_id, NOTHING)
+            target = self.targets.get(member.member_id, NO_PARTITIONS)
             specs.append(MemberSpec(member.member_id, member.instance_id, topic_ids[wanted], target))
         counts = {topic.topic_id: topic.partitions for topic in topics.by_name.values()}
         for member_id, target in ASSIGNORS[self.assignor](specs, counts).items():
             if self.targets.get(member_id) != target:
                 self.targets[member_id] = target
-                self._touch(records.TARGET, member_id)
+                self._mark_changed(records.TARGET, member_id)
         self.assignment_epoch = self.epoch
         self._assignment_timestamp_ms = now.wall_ms
-        self._touch(records.TARGET_EPOCH)
+        self._mark_changed(records.TARGET_EPOCH)
 
     def _reconcile(self, member: ConsumerMember, owned: Partitions | None, now: Now) -> ConsumerMember:
         member_id = member.member_id
         reconciled = reconcile(
             member,
-            target=self.targets.get(member_id, NOTHING),
+            target=self.targets.get(member_id, NO_PARTITIONS),
             target_epoch=self.assignment_epoch,
             owned=owned,
             is_free=lambda partition: self._holders.get(partition, member_id) == member_id,
         )
         if reconciled is not member:
             self._put(reconciled)
-            self._time_revocation(reconciled, now)
+            self._time_reconciliation(reconciled, now)
         return reconciled
 
     # -- Time and records ------------------------------------------------------------------------------------------
@@ -295,32 +295,32 @@ class ConsumerGroupData:
         classic = self.members[member_id].classic
         timeout_ms = self._session_timeout_ms(self.group_id) if classic is None else classic.session_timeout_ms
         deadline_ms = now.loop_ms + timeout_ms
-        self._sessions[member_id] = deadline_ms
+        self._session_deadlines_ms[member_id] = deadline_ms
         self.wake_ms = min(self.wake_ms, deadline_ms)
 
-    def _time_revocation(self, member: ConsumerMember, now: Now) -> None:
+    def _time_reconciliation(self, member: ConsumerMember, now: Now) -> None:
         """Time what a member has to give up; a classic one is timed as it joins and syncs."""
         if member.classic is not None:
             return
-        if member.state is MemberState.UNREVOKED and not member.has_left_for_now:
-            self._await(member, now)
+        if member.state is MemberState.UNREVOKED and not member.has_left_temporarily:
+            self._start_rebalance_timeout(member, now)
         else:
-            self._awaited.pop(member.member_id, None)
+            self._rebalance_deadlines_ms.pop(member.member_id, None)
 
-    def _await(self, member: ConsumerMember, now: Now) -> None:
+    def _start_rebalance_timeout(self, member: ConsumerMember, now: Now) -> None:
         deadline_ms = now.loop_ms + member.rebalance_timeout_ms
-        self._awaited[member.member_id] = deadline_ms
+        self._rebalance_deadlines_ms[member.member_id] = deadline_ms
         self.wake_ms = min(self.wake_ms, deadline_ms)
 
-    def _touch(self, kind: int, name: str = "") -> None:
-        self._touched[ConsumerKey(kind, self.group_id, name)] = None
+    def _mark_changed(self, kind: int, name: str = "") -> None:
+        self._changed_keys[ConsumerKey(kind, self.group_id, name)] = None
 
     def _value(self, key: ConsumerKey) -> bytes | None:
         """Return what the log must say under a key now."""
         member = self.members.get(key.name)
         match key.kind:
             case records.EPOCH:
-                return records.epoch_value(self.epoch, self._metadata_hash)
+                return records.epoch_value(self.epoch, self._topics_hash)
             case records.TARGET_EPOCH:
                 return records.target_epoch_value(self.assignment_epoch, self._assignment_timestamp_ms)
             case records.TARGET:
@@ -334,7 +334,7 @@ class ConsumerGroupData:
                 return None if member is None else records.current_value(member)
 
 
-def _hash_of(topics: list[TopicView]) -> int:
+def _hash_of(topics: list[TopicMetadata]) -> int:
     """Return 64 bits that change when one of these topics is created, deleted or grows.
 
     Kafka's records hold a hash of its own making; it is only ever compared with one made by the same node.

@@ -12,7 +12,7 @@ LEAVE_STATIC_EPOCH = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class ConsumerHeartbeat:
     """A ConsumerGroupHeartbeat request; None is "as before"."""
 
     member_id: str
@@ -35,7 +35,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class BeatAnswer:
+class ConsumerHeartbeatResponse:
     """Answer to a Beat; `assignment` only if the member must hear of it."""
 
     member_id: str

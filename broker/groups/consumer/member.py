@@ -13,7 +13,7 @@ from broker.groups.consumer.heartbeat import LEAVE_STATIC_EPOCH
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
 from broker.groups.requests import MemberProtocol
 
-Held = Mapping[TopicIdPartition, int]
+PartitionEpochs = Mapping[TopicIdPartition, int]
 """Partitions, each with the epoch in which it was assigned (KIP-1251)."""
 
 
@@ -28,7 +28,7 @@ class MemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicSide:
+class ClassicMemberMetadata:
     """What a member that speaks the classic protocol brings besides."""
 
     session_timeout_ms: int
@@ -54,10 +54,10 @@ class ConsumerMember:
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Held = field(default_factory=dict)
-    revoking: Held = field(default_factory=dict)
+    assigned: PartitionEpochs = field(default_factory=dict)
+    revoking: PartitionEpochs = field(default_factory=dict)
     """Taken from it, and held until it says that it has let go."""
-    classic: ClassicSide | None = None
+    classic: ClassicMemberMetadata | None = None
     """Of a member that speaks the classic protocol."""
 
     @property
@@ -66,7 +66,7 @@ class ConsumerMember:
         return self.assigned.keys() | self.revoking.keys()
 
     @property
-    def has_left_for_now(self) -> bool:
+    def has_left_temporarily(self) -> bool:
         """Whether it is a static member that is expected back."""
         return self.epoch == LEAVE_STATIC_EPOCH
 
@@ -74,7 +74,9 @@ class ConsumerMember:
         """Whether it has exactly what it shall have."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
-    def at(self, epoch: int, state: MemberState, assigned: Held, revoking: Held) -> "ConsumerMember":
+    def at(
+        self, epoch: int, state: MemberState, assigned: PartitionEpochs, revoking: PartitionEpochs
+    ) -> "ConsumerMember":
         """Return the member a step further."""
         previous_epoch = self.previous_epoch if epoch == self.epoch else self.epoch
         return replace(
@@ -112,5 +114,5 @@ def reconcile(
     return member.at(target_epoch, state, assigned, {})
 
 
-def _owns_any(owned: Partitions | None, partitions: Held) -> bool:
+def _owns_any(owned: Partitions | None, partitions: PartitionEpochs) -> bool:
     return owned is None or not owned.isdisjoint(partitions)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.groups.consumer.member import ClassicSide, ConsumerMember, Held, MemberState
+from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState, PartitionEpochs
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
 from broker.groups.requests import MemberProtocol
 from protocol.codec import decode_exact, encode_versioned, read_version
@@ -88,18 +88,18 @@ def member_value(member: ConsumerMember) -> bytes:
     return encode_versioned(value, 0)
 
 
-def _classic_value(classic: ClassicSide | None) -> messages.ClassicMemberMetadata | None:
+def _classic_value(classic: ClassicMemberMetadata | None) -> messages.ClassicMemberMetadata | None:
     if classic is None:
         return None
     protocols = [messages.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols]
     return messages.ClassicMemberMetadata(session_timeout_ms=classic.session_timeout_ms, supported_protocols=protocols)
 
 
-def _parse_classic(found: messages.ClassicMemberMetadata | None) -> ClassicSide | None:
+def _parse_classic(found: messages.ClassicMemberMetadata | None) -> ClassicMemberMetadata | None:
     if found is None or not found.supported_protocols:
         return None  # the latter is how it reads where nothing was written
     protocols = tuple(MemberProtocol(protocol.name, protocol.metadata) for protocol in found.supported_protocols)
-    return ClassicSide(found.session_timeout_ms, protocols)
+    return ClassicMemberMetadata(found.session_timeout_ms, protocols)
 
 
 def target_value(target: Partitions) -> bytes:
@@ -137,7 +137,7 @@ def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[bytes, list[T
     return list(topics.items())
 
 
-def _held(held: Held) -> list[messages.TopicPartitions]:
+def _held(held: PartitionEpochs) -> list[messages.TopicPartitions]:
     return [
         messages.TopicPartitions(
             topic_id=topic_id,

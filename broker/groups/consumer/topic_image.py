@@ -17,7 +17,7 @@ class TopicIdPartition(NamedTuple):
 Partitions: TypeAlias = frozenset[TopicIdPartition]
 
 
-class TopicView(NamedTuple):
+class TopicMetadata(NamedTuple):
     """What an assignment needs to know of a topic."""
 
     topic_id: bytes
@@ -30,21 +30,21 @@ class TopicImage:
     """All topics at one moment. `version` changes whenever anything in it does."""
 
     version: int
-    by_name: Mapping[str, TopicView] = field(default_factory=dict)
+    by_name: Mapping[str, TopicMetadata] = field(default_factory=dict)
     names: Mapping[bytes, str] = field(default_factory=dict)
     """Topic id to name."""
 
     @classmethod
-    def of(cls, version: int, topics: Sequence[TopicView]) -> "TopicImage":
+    def of(cls, version: int, topics: Sequence[TopicMetadata]) -> "TopicImage":
         """Index topics."""
         return cls(version, {topic.name: topic for topic in topics}, {topic.topic_id: topic.name for topic in topics})
 
 
-Topics: TypeAlias = Callable[[], TopicImage]
+TopicImageGetter: TypeAlias = Callable[[], TopicImage]
 NO_TOPICS = TopicImage(0)
 
 
-class TopicImages:
+class TopicImageSource:
     """Called by each heartbeat: costs nothing as long as topics stay as they are."""
 
     def __init__(self, topics: TopicManager) -> None:
@@ -54,6 +54,6 @@ class TopicImages:
     def __call__(self) -> TopicImage:
         """Return all topics as of now."""
         if self._image.version != self._topics.version:
-            views = [TopicView(topic.topic_id, topic.name, len(topic.partitions)) for topic in self._topics]
+            views = [TopicMetadata(topic.topic_id, topic.name, len(topic.partitions)) for topic in self._topics]
             self._image = TopicImage.of(self._topics.version, views)
         return self._image

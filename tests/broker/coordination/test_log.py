@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 
 from broker.coordination import log as log_module
-from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogBatch, LogWriter
+from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter, ReplayedBatch
 from broker.groups.shard import GroupShard
 from broker.partitions.producers import Producer
 from broker.settings.model import GroupSettings
@@ -147,13 +147,13 @@ async def test_a_rewrite_waits_for_a_marker_under_way() -> None:
     log.hold = True
     marker = log.append_marker(producer, committed=True)
     marker.add_done_callback(lambda _: live.extend(pending.pop(producer)))
-    writer.follow(marker)
+    writer.track_marker(marker)
     async with asyncio.TaskGroup() as group:
         group.create_task(writer.rewrite(lambda: live, pending.items))
         await turn()
         log.hold = False
         log.release()
-    assert [batch for _, batch in log.batches] == [LogBatch([record("a")])]
+    assert [batch for _, batch in log.batches] == [ReplayedBatch([record("a")])]
 
 
 @pytest.mark.parametrize("kind", ["groups", "transactions"])

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.coordination import shards
-from broker.coordination.log import KeyValue, LogBatch
+from broker.coordination.log import KeyValue, ReplayedBatch
 from broker.coordination.shards import java_hash, partition_of
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.coordinator import GroupCoordinator
@@ -66,11 +66,11 @@ def committed(offset: int) -> Sequence[KeyValue]:
 async def test_without_the_topic_there_is_no_coordinator_until_somebody_asks() -> None:
     topic = MemoryTopic([MemoryLog()], exists=False)
     async with running(topic) as groups:
-        assert not groups.ready
+        assert not groups.is_open
         assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert list(groups.groups()) == []
-        await groups.ensure()
-        assert groups.coordinates("g")
+        await groups.ensure_topic()
+        assert groups.is_coordinator_of("g")
         assert code(groups) is ErrorCode.NONE, "a new topic has nothing to load"
     assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -92,10 +92,10 @@ async def test_groups_of_other_nodes_are_refused() -> None:
         names = {index: next(name for name in "abcdef" if partition_of(name, 2) == index) for index in (0, 1)}
         assert code(groups, names[0]) is ErrorCode.NONE
         assert code(groups, names[1]) is ErrorCode.NOT_COORDINATOR
-        assert groups.coordinates(names[0])
-        assert not groups.coordinates(names[1])
+        assert groups.is_coordinator_of(names[0])
+        assert not groups.is_coordinator_of(names[1])
         with pytest.raises(KafkaError) as refused:
-            groups.members_shard("")
+            groups.shard_with_id("")
         assert refused.value.code is ErrorCode.INVALID_GROUP_ID
 
 
@@ -106,7 +106,7 @@ class FailingLog(MemoryLog):
         super().__init__([committed(1)])
         self.replays = 0
 
-    async def replay(self) -> AsyncIterator[LogBatch]:
+    async def replay(self) -> AsyncIterator[ReplayedBatch]:
         self.replays += 1
         if self.replays == 1:
             raise StoreError("not now")
@@ -202,6 +202,6 @@ async def test_without_its_topic_the_coordinator_starts_over() -> None:
         topic.logs = [MemoryLog()]
         groups.forget_topics(["__consumer_offsets"])
         assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        await groups.ensure()
+        await groups.ensure_topic()
         assert code(groups) is ErrorCode.NONE
         assert list(groups.groups()) == []

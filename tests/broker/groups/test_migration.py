@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.log import KeyValue, LogBatch, LogWriter
+from broker.coordination.log import KeyValue, LogWriter, ReplayedBatch
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.consumer.embedded_protocol import parse_assignment, parse_subscription
 from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.heartbeat import Beat, BeatAnswer
-from broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicView
-from broker.groups.requests import Join, JoinAnswer, Leaver, MemberProtocol, Sync, SyncAnswer
+from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
+from broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
+from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, MemberProtocol, SyncRequest, SyncResponse
 from broker.groups.shard import GroupShard
 from broker.settings.model import GroupSettings
 from protocol.codec import encode_versioned, read_version
@@ -45,7 +45,7 @@ HEARTBEAT_S = 3.0
 REQUEST_TIMEOUT_S = 40.0
 PARTITIONS = 5
 TOPIC_ID = b"t" * 16
-TOPICS = TopicImage.of(1, [TopicView(TOPIC_ID, "t", PARTITIONS)])
+TOPICS = TopicImage.of(1, [TopicMetadata(TOPIC_ID, "t", PARTITIONS)])
 REJOIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 SEEDS = 400 if os.environ.get("ANABRANCH_SOAK") else 40
 
@@ -63,13 +63,13 @@ class SlowLog(MemoryLog):
     """A log whose writes become durable a while later, in order."""
 
     def __init__(
-        self, batches: Sequence[Sequence[KeyValue] | LogBatch] = (), dice: random.Random | None = None
+        self, batches: Sequence[Sequence[KeyValue] | ReplayedBatch] = (), dice: random.Random | None = None
     ) -> None:
         self.dice: random.Random | None = None
         super().__init__(batches)
         self.hold, self.dice = dice is not None, dice
 
-    def _append(self, batch: LogBatch) -> Durable:
+    def _append(self, batch: ReplayedBatch) -> Durable:
         if self.dice is not None and not self.held:
             asyncio.get_running_loop().call_later(self.dice.uniform(0.001, 0.02), self.release)
         return super()._append(batch)
@@ -112,7 +112,9 @@ class World:
         return group
 
 
-def answer_once(done: "asyncio.Future[BeatAnswer | KafkaError]", answer: BeatAnswer | KafkaError) -> None:
+def answer_once(
+    done: "asyncio.Future[ConsumerHeartbeatResponse | KafkaError]", answer: ConsumerHeartbeatResponse | KafkaError
+) -> None:
     """Answer one who may have gone."""
     if not done.done():
         done.set_result(answer)
@@ -150,7 +152,7 @@ class Client:
     async def run_classic(self) -> None:
         while True:
             try:
-                await self.join_classic()
+                await self.join_classic_member()
                 await self.beat_until_over()
             except KafkaError as error:
                 self.reset(forget_member=error.code is not ErrorCode.ILLEGAL_GENERATION)
@@ -176,7 +178,7 @@ class Client:
             raise KafkaError(error)
         return True
 
-    async def join_classic(self) -> None:
+    async def join_classic_member(self) -> None:
         while True:
             if not self.cooperative:
                 self.own(set())
@@ -202,11 +204,11 @@ class Client:
             if not (self.cooperative and gave_up):
                 return
 
-    async def ask_join(self) -> JoinAnswer:
+    async def ask_join(self) -> JoinResponse:
         self.lives += 1
         subscription = ConsumerProtocolSubscription(topics=["t"], owned_partitions=as_classic(self.owned))
-        ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        request = Join(
+        ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
+        request = JoinRequest(
             ticket=ticket,
             member_id=self.member_id,
             fresh_member_id=f"{self.name}-{self.lives}",
@@ -224,15 +226,15 @@ class Client:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             return await ticket
 
-    async def ask_sync(self, joined: JoinAnswer) -> SyncAnswer:
-        ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+    async def ask_sync(self, joined: JoinResponse) -> SyncResponse:
+        ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
         assignments = self.assign(joined) if joined.leader == self.member_id else {}
-        sync = Sync(ticket, self.member_id, self.instance_id, self.generation, "consumer", "p", assignments)
+        sync = SyncRequest(ticket, self.member_id, self.instance_id, self.generation, "consumer", "p", assignments)
         self.world.shard.membership.sync("g", sync)
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             return await ticket
 
-    def assign(self, joined: JoinAnswer) -> dict[str, bytes]:
+    def assign(self, joined: JoinResponse) -> dict[str, bytes]:
         """As leader, deal partitions out; one that another member still owns waits for the next generation."""
         owned = {
             member.member_id: {partition for _, partition in parse_subscription(member.metadata, TOPICS).owned}
@@ -248,7 +250,7 @@ class Client:
 
     def leave_classic(self) -> None:
         if self.member_id and self.world.shard.loaded:
-            self.world.shard.membership.leave("g", [Leaver(self.member_id, self.instance_id)])
+            self.world.shard.membership.leave("g", [LeavingMember(self.member_id, self.instance_id)])
 
     # -- The new protocol --------------------------------------------------------------------------------------------
 
@@ -275,11 +277,11 @@ class Client:
                 self.own({partition for _, partition in answer.assignment})
             await asyncio.sleep(HEARTBEAT_S)
 
-    async def ask_beat(self, *, full: bool) -> BeatAnswer:
-        done: asyncio.Future[BeatAnswer | KafkaError] = asyncio.get_running_loop().create_future()
+    async def ask_beat(self, *, full: bool) -> ConsumerHeartbeatResponse:
+        done: asyncio.Future[ConsumerHeartbeatResponse | KafkaError] = asyncio.get_running_loop().create_future()
         tell = full or self.generation == 0
         owned = frozenset(TopicIdPartition(TOPIC_ID, number) for number in self.owned)
-        beat = Beat(
+        beat = ConsumerHeartbeat(
             member_id=self.member_id,
             epoch=self.generation,
             instance_id=self.instance_id,
@@ -297,7 +299,9 @@ class Client:
     def leave_consumer(self) -> None:
         if self.generation > 0 and self.world.shard.loaded:
             try:
-                self.world.shard.membership.consumer_heartbeat("g", Beat(self.member_id, -1), lambda _: None)
+                self.world.shard.membership.consumer_heartbeat(
+                    "g", ConsumerHeartbeat(self.member_id, -1), lambda _: None
+                )
             except KafkaError:
                 return  # removed, or the group is gone: the same to it
 
@@ -376,10 +380,10 @@ class Pair:
 
     async def join(
         self, member_id: str, *owned: int, instance_id: str | None = None, member_id_required: bool = False
-    ) -> JoinAnswer:
+    ) -> JoinResponse:
         subscription = ConsumerProtocolSubscription(topics=["t"], owned_partitions=as_classic(set(owned)))
-        ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        join = Join(
+        ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
+        join = JoinRequest(
             ticket=ticket,
             member_id=member_id,
             fresh_member_id=f"fresh-{instance_id}",
@@ -397,14 +401,16 @@ class Pair:
         return await ticket
 
     async def sync(self, member_id: str, generation: int, *assigned: int, instance_id: str | None = None) -> set[int]:
-        ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
         assignments = {member_id: assignment_of(set(assigned))}
-        self.shard.membership.sync("g", Sync(ticket, member_id, instance_id, generation, "consumer", "p", assignments))
+        self.shard.membership.sync(
+            "g", SyncRequest(ticket, member_id, instance_id, generation, "consumer", "p", assignments)
+        )
         answer = await ticket
         assert answer.error is ErrorCode.NONE
         return {partition for _, partition in parse_assignment(answer.assignment, TOPICS)[0]}
 
-    async def begin(self, instance_id: str | None = None) -> JoinAnswer:
+    async def begin(self, instance_id: str | None = None) -> JoinResponse:
         await self.shard.load()
         joined = await self.join("", instance_id=instance_id)
         await self.sync(joined.member_id, joined.generation, *range(PARTITIONS), instance_id=instance_id)
@@ -412,10 +418,10 @@ class Pair:
 
     def beat(
         self, member_id: str, epoch: int = 0, instance_id: str | None = None
-    ) -> "asyncio.Future[BeatAnswer | KafkaError]":
-        done: asyncio.Future[BeatAnswer | KafkaError] = asyncio.get_running_loop().create_future()
+    ) -> "asyncio.Future[ConsumerHeartbeatResponse | KafkaError]":
+        done: asyncio.Future[ConsumerHeartbeatResponse | KafkaError] = asyncio.get_running_loop().create_future()
         told: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "topic_names": ["t"]} if epoch == 0 else {}
-        beat = Beat(member_id, epoch, instance_id, owned=frozenset(), **told)
+        beat = ConsumerHeartbeat(member_id, epoch, instance_id, owned=frozenset(), **told)
         self.shard.membership.consumer_heartbeat("g", beat, done.set_result)
         return done
 
@@ -439,7 +445,7 @@ async def test_what_a_group_is_survives_a_crash_at_each_step(pair: Pair) -> None
     joined = await pair.begin()
     classic = joined.member_id
     assert pair.kinds_in_log() == {2}
-    assert isinstance(await pair.beat("n"), BeatAnswer)
+    assert isinstance(await pair.beat("n"), ConsumerHeartbeatResponse)
     assert pair.kinds_in_log() == {3, 5, 6, 7, 8}
     pair = await pair.crash()
     assert pair.shard.membership.heartbeat("g", classic, None, joined.generation) is ErrorCode.REBALANCE_IN_PROGRESS
@@ -488,7 +494,7 @@ async def test_a_member_with_an_id_and_nothing_else_joins_the_group_that_came_fi
     await pair.shard.load()
     given = await pair.join("", member_id_required=True)
     assert given.error is ErrorCode.MEMBER_ID_REQUIRED
-    assert isinstance(await pair.beat("n"), BeatAnswer)
+    assert isinstance(await pair.beat("n"), ConsumerHeartbeatResponse)
     assert (await pair.join(given.member_id)).error is ErrorCode.NONE
     assert set(pair.group().members) == {"n", given.member_id}
 
@@ -496,7 +502,9 @@ async def test_a_member_with_an_id_and_nothing_else_joins_the_group_that_came_fi
 async def test_a_static_member_changes_protocol_and_back_without_a_rebalance(pair: Pair) -> None:
     joined = await pair.begin("i")
     answer = await pair.beat("n", instance_id="i")
-    assert answer == BeatAnswer("n", joined.generation, frozenset(TopicIdPartition(TOPIC_ID, n) for n in range(5)))
+    assert answer == ConsumerHeartbeatResponse(
+        "n", joined.generation, frozenset(TopicIdPartition(TOPIC_ID, n) for n in range(5))
+    )
     assert isinstance(pair.group(), ConsumerGroup)
     back = await pair.join("", instance_id="i")
     assert isinstance(pair.group(), ClassicGroup)

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.records import GroupRecord, group_record
+from broker.groups.classic.records import ClassicGroupRecord, group_record
 from broker.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
 from broker.groups.consumer.embedded_protocol import subscribed_topics
 from broker.groups.offsets import CommittedOffset
-from broker.groups.records import ForeignRecord, OffsetRecord, offset_record, parse
+from broker.groups.records import OffsetRecord, UnknownRecord, offset_record, parse_record
 from protocol.codec import encode_versioned
 from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 
@@ -47,8 +47,8 @@ def test_a_group_is_key_version_2_and_value_version_3() -> None:
 @given(text, text, int32, st.builds(CommittedOffset, int64, int32, text, int64, st.just(-1)))
 def test_an_offset_reads_back(group: str, topic: str, partition: int, committed: CommittedOffset) -> None:
     key = TopicPartition(topic, partition)
-    assert parse(offset_record(group, key, committed)) == OffsetRecord(group, key, committed)
-    assert parse(offset_record(group, key, None)) == OffsetRecord(group, key, None)
+    assert parse_record(offset_record(group, key, committed)) == OffsetRecord(group, key, committed)
+    assert parse_record(offset_record(group, key, None)) == OffsetRecord(group, key, None)
 
 
 members = st.builds(
@@ -61,29 +61,31 @@ members = st.builds(
     st.builds(GroupSnapshot, text, int32, st.none() | text, st.none() | text, int64, st.lists(members, max_size=3)),
 )
 def test_a_group_reads_back(group: str, snapshot: GroupSnapshot) -> None:
-    found = parse(group_record(group, snapshot))
-    assert isinstance(found, GroupRecord)
+    found = parse_record(group_record(group, snapshot))
+    assert isinstance(found, ClassicGroupRecord)
     assert found.snapshot is not None
     assert list(found.snapshot.members) == list(snapshot.members)
     assert group_record(group, found.snapshot) == group_record(group, snapshot)
-    assert parse(group_record(group, None)) == GroupRecord(group, None)
+    assert parse_record(group_record(group, None)) == ClassicGroupRecord(group, None)
 
 
 def test_versions_of_older_nodes_are_read() -> None:
     key = bytes.fromhex("0000 0001") + b"g" + bytes.fromhex("0001") + b"t" + bytes(4)
     value = bytes.fromhex("0000 0000000000000009 0001") + b"m" + bytes.fromhex("0000000000000001")
-    assert parse(KeyValue(key, value)) == OffsetRecord("g", TopicPartition("t", 0), CommittedOffset(9, -1, "m", 1))
+    assert parse_record(KeyValue(key, value)) == OffsetRecord(
+        "g", TopicPartition("t", 0), CommittedOffset(9, -1, "m", 1)
+    )
     value = bytes.fromhex("0000 0001") + b"c" + bytes.fromhex("00000001 ffff ffff 00000001 0001") + b"m"
     value += bytes.fromhex("0000 0000 00001770 00000000 00000000")
-    group = parse(KeyValue(bytes.fromhex("0002 0001") + b"g", value))
-    assert isinstance(group, GroupRecord)
+    group = parse_record(KeyValue(bytes.fromhex("0002 0001") + b"g", value))
+    assert isinstance(group, ClassicGroupRecord)
     assert group.snapshot is not None
     assert group.snapshot.members[0].rebalance_timeout_ms == 6_000
 
 
 def test_other_kinds_of_records_are_kept_as_they_are() -> None:
     record = KeyValue(bytes.fromhex("000a 0001") + b"g", b"?")
-    assert parse(record) == ForeignRecord(*record)
+    assert parse_record(record) == UnknownRecord(*record)
 
 
 def test_subscribed_topics_are_read_from_every_version_and_not_guessed() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from broker.coordination.log import KeyValue, LogWriter
 from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.state_table import GroupState
-from broker.groups.consumer.group import ConsumerState
+from broker.groups.classic.state_table import ClassicGroupState
+from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.offsets import CommittedOffset
 from broker.groups.records import offset_record
-from broker.groups.requests import Join, JoinAnswer, Leaver, MemberProtocol, Sync, SyncAnswer
+from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, MemberProtocol, SyncRequest, SyncResponse
 from broker.groups.shard import GroupShard
 from broker.settings.model import GroupSettings
 from protocol.codec import encode_versioned
@@ -45,10 +45,10 @@ class Client:
         self.shard.close()
         return other
 
-    def join(self, *, topics: Sequence[str] = ("t",), session_ms: int = 10_000) -> asyncio.Future[JoinAnswer]:
-        ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+    def join(self, *, topics: Sequence[str] = ("t",), session_ms: int = 10_000) -> asyncio.Future[JoinResponse]:
+        ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         metadata = encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
-        request = Join(
+        request = JoinRequest(
             ticket=ticket,
             member_id=self.member_id,
             fresh_member_id="m",
@@ -65,9 +65,9 @@ class Client:
         self.shard.membership.join("g", request)
         return ticket
 
-    def sync(self, assignment: bytes = b"all") -> asyncio.Future[SyncAnswer]:
-        ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        request = Sync(ticket, self.member_id, None, self.generation, None, None, {self.member_id: assignment})
+    def sync(self, assignment: bytes = b"all") -> asyncio.Future[SyncResponse]:
+        ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
+        request = SyncRequest(ticket, self.member_id, None, self.generation, None, None, {self.member_id: assignment})
         self.shard.membership.sync("g", request)
         return ticket
 
@@ -90,7 +90,7 @@ class Client:
         offsets = self.shard.offsets.of("g")
         return None if offsets is None else offsets.get(*key)
 
-    def state(self) -> GroupState | ConsumerState | None:
+    def state(self) -> ClassicGroupState | ConsumerGroupState | None:
         group = self.shard.group("g")
         return None if group is None else group.state
 
@@ -114,7 +114,7 @@ async def test_an_assignment_is_handed_out_when_it_is_durable(client: Client) ->
     assert not synced.done()
     client.log.release()
     assert (await synced).assignment == b"all"
-    assert client.state() is GroupState.STABLE
+    assert client.state() is ClassicGroupState.STABLE
 
 
 async def test_a_failed_write_of_an_assignment_is_told_and_the_group_rebalances(client: Client) -> None:
@@ -125,7 +125,7 @@ async def test_a_failed_write_of_an_assignment_is_told_and_the_group_rebalances(
     await asyncio.sleep(0)
     client.log.release(WalFailed("broken"))
     assert (await synced).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert client.state() is GroupState.PREPARING
+    assert client.state() is ClassicGroupState.PREPARING
 
 
 async def test_members_and_offsets_survive_a_crash(client: Client) -> None:
@@ -154,7 +154,7 @@ async def test_what_was_not_durable_is_gone_after_a_crash(client: Client) -> Non
 
 async def test_a_silent_member_is_dropped_by_the_timer(client: Client) -> None:
     await client.enter(session_ms=20)
-    await until(lambda: client.state() is GroupState.EMPTY, pause_s=0.005)
+    await until(lambda: client.state() is ClassicGroupState.EMPTY, pause_s=0.005)
     assert (
         client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.UNKNOWN_MEMBER_ID
     )
@@ -188,7 +188,7 @@ async def test_a_deleted_group_stays_deleted_with_commits_that_were_on_their_way
         await delete(client)
     assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
     await client.commit(T0, member=True)
-    client.shard.membership.leave("g", [Leaver(client.member_id, None)])
+    client.shard.membership.leave("g", [LeavingMember(client.member_id, None)])
     client.log.hold = True
     late = client.commit(T1)
     await asyncio.sleep(0)
@@ -262,7 +262,7 @@ async def test_offsets_of_a_group_expire_when_it_is_empty_or_has_left_the_topic(
     await expire(client)
     assert client.offset(T0) is not None, "somebody reads it"
     assert client.offset(U0) is None
-    client.shard.membership.leave("g", [Leaver(client.member_id, None)])
+    client.shard.membership.leave("g", [LeavingMember(client.member_id, None)])
     await asyncio.sleep(0)
     client.wall_ms += 6 * DAY_MS
     await expire(client)
@@ -333,7 +333,7 @@ async def test_closing_tells_those_who_wait(client: Client) -> None:
 async def test_an_answer_to_a_lost_connection_is_dropped(client: Client) -> None:
     ticket = client.join()
     ticket.cancel()
-    await until(lambda: client.state() is GroupState.COMPLETING)
+    await until(lambda: client.state() is ClassicGroupState.COMPLETING)
 
 
 async def test_a_damaged_log_is_an_error(client: Client) -> None:

@@ -108,8 +108,8 @@ async def test_what_does_not_work_across_nodes_is_said(tmp_path: Path, postgres:
     shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
     with capture_logs() as alone:
         async with running_node(tmp_path / "1", node_id=1, **shared) as first:
-            await first.groups.ensure()
-            await first.transactions.ensure()
+            await first.groups.ensure_topic()
+            await first.transactions.ensure_topic()
             assert not warnings(alone)
             with capture_logs() as said:
                 async with running_node(tmp_path / "2", node_id=2, **shared) as second:

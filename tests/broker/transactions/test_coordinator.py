@@ -15,7 +15,7 @@ from broker.settings.model import TransactionSettings
 from broker.transactions import coordinator
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import Marker, MarkerDone
-from broker.transactions.records import parse
+from broker.transactions.records import parse_record
 from broker.transactions.state_machine import VERSION_1, VERSION_2
 from broker.transactions.state_table import TransactionStatus
 from protocol.errors import ErrorCode, KafkaError
@@ -94,7 +94,7 @@ class Cluster:
         return self.coordinator.describe("id").status
 
     def logged(self) -> list[TransactionStatus]:
-        states = [parse(record).state for record in self.log.records()]
+        states = [parse_record(record).state for record in self.log.records()]
         return [state.status for state in states if state is not None]
 
     async def settled(self) -> None:
@@ -385,8 +385,8 @@ async def test_ids_of_other_nodes_and_unloaded_ones_are_told() -> None:
     await cluster.coordinator.start()
     assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert refusal(lambda: cluster.coordinator.shard(names[1])) is ErrorCode.NOT_COORDINATOR
-    assert cluster.coordinator.coordinates(names[0])
-    assert not cluster.coordinator.coordinates(names[1])
+    assert cluster.coordinator.is_coordinator_of(names[0])
+    assert not cluster.coordinator.is_coordinator_of(names[1])
     await cluster.coordinator._shards.load()
     cluster.coordinator.shard(names[0])
     cluster.coordinator.close()

@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from broker.coordination.log import KeyValue, LogBatch, LogWriter
+from broker.coordination.log import KeyValue, LogWriter, ReplayedBatch
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
@@ -41,12 +41,12 @@ REQUEST_TIMEOUT_S = 5.0
 class SlowLog(MemoryLog):
     """A log whose writes become durable a while later, in order."""
 
-    def __init__(self, dice: random.Random, batches: Sequence[LogBatch] = ()) -> None:
+    def __init__(self, dice: random.Random, batches: Sequence[ReplayedBatch] = ()) -> None:
         self.dice: random.Random | None = None
         super().__init__(batches)
         self.hold, self.dice = True, dice
 
-    def _append(self, batch: LogBatch) -> Durable:
+    def _append(self, batch: ReplayedBatch) -> Durable:
         if self.dice is not None and not self.held:
             asyncio.get_running_loop().call_later(self.dice.uniform(0.001, 0.03), self.release)
         return super()._append(batch)
@@ -123,7 +123,7 @@ class Node:
 
         durable.add_done_callback(written)
         if where == OFFSETS:
-            group.writer.follow(durable)
+            group.writer.track_marker(durable)
 
 
 async def copy_next(node: Node, producer: Producer, version: int) -> Producer:

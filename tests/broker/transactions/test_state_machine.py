@@ -10,9 +10,9 @@ from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
 from broker.transactions import state_machine
-from broker.transactions.records import parse, transaction_record
+from broker.transactions.records import parse_record, transaction_record
 from broker.transactions.state_machine import EPOCH_LAST, EPOCH_MAX, VERSION_1, VERSION_2, ProducerIdNeeded, Transaction
-from broker.transactions.state_table import BY_LABEL, TABLE, Event, TransactionStatus
+from broker.transactions.state_table import BY_LABEL, TABLE, TransactionEvent, TransactionStatus
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -47,7 +47,7 @@ def test_labels_are_kafkas() -> None:
 
 
 def test_the_table_knows_every_live_state_for_what_clients_ask() -> None:
-    for event in (Event.INIT, Event.ADD, Event.COMMIT, Event.ABORT):
+    for event in (TransactionEvent.INIT, TransactionEvent.ADD, TransactionEvent.COMMIT, TransactionEvent.ABORT):
         assert set(TABLE[event]) == set(LIVE)
 
 
@@ -195,18 +195,18 @@ def test_time() -> None:
 @pytest.mark.parametrize("status", LIVE)
 def test_records_bring_the_state_back(status: TransactionStatus) -> None:
     state = replace(state_in(status, version=VERSION_2), previous_producer_id=3, next_producer_id=9)
-    assert parse(transaction_record("id", state)) == ("id", state)
-    assert parse(transaction_record("id", None)) == ("id", None)
+    assert parse_record(transaction_record("id", state)) == ("id", state)
+    assert parse_record(transaction_record("id", None)) == ("id", None)
 
 
 def test_damaged_records_are_told() -> None:
     record = transaction_record("id", state_in(S.EMPTY))
     with pytest.raises(MalformedMessage, match="version 1, expected 0"):
-        parse(KeyValue(b"\0\1" + record.key[2:], record.value))
+        parse_record(KeyValue(b"\0\1" + record.key[2:], record.value))
     assert record.value is not None
     # version, producer id, epoch, timeout; then the status
     with pytest.raises(MalformedMessage, match="status 77"):
-        parse(KeyValue(record.key, record.value[:16] + b"\x4d" + record.value[17:]))
+        parse_record(KeyValue(record.key, record.value[:16] + b"\x4d" + record.value[17:]))
 
 
 ASKED = st.sampled_from(["init", "add", "commit", "abort", "marked", "timeout", "zombie"])
@@ -258,4 +258,4 @@ def test_a_decision_stands_and_zombies_never_decide(asked: list[str], version: i
             assert state.status is (S.COMPLETE_COMMIT if committed else S.COMPLETE_ABORT)
         assert (state.producer_id, state.epoch) >= (before.producer_id, before.epoch)
         assert state.epoch <= EPOCH_MAX
-        assert parse(transaction_record("id", state)).state == replace(state, last_epoch=-1)
+        assert parse_record(transaction_record("id", state)).state == replace(state, last_epoch=-1)

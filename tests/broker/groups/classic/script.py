@@ -20,10 +20,19 @@ NAME is the ticket of the answer and the client id; ids taken are NAME.1, NAME.2
 last id the name was given, `generation=` to the current one.
 """
 
-from broker.groups.classic.effects import Effect, Reply, Write
+from broker.groups.classic.effects import Effect, Respond, StoreSnapshot
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.requests import NEVER_MS, Join, JoinAnswer, Leaver, MemberProtocol, Now, Sync, SyncAnswer
+from broker.groups.requests import (
+    NEVER_MS,
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    MemberProtocol,
+    Now,
+    SyncRequest,
+    SyncResponse,
+)
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode
 
@@ -36,7 +45,7 @@ class Script:
         self.group = ClassicGroup("group", GroupSettings())
         self.ids: dict[str, str] = {}
         self.counts: dict[str, int] = {}
-        self.writes: list[Write] = []
+        self.writes: list[StoreSnapshot] = []
         self.stored: GroupSnapshot | None = None
         self.out: list[str] = []
 
@@ -86,7 +95,7 @@ class Script:
         offered = options.get("protocols", "range:" + options.get("topics", "t"))
         count = self.counts.get(name, 0) + 1
         protocols = [MemberProtocol(p.split(":")[0], p.split(":")[1].encode()) for p in offered.split(",") if p]
-        request = Join(
+        request = JoinRequest(
             ticket=name,
             member_id=self.id_of(name, options),
             fresh_member_id=f"{name}.{count}",
@@ -107,7 +116,7 @@ class Script:
 
     def do_sync(self, words: list[str], options: dict[str, str]) -> None:
         name = words[0]
-        request = Sync(
+        request = SyncRequest(
             ticket=name,
             member_id=self.id_of(name, options),
             group_instance_id=options.get("instance"),
@@ -124,7 +133,7 @@ class Script:
         self.out.append(f"{words[0]}: heartbeat {error.name}")
 
     def do_leave(self, words: list[str], options: dict[str, str]) -> None:
-        leavers = [Leaver("" if word == "-" else word, options.get("instance")) for word in words]
+        leavers = [LeavingMember("" if word == "-" else word, options.get("instance")) for word in words]
         errors, effects = self.group.leave(leavers, self.now)
         self.out.append("leave " + " ".join(error.name for error in errors))
         self.effects(effects)
@@ -160,7 +169,7 @@ class Script:
         self.out.append(f"{words[0]} {error.name}")
 
     def do_kill(self, words: list[str], options: dict[str, str]) -> None:
-        self.group.kill()
+        self.group.delete()
 
     def do_resign(self, words: list[str], options: dict[str, str]) -> None:
         self.effects(self.group.resign(self.now))
@@ -182,19 +191,19 @@ class Script:
     def effects(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Reply(str(name), JoinAnswer() as answer):
+                case Respond(str(name), JoinResponse() as answer):
                     self.out.append(f"{name}: {self.joined(answer)}")
                     if answer.error in {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}:
                         self.ids[name] = answer.member_id
-                case Reply(str(name), SyncAnswer() as answer):
+                case Respond(str(name), SyncResponse() as answer):
                     assignment = f" assignment={answer.assignment.decode()}" if not answer.error else ""
                     self.out.append(f"{name}: sync {answer.error.name}{assignment}")
-                case Write() as write:
+                case StoreSnapshot() as write:
                     self.writes.append(write)
                     self.out.append(written(write))
 
     @staticmethod
-    def joined(answer: JoinAnswer) -> str:
+    def joined(answer: JoinResponse) -> str:
         if answer.error:
             return f"join {answer.error.name} id={answer.member_id or '-'}"
         members = " ".join(f"{member.member_id}({member.metadata.decode()})" for member in answer.members)
@@ -205,7 +214,7 @@ class Script:
         )
 
 
-def written(write: Write) -> str:
+def written(write: StoreSnapshot) -> str:
     snapshot = write.snapshot
     members = " ".join(
         f"{member.member_id}({member.subscription.decode()}->{member.assignment.decode()})"

@@ -11,11 +11,19 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.groups.classic.effects import AssignmentWritten, Effect, Reply, Write
+from broker.groups.classic.effects import AssignmentStored, Effect, Respond, StoreSnapshot
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.classic.state_table import GroupState
-from broker.groups.requests import Join, JoinAnswer, Leaver, MemberProtocol, Now, Sync, SyncAnswer
+from broker.groups.classic.state_table import ClassicGroupState
+from broker.groups.requests import (
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    MemberProtocol,
+    Now,
+    SyncRequest,
+    SyncResponse,
+)
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode
 
@@ -34,7 +42,7 @@ class GroupModel(RuleBasedStateMachine):
         self.waiting: set[str] = set()
         self.answered: Counter[str] = Counter()
         self.owners: dict[str, str] = {}
-        self.writes: list[Write] = []
+        self.writes: list[StoreSnapshot] = []
         self.durable: dict[int, dict[str, bytes]] = {}
         self.assigned: dict[int, list[dict[str, bytes]]] = {}
         self.agreed: dict[int, tuple[str | None, str]] = {}
@@ -68,7 +76,7 @@ class GroupModel(RuleBasedStateMachine):
     def join(self, name: str, static: bool, forget: bool, version: int, protocols: tuple[str, ...]) -> None:
         if forget:
             self.ids.pop(name, None)
-        request = Join(
+        request = JoinRequest(
             ticket=self.ticket(name),
             member_id=self.ids.get(name, ""),
             fresh_member_id=f"{name}.{self.requests}",
@@ -88,7 +96,7 @@ class GroupModel(RuleBasedStateMachine):
     def sync(self, name: str, late: int) -> None:
         generation = self.generations.get(name, 0) - late
         assignments = {member_id: f"{generation}/{member_id}".encode() for member_id in self.group.members}
-        request = Sync(
+        request = SyncRequest(
             ticket=self.ticket(name),
             member_id=self.ids.get(name, ""),
             group_instance_id=None,
@@ -99,7 +107,7 @@ class GroupModel(RuleBasedStateMachine):
         )
         effects = self.group.sync(request, self.now)
         for effect in effects:
-            if isinstance(effect, Write) and isinstance(effect.then, AssignmentWritten):
+            if isinstance(effect, StoreSnapshot) and isinstance(effect.then, AssignmentStored):
                 self.assigned.setdefault(generation, []).append(dict(effect.then.assignments))
                 assert self.ids[name] == self.group.leader, "only the leader assigns"
         self.run(effects)
@@ -108,13 +116,13 @@ class GroupModel(RuleBasedStateMachine):
     def heartbeat(self, name: str) -> None:
         error = self.group.heartbeat(self.ids.get(name, ""), None, self.generations.get(name, 0), self.now)
         if error is ErrorCode.NONE:
-            assert self.group.state in {GroupState.COMPLETING, GroupState.STABLE}
+            assert self.group.state in {ClassicGroupState.COMPLETING, ClassicGroupState.STABLE}
 
     @rule(name=st.sampled_from(NAMES))
     def leave(self, name: str) -> None:
         member_id = self.ids.pop(name, "x")
         was_known = member_id in self.group.members or member_id in self.group.pending
-        errors, effects = self.group.leave([Leaver(member_id, None)], self.now)
+        errors, effects = self.group.leave([LeavingMember(member_id, None)], self.now)
         assert (errors == [ErrorCode.NONE]) == was_known
         self.run(effects)
 
@@ -124,7 +132,7 @@ class GroupModel(RuleBasedStateMachine):
         write = self.writes.pop(0)
         if not error:
             self.stored = write.snapshot
-            if isinstance(write.then, AssignmentWritten):
+            if isinstance(write.then, AssignmentStored):
                 self.durable[write.then.generation] = dict(write.then.assignments)
         if write.then is not None:
             self.run(self.group.written(write.then, error, self.now))
@@ -155,18 +163,18 @@ class GroupModel(RuleBasedStateMachine):
     def run(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Write():
+                case StoreSnapshot():
                     self.writes.append(effect)
-                case Reply(str(ticket), answer):
+                case Respond(str(ticket), answer):
                     self.answered[ticket] += 1
                     assert self.answered[ticket] == 1, "a request is answered once"
                     self.waiting.discard(ticket)
-                    if isinstance(answer, JoinAnswer):
+                    if isinstance(answer, JoinResponse):
                         self.check_join(self.owners[ticket], answer)
                     elif not answer.error:
                         self.check_assignment(self.owners[ticket], answer)
 
-    def check_join(self, name: str, answer: JoinAnswer) -> None:
+    def check_join(self, name: str, answer: JoinResponse) -> None:
         if answer.error is ErrorCode.MEMBER_ID_REQUIRED:
             self.ids[name] = answer.member_id
         if answer.error:
@@ -176,15 +184,15 @@ class GroupModel(RuleBasedStateMachine):
         if answer.members:
             assert answer.leader == answer.member_id
             assert sorted(member.member_id for member in answer.members) == sorted(self.group.members)
-        elif self.group.state is GroupState.COMPLETING:
+        elif self.group.state is ClassicGroupState.COMPLETING:
             assert answer.leader != answer.member_id, "the leader needs the members"
-        if self.group.state is GroupState.COMPLETING:
+        if self.group.state is ClassicGroupState.COMPLETING:
             agreed = self.agreed.setdefault(answer.generation, (answer.protocol_name, answer.leader))
             assert agreed == (answer.protocol_name, answer.leader)
 
-    def check_assignment(self, name: str, answer: SyncAnswer) -> None:
+    def check_assignment(self, name: str, answer: SyncResponse) -> None:
         generation = self.group.generation
-        assert self.group.state is GroupState.STABLE
+        assert self.group.state is ClassicGroupState.STABLE
         given = [
             assignments
             for assignments in self.assigned.get(generation, [])
@@ -198,10 +206,10 @@ class GroupModel(RuleBasedStateMachine):
         group = self.group
         assert group.generation >= self.last_generation
         self.last_generation = group.generation
-        if group.state in {GroupState.COMPLETING, GroupState.STABLE}:
+        if group.state in {ClassicGroupState.COMPLETING, ClassicGroupState.STABLE}:
             assert group.members
             assert group.leader in group.members
-        if group.state is GroupState.EMPTY:
+        if group.state is ClassicGroupState.EMPTY:
             assert not group.members
 
     @invariant()
@@ -231,7 +239,7 @@ class GroupModel(RuleBasedStateMachine):
                 self.written(ErrorCode.NONE)
             self.wait(60_000)
         assert not self.waiting
-        assert self.group.state is GroupState.EMPTY
+        assert self.group.state is ClassicGroupState.EMPTY
         assert not self.group.pending
 
 

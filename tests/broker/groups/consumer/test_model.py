@@ -12,9 +12,14 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.groups.consumer.group import ConsumerGroup, ConsumerState
-from broker.groups.consumer.heartbeat import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Beat, BeatAnswer
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicView
+from broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
+from broker.groups.consumer.heartbeat import (
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+)
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from broker.groups.requests import Now
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
@@ -41,10 +46,10 @@ class Client:
     last_ms: int = 0
     """When its session began for the last time: past its end, it must let go by itself."""
 
-    def beat(self, *, full: bool) -> Beat:
+    def beat(self, *, full: bool) -> ConsumerHeartbeat:
         tell = full or self.changed or self.epoch == 0
         self.changed = False
-        return Beat(
+        return ConsumerHeartbeat(
             member_id=self.member_id,
             epoch=self.epoch,
             instance_id=self.instance_id,
@@ -77,7 +82,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     @property
     def topics(self) -> TopicImage:
         return TopicImage.of(
-            self.version, [TopicView(name.encode() * 16, name, count) for name, count in self.partitions.items()]
+            self.version, [TopicMetadata(name.encode() * 16, name, count) for name, count in self.partitions.items()]
         )
 
     def write(self) -> None:
@@ -89,7 +94,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             else:
                 self.log[key] = value
 
-    def send(self, beat: Beat) -> BeatAnswer | KafkaError:
+    def send(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatResponse | KafkaError:
         try:
             return self.group.heartbeat(beat, self.topics, self.now)
         except KafkaError as error:
@@ -161,7 +166,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         client = self.clients.pop(name)
         if client.epoch > 0:
             epoch = LEAVE_EPOCH if client.instance_id is None else LEAVE_STATIC_EPOCH
-            self.send(Beat(client.member_id, epoch, client.instance_id))
+            self.send(ConsumerHeartbeat(client.member_id, epoch, client.instance_id))
 
     @rule(topic=st.sampled_from(TOPICS), more=st.sampled_from([1, 4]))
     def grow(self, topic: str, more: int) -> None:
@@ -238,9 +243,9 @@ class ConsumerGroupModel(RuleBasedStateMachine):
                 self.heartbeat(client)
         if not self.clients:
             self.wait(60_000)
-            assert self.group.state is ConsumerState.EMPTY
+            assert self.group.state is ConsumerGroupState.EMPTY
             return
-        assert self.group.state is ConsumerState.STABLE
+        assert self.group.state is ConsumerGroupState.STABLE
         owned = [partition for client in self.clients.values() for partition in client.owned]
         wanted = {
             TopicIdPartition(name.encode() * 16, index)

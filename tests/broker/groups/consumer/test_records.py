@@ -4,10 +4,10 @@ import pytest
 
 from broker.coordination.log import KeyValue
 from broker.groups.consumer import records
-from broker.groups.consumer.member import ClassicSide, ConsumerMember, MemberState
+from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
 from broker.groups.consumer.records import ConsumerKey
 from broker.groups.consumer.topic_image import TopicIdPartition
-from broker.groups.records import ConsumerRecord, parse
+from broker.groups.records import ConsumerGroupRecord, parse_record
 from broker.groups.requests import MemberProtocol
 from protocol.errors import MalformedMessage
 
@@ -47,8 +47,8 @@ def test_keys(key: ConsumerKey, expected: str) -> None:
     raw = records.key_bytes(key)
     assert raw == bytes.fromhex(expected)
     assert records.parse_key(raw) == key
-    assert parse(KeyValue(raw, b"v")) == ConsumerRecord("g", b"v")
-    assert parse(KeyValue(raw, None)) == ConsumerRecord("g", None)
+    assert parse_record(KeyValue(raw, b"v")) == ConsumerGroupRecord("g", b"v")
+    assert parse_record(KeyValue(raw, None)) == ConsumerGroupRecord("g", None)
 
 
 def test_keys_of_other_records_are_none_of_these() -> None:
@@ -91,7 +91,9 @@ def test_a_member() -> None:
 
 
 def test_a_classic_member() -> None:
-    member = ConsumerMember("m", classic=ClassicSide(10, (MemberProtocol("r", b"x"), MemberProtocol("s", b"yz"))))
+    member = ConsumerMember(
+        "m", classic=ClassicMemberMetadata(10, (MemberProtocol("r", b"x"), MemberProtocol("s", b"yz")))
+    )
     value = records.member_value(member)
     # Tag 0, 18 bytes: not null, session timeout, two protocols.
     assert value.endswith(bytes.fromhex("01 00 12 01 0000000a 03 0272 0278 00 0273 03797a 00 00"))

@@ -7,14 +7,14 @@ import pytest
 from broker.coordination.log import KeyValue, LogWriter
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.consumer import records
-from broker.groups.consumer.group import ConsumerGroup, ConsumerState
-from broker.groups.consumer.heartbeat import Beat, BeatAnswer
+from broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
+from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from broker.groups.consumer.member import ConsumerMember
 from broker.groups.consumer.records import ConsumerKey
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicView
+from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from broker.groups.offsets import CommittedOffset
-from broker.groups.records import offset_record, parse
-from broker.groups.requests import Leaver
+from broker.groups.records import offset_record, parse_record
+from broker.groups.requests import LeavingMember
 from broker.groups.shard import GroupShard
 from broker.settings.model import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
@@ -27,7 +27,7 @@ SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
 TOPIC_ID = b"t" * 16
 LONG = [f"{number}".ljust(30_000, "x") for number in range(40)]
 """A subscription that makes a record of more than 1 MiB."""
-TOPICS = TopicImage.of(1, [TopicView(TOPIC_ID, "t", 4)])
+TOPICS = TopicImage.of(1, [TopicMetadata(TOPIC_ID, "t", 4)])
 T0 = TopicPartition("t", 0)
 
 
@@ -43,12 +43,14 @@ class Client(ClassicClient):
         self.settings = settings
         self.shard = GroupShard(LogWriter(log), settings, now_ms=lambda: self.wall_ms, topics=lambda: TOPICS)
 
-    def beat(self, member_id: str, epoch: int = 0, **fields: object) -> "asyncio.Future[BeatAnswer | KafkaError]":
+    def beat(
+        self, member_id: str, epoch: int = 0, **fields: object
+    ) -> "asyncio.Future[ConsumerHeartbeatResponse | KafkaError]":
         wanted: dict[str, object] = {"owned": frozenset(), **fields}
         if epoch == 0:
             wanted = {"rebalance_timeout_ms": 60_000, "topic_names": ["t"], **wanted}
-        done: asyncio.Future[BeatAnswer | KafkaError] = asyncio.get_running_loop().create_future()
-        self.shard.membership.consumer_heartbeat("g", Beat(member_id, epoch, **wanted), done.set_result)  # type: ignore[arg-type]
+        done: asyncio.Future[ConsumerHeartbeatResponse | KafkaError] = asyncio.get_running_loop().create_future()
+        self.shard.membership.consumer_heartbeat("g", ConsumerHeartbeat(member_id, epoch, **wanted), done.set_result)  # type: ignore[arg-type]
         return done
 
     def group(self) -> ConsumerGroup:
@@ -82,7 +84,7 @@ async def client() -> Client:
 
 
 async def test_an_answer_waits_for_what_it_says_and_for_what_was_changed_before_it(client: Client) -> None:
-    assert await client.beat("m") == BeatAnswer("m", 2, parts(0, 1, 2, 3))
+    assert await client.beat("m") == ConsumerHeartbeatResponse("m", 2, parts(0, 1, 2, 3))
     client.log.hold = True
     joined = client.beat("n")
     plain = client.beat("n", 3)
@@ -91,21 +93,21 @@ async def test_an_answer_waits_for_what_it_says_and_for_what_was_changed_before_
     assert not joined.done()
     assert not plain.done(), "it knows of an epoch that may be forgotten"
     client.log.release()
-    assert await joined == BeatAnswer("n", 3, frozenset())
-    assert await plain == BeatAnswer("n", 3, None)
+    assert await joined == ConsumerHeartbeatResponse("n", 3, frozenset())
+    assert await plain == ConsumerHeartbeatResponse("n", 3, None)
 
 
 async def test_partitions_go_over_when_they_are_let_go_and_survive_a_crash_in_between(client: Client) -> None:
     await client.beat("m")
     await client.beat("n")
     told = await client.beat("m", 2, owned=parts(0, 1, 2, 3))
-    assert told == BeatAnswer("m", 2, parts(0, 1))
-    assert await client.beat("n", 3) == BeatAnswer("n", 3, None)
+    assert told == ConsumerHeartbeatResponse("m", 2, parts(0, 1))
+    assert await client.beat("n", 3) == ConsumerHeartbeatResponse("n", 3, None)
     client = await client.crash()
-    assert client.group().state is ConsumerState.RECONCILING
-    assert await client.beat("m", 2, owned=parts(0, 1)) == BeatAnswer("m", 3, None)
-    assert await client.beat("n", 3) == BeatAnswer("n", 3, parts(2, 3))
-    assert client.group().state is ConsumerState.STABLE
+    assert client.group().state is ConsumerGroupState.RECONCILING
+    assert await client.beat("m", 2, owned=parts(0, 1)) == ConsumerHeartbeatResponse("m", 3, None)
+    assert await client.beat("n", 3) == ConsumerHeartbeatResponse("n", 3, parts(2, 3))
+    assert client.group().state is ConsumerGroupState.STABLE
 
 
 async def test_a_failed_write_is_told_and_forgotten(client: Client) -> None:
@@ -127,10 +129,10 @@ async def test_a_group_too_large_to_store_is_refused_and_stays_as_it_was(client:
         _ = client.beat("n", topic_names=LONG)
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert list(client.group().members) == ["m"]
-    assert (await client.beat("m", 2)) == BeatAnswer("m", 2, None)
+    assert (await client.beat("m", 2)) == ConsumerHeartbeatResponse("m", 2, None)
     with pytest.raises(KafkaError):
         client.shard.membership.consumer_heartbeat(
-            "other", Beat("m", 0, rebalance_timeout_ms=1, topic_names=LONG), lambda _: None
+            "other", ConsumerHeartbeat("m", 0, rebalance_timeout_ms=1, topic_names=LONG), lambda _: None
         )
     assert client.shard.group("other") is None
 
@@ -149,12 +151,15 @@ async def test_silent_members_are_removed_and_an_administrator_may_remove_them_t
     client = Client(MemoryLog(), GroupSettings(consumer_session_timeout_ms=20))
     await client.shard.load()
     await client.beat("m")
-    await until(lambda: client.group().state is ConsumerState.EMPTY)
+    await until(lambda: client.group().state is ConsumerGroupState.EMPTY)
     await client.beat("n", instance_id="i")
-    assert client.shard.membership.leave("g", [Leaver("", "i"), Leaver("x", None)]) == [0, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert client.shard.membership.leave("g", [LeavingMember("", "i"), LeavingMember("x", None)]) == [
+        0,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
     await asyncio.sleep(0)
     client = await client.crash()
-    assert client.group().state is ConsumerState.EMPTY
+    assert client.group().state is ConsumerGroupState.EMPTY
     assert client.group().epoch == 5
 
 
@@ -164,11 +169,11 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its
     with pytest.raises(KafkaError, match="malformed") as refused:
         _ = client.beat("m")
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
-    client.shard.membership.leave("g", [Leaver(client.member_id, None)])
+    client.shard.membership.leave("g", [LeavingMember(client.member_id, None)])
     await client.beat("m")
     assert client.offset(T0) is not None
     client = await client.crash()
-    assert client.group().state is ConsumerState.STABLE
+    assert client.group().state is ConsumerGroupState.STABLE
     assert client.offset(T0) is not None
     await client.beat("m", -1)
     await client.enter()
@@ -181,7 +186,7 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its
 async def test_a_commit_needs_the_members_epoch_or_one_since_which_it_has_the_partition(client: Client) -> None:
     await client.beat("m")
     assert client.commit_as("m", 2, T0) is ErrorCode.NONE
-    assert client.commit_as("m", 2, T0, speaks_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
+    assert client.commit_as("m", 2, T0, knows_member_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
     assert client.commit_as("m", 3, T0) is ErrorCode.STALE_MEMBER_EPOCH
     assert client.commit_as("x", 2, T0) is ErrorCode.UNKNOWN_MEMBER_ID
     assert client.commit_as("", -1, T0) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -254,7 +259,7 @@ async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: C
 
 async def test_every_record_is_kafkas(client: Client) -> None:
     await client.beat("m")
-    assert all(type(parse(record)).__name__ == "ConsumerRecord" for record in client.log.records())
+    assert all(type(parse_record(record)).__name__ == "ConsumerRecord" for record in client.log.records())
 
 
 async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_did(client: Client) -> None:
@@ -268,7 +273,7 @@ async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_d
     }
     _ = client.log.append([KeyValue(records.key_bytes(key), value) for key, value in written.items()])
     client = await client.crash()
-    assert await client.beat("m", 3) == BeatAnswer("m", 4, parts(0, 1, 2, 3))
+    assert await client.beat("m", 3) == ConsumerHeartbeatResponse("m", 4, parts(0, 1, 2, 3))
 
 
 async def test_a_groups_own_session_timeout_is_kept_from_the_next_heartbeat_on() -> None:
@@ -278,13 +283,13 @@ async def test_a_groups_own_session_timeout_is_kept_from_the_next_heartbeat_on()
         LogWriter(log), SETTINGS, now_ms=lambda: 0, topics=lambda: TOPICS, session_timeout_ms=timeouts.__getitem__
     )
     await shard.load()
-    beat = Beat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], owned=frozenset())
+    beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], owned=frozenset())
     shard.membership.consumer_heartbeat("g", beat, lambda _: None)
     group = shard.group("g")
     assert isinstance(group, ConsumerGroup)
     now_ms = asyncio.get_running_loop().time() * 1000
     assert group.wake_ms > now_ms + 3_000_000
     timeouts["g"] = 10
-    shard.membership.consumer_heartbeat("g", Beat("m", 2), lambda _: None)
-    await until(lambda: group.state is ConsumerState.EMPTY)
+    shard.membership.consumer_heartbeat("g", ConsumerHeartbeat("m", 2), lambda _: None)
+    await until(lambda: group.state is ConsumerGroupState.EMPTY)
     shard.close()

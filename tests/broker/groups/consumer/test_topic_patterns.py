@@ -3,7 +3,7 @@
 import pytest
 
 from broker.groups.consumer import records
-from broker.groups.consumer.topic_image import TopicImage, TopicView
+from broker.groups.consumer.topic_image import TopicImage, TopicMetadata
 from broker.groups.consumer.topic_patterns import TopicPatterns
 from protocol.errors import ErrorCode, KafkaError
 
@@ -11,7 +11,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def image(version: int, *names: str) -> TopicImage:
-    return TopicImage.of(version, [TopicView(name.encode().ljust(16), name, 1) for name in names])
+    return TopicImage.of(version, [TopicMetadata(name.encode().ljust(16), name, 1) for name in names])
 
 
 def test_matches_follow_the_topics() -> None:
