@@ -175,7 +175,7 @@ class Node:
         if gone := await self.topics.resolve_outcomes():
             self.groups.forget_topics(gone)
             self.transactions.forget_topics(gone)
-        await self.cluster_configs.settle()
+        await self.cluster_configs.resolve_outcomes()
         await self.storage.damaged.forget_removed(self.catalog)
         self.storage.outages.over(CATALOG)
         await self._follow_configs()

@@ -59,9 +59,9 @@ class BrokerConfigs:
             )
             if name in self._set[place]
         ]
-        return [*found, *_of_the_start(BROKER_CONFIGS[name], name, self._settings)]
+        return [*found, *_static_values(BROKER_CONFIGS[name], name, self._settings)]
 
-    def of_all_nodes(self) -> Mapping[str, str]:
+    def values_of_all_nodes(self) -> Mapping[str, str]:
         """What is set for every node."""
         return self._set[ALL_NODES]
 
@@ -74,7 +74,7 @@ class BrokerConfigs:
         """Every value that there is for a topic's config beside the topic's own; none where only topics have it."""
         if row.broker_name in BROKER_CONFIGS:
             return self.synonyms(row.broker_name)
-        return _of_the_start(row, row.broker_name, self._settings) if row.broker_name else ()
+        return _static_values(row, row.broker_name, self._settings) if row.broker_name else ()
 
     def _follow(self) -> None:
         """Take what is set now, but for values that mean nothing here: nodes of another version have taken them."""
@@ -98,7 +98,7 @@ def _known(entries: Mapping[str, str]) -> Mapping[str, str]:
     return known
 
 
-def _of_the_start(row: ConfigDef, name: str, settings: Settings) -> Sequence[Synonym]:
+def _static_values(row: ConfigDef, name: str, settings: Settings) -> Sequence[Synonym]:
     value, default = default_value(row, settings), (name, row.default, ConfigSource.DEFAULT_CONFIG)
     return [default] if value == row.default else [(name, value, ConfigSource.STATIC_BROKER_CONFIG), default]
 

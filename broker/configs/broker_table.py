@@ -21,7 +21,7 @@ CONNECTIONS_PER_ADDRESS_MAX: Final = "max.connections.per.ip"
 PRODUCER_ID_EXPIRATION: Final = "producer.id.expiration.ms"
 STORAGE_POLICY: Final = "log.storage.policy"
 _B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
-_OF_THE_START = (
+_STATIC = (
     ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
     ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
     ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
@@ -54,7 +54,7 @@ _OF_THE_START = (
     ("transactional.id.expiration.ms", _I, "604800000", ("transaction", "id_expiration_ms")),
     ("socket.request.max.bytes", _I, "104857600", ("network", "request_bytes_max")),
 )
-_OF_THE_NODE = (
+_DYNAMIC = (
     (AUTO_CREATE, _B, "true", ("topic", "auto_create"), None),
     (CONNECTIONS_MAX, _I, str(INT_MAX), ("network", "connections_max"), 1),
     (CONNECTIONS_PER_ADDRESS_MAX, _I, str(INT_MAX), ("network", "connections_per_address_max"), 1),
@@ -67,13 +67,13 @@ def _documentation(setting: tuple[str, str]) -> str:
     return dict(area_models())[area].model_fields[field].description or ""
 
 
-def _of_the_start() -> Iterator[ConfigDef]:
-    for name, kind, default, setting in _OF_THE_START:
+def _static_values() -> Iterator[ConfigDef]:
+    for name, kind, default, setting in _STATIC:
         yield ConfigDef(name, kind, default, _documentation(setting), setting=setting)
 
 
 def _dynamic() -> Iterator[ConfigDef]:
-    for name, kind, default, setting, least in _OF_THE_NODE:
+    for name, kind, default, setting, least in _DYNAMIC:
         yield ConfigDef(name, kind, default, _documentation(setting), setting=setting, minimum=least)
     for row in TOPIC_CONFIGS.values():
         if row.broker_name and row.broker_name != STORAGE_POLICY:
@@ -82,5 +82,5 @@ def _dynamic() -> Iterator[ConfigDef]:
 
 DYNAMIC: Final[AbstractSet[str]] = frozenset(row.name for row in _dynamic())
 BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
-    {row.name: row for row in (*_of_the_start(), *_dynamic())}
+    {row.name: row for row in (*_static_values(), *_dynamic())}
 )

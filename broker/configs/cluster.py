@@ -1,8 +1,8 @@
-"""What is set for things of the cluster that are no topics: groups, nodes, subscriptions to metrics, features.
+"""Configs and other values that are set for groups, nodes, subscriptions to metrics and features of the cluster.
 
-The catalog keeps it; this node has it all in memory, so that a request that needs a value never waits. Changes run one
-at a time: the catalog decides, this map follows. When the answer to a change is lost, `settle` or the next change reads
-everything again.
+The catalog stores them. This node keeps a copy of all in memory, so that a request never waits for a value. Changes run
+one at a time: the catalog decides, and the copy follows. When the answer to a change is lost, `resolve_outcomes` or the
+next change reads everything again.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ClusterConfigs:
-    """Entries by kind and name of what they are set for."""
+    """Entries by the kind and name of the thing that they are set for."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._entries: dict[tuple[str, str], Mapping[str, str]] = {}
         self._changes = asyncio.Lock()
-        self._in_doubt = False
-        """The catalog was asked for a change, and its answer was lost."""
+        self._outcome_unknown = False
+        """True while a change is under way, and after its answer was lost."""
         self.version = 0
-        """Goes up with every change."""
+        """Grows with every change."""
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called after each change, this node's or another's."""
+        """Call `changed` after each change, by this node or another."""
         self._watchers.append(changed)
 
     async def load(self) -> None:
@@ -41,37 +41,40 @@ class ClusterConfigs:
         async with self._changes:
             await self._load()
 
-    async def settle(self) -> None:
-        """Find out what became of a change whose answer was lost. Raises CatalogError."""
+    async def resolve_outcomes(self) -> None:
+        """Read the outcome of a change whose answer was lost. Raises CatalogError."""
         async with self._changes:
-            if self._in_doubt:
+            if self._outcome_unknown:
                 await self._load()
 
     async def _load(self) -> None:
         entries = dict(await self._catalog.list_configs())
-        self._in_doubt = False
+        self._outcome_unknown = False
         if entries != self._entries:
             self._entries = entries
             self._changed()
 
     def get(self, kind: str, name: str) -> Mapping[str, str]:
-        """What is set for one thing; empty if nothing is."""
+        """Values set for one thing; empty if there are none."""
         return self._entries.get((kind, name), _NOTHING)
 
     def names(self, kind: str) -> list[str]:
-        """The things of a kind that something is set for."""
+        """Names of the things of a kind that have values."""
         return sorted(name for found, name in self._entries if found == kind)
 
     async def alter(
         self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
     ) -> Mapping[str, str]:
-        """Change what is set for one thing. Raises CatalogError: then nothing has changed here, until `settle`."""
+        """Change values of one thing, and return all that it has then.
+
+        Raises CatalogError. The values here stay as they were until `resolve_outcomes`.
+        """
         async with self._changes:
-            if self._in_doubt:
+            if self._outcome_unknown:
                 await self._load()
-            self._in_doubt = True  # until the answer is here
+            self._outcome_unknown = True  # until the answer arrives
             entries = await self._catalog.alter_config(kind, name, set_configs=set_configs, unset=unset)
-            self._in_doubt = False
+            self._outcome_unknown = False
             if entries:
                 self._entries[kind, name] = entries
             else:

@@ -56,9 +56,9 @@ class ConfigDef:
     minimum: float | None = None
     maximum: float | None = None
     has_effect: bool = True
-    also: int | None = None
+    also_allowed: int | None = None
     """A value outside the range that is allowed, too."""
-    items: str = ""
+    item_pattern: str = ""
     """What each item of a list looks like, if it is not a lone `*`."""
 
     def check(self, value: str) -> None:
@@ -80,11 +80,11 @@ class ConfigDef:
                     )
         if isinstance(parsed, int | float):
             self._check_range(parsed)
-        elif isinstance(parsed, list) and self.items:
+        elif isinstance(parsed, list) and self.item_pattern:
             self._check_items(parsed)
 
     def _check_items(self, items: list[str]) -> None:
-        if items != ["*"] and not all(re.fullmatch(self.items, item) for item in items):
+        if items != ["*"] and not all(re.fullmatch(self.item_pattern, item) for item in items):
             raise invalid_config(
                 f"Invalid value [{', '.join(items)}] for configuration {self.name}: {self.name} must be the literal "
                 "'*' or a list of replicas in the following format: "
@@ -94,11 +94,11 @@ class ConfigDef:
     def _check_range(self, value: float) -> None:
         low, high = self.minimum, self.maximum
         rule = ""
-        if self.also is not None:
+        if self.also_allowed is not None:
             assert low is not None
             assert high is not None
-            if value != self.also and not low <= value <= high:
-                rule = f"between {low} and {high} or equal to {self.also}"
+            if value != self.also_allowed and not low <= value <= high:
+                rule = f"between {low} and {high} or equal to {self.also_allowed}"
         elif low is not None and value < low:
             rule = f"at least {low:.10g}"
         elif high is not None and value > high:

@@ -47,7 +47,7 @@ class TopicConfig:
 
 
 def check_topic_configs(
-    configs: Mapping[str, str | None], settings: Settings, *, beside: Mapping[str, str] | None = None
+    configs: Mapping[str, str | None], settings: Settings, *, kept: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Validate the configs a client gives for a topic that keeps those `beside` them. Raises INVALID_CONFIG."""
     checked: dict[str, str] = {}
@@ -65,7 +65,7 @@ def check_topic_configs(
             f"Invalid value {policy} for configuration storage.policy: "
             f"String must be one of: {', '.join(store_names(settings))}"
         )
-    _check_together({**(beside or {}), **checked})
+    _check_together({**(kept or {}), **checked})
     return checked
 
 

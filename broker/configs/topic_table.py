@@ -60,7 +60,7 @@ _TOPIC_DEFS = (
     ),
     replace(
         _def("compression.gzip.level", _I, "-1", "Level where the type is gzip; -1: gzip's own.", low=1, high=9),
-        also=-1,
+        also_allowed=-1,
     ),
     _def("compression.lz4.level", _I, "9", "Level where the type is lz4.", low=1, high=17),
     _def(
@@ -104,7 +104,8 @@ _TOPIC_DEFS = (
         low=0,
     ),
     replace(
-        _def("follower.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY), items=_REPLICA
+        _def("follower.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY),
+        item_pattern=_REPLICA,
     ),
     _def(
         "index.interval.bytes",
@@ -115,7 +116,8 @@ _TOPIC_DEFS = (
         low=0,
     ),
     replace(
-        _def("leader.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY), items=_REPLICA
+        _def("leader.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY),
+        item_pattern=_REPLICA,
     ),
     _def(
         "local.retention.bytes",

@@ -236,7 +236,7 @@ class _FetchCall:
         for read in self._reads:
             if read.partition is not None:
                 self._seen[read.partition] = read.partition.appended_bytes
-                read.partition.add_waiter(self._grown)
+                read.partition.add_listener(self._grown)
 
     def _grown(self, partition: Partition) -> None:
         """A partition has grown, or changed: look again once this turn of the loop has told of all that did."""
@@ -271,7 +271,7 @@ class _FetchCall:
             self._timer.cancel()
             self._timer = None
         for partition in self._seen:
-            partition.remove_waiter(self._grown)
+            partition.remove_listener(self._grown)
         self._seen.clear()
         self._exchange.on_close = self._exchange.on_drain = None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
 from broker.partitions.partition import Partition
-from broker.partitions.transactions import Aborted
+from broker.partitions.transactions import AbortedEntry
 from protocol.batch import parse_batch
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import (
@@ -122,7 +122,7 @@ def _aborted(read: PartitionRead, partition: Partition) -> list[AbortedTransacti
     ]
 
 
-def _is_among(entry: Aborted, batches: Sequence[StreamBatch]) -> bool:
+def _is_among(entry: AbortedEntry, batches: Sequence[StreamBatch]) -> bool:
     """Whether a batch holds data of the transaction."""
     for batch in batches:
         header = parse_batch(batch.payload)

@@ -16,7 +16,7 @@ def handle(
 ) -> GetTelemetrySubscriptionsResponse:
     """Answer at once."""
     try:
-        instance_id, wanted = node.telemetry.ask(
+        instance_id, wanted = node.telemetry.subscribe(
             request.client_instance_id, client_attributes(request.client_instance_id, exchange)
         )
     except KafkaError as error:

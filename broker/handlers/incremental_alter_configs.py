@@ -3,7 +3,7 @@
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.resources.changes import change_each
-from broker.resources.values import Change, Resource
+from broker.resources.values import ConfigChange, Resource
 from protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -18,7 +18,7 @@ async def handle(
     """Change each resource that can be changed."""
 
     async def alter(resource: Resource, wanted: AlterConfigsResource) -> None:
-        changes = [Change(config.name, config.config_operation, config.value) for config in wanted.configs]
+        changes = [ConfigChange(config.name, config.config_operation, config.value) for config in wanted.configs]
         await resource.alter(node, wanted.resource_name, changes, validate_only=request.validate_only)
 
     outcomes = await change_each(request.resources, alter)

@@ -26,7 +26,7 @@ from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
-from broker.partitions.record_checks import PreparationBeside, Prepared
+from broker.partitions.record_checks import PreparationDeferred, PreparedBatch
 from broker.topics.names import INTERNAL_TOPICS
 from broker.transactions.errors import code_for_writer
 from broker.transactions.state_machine import VERSION_2
@@ -98,9 +98,9 @@ class _ProduceCall:
         self._verify = None if request.transactional_id is None else self._verify_transaction
         self._joining: tuple[TopicPartition, Producer] | None = None
         """What the transaction must take in before the next batch can be appended."""
-        self._preparation: PreparationBeside | None = None
+        self._preparation: PreparationDeferred | None = None
         """What is to be done beside the loop before the next batch can be appended ..."""
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedBatch | None = None
         """... and its outcome."""
         self._next = 0
         self._results: list[PartitionProduceResponse] = []
@@ -120,7 +120,7 @@ class _ProduceCall:
                 result = self._append(topic, data)
             except (StorageFull, _NotInTransaction):
                 return False
-            except PreparationBeside as beside:
+            except PreparationDeferred as beside:
                 self._preparation = beside
                 return False
             except KafkaError as error:
@@ -206,7 +206,7 @@ class _ProduceCall:
             else:
                 self._answer(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
 
-    async def _prepare(self, preparation: PreparationBeside, exchange: Exchange) -> None:
+    async def _prepare(self, preparation: PreparationDeferred, exchange: Exchange) -> None:
         """Have the next batch's records looked into beside the loop; a refusal answers for the batch."""
         self._preparation = None
         try:

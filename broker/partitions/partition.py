@@ -7,16 +7,15 @@ it came in; base offset and leader epoch, which lie outside the CRC, are patched
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from broker.configs.topic import TopicConfig
 from broker.partitions.batch_checks import check_batch
-from broker.partitions.record_checks import Needs, Prepared, prepare
-from broker.partitions.record_work import RecordWork, TooMuchForTheLoop
-from broker.partitions.replay import PartitionReplay, follow
+from broker.partitions.record_checks import PreparedBatch, RequiredWork, prepare_batch
+from broker.partitions.record_work import LoopBudgetExceeded, RecordWork
+from broker.partitions.replay import PartitionReplay, apply_unsequenced
 from broker.partitions.snapshot import MaxTimestamp, SnapshotState, encode_snapshot
 from protocol.batch import (
     NO_PRODUCER_ID,
@@ -37,13 +36,13 @@ log = structlog.get_logger("storage")
 
 VACATED_KEPT_MS = 60 * 60_000
 """A read that began before a compaction is over after this."""
-Verify = Callable[["Partition", int, int], None]
+TransactionCheck = Callable[["Partition", int, int], None]
 """Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
-Waiter = Callable[["Partition"], None]
+ChangeListener = Callable[["Partition"], None]
 """Called with the partition when records became readable, or when it changed in another way."""
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """Outcome of an append. `durable` is None when a duplicate's original is durable already."""
 
     base_offset: int
@@ -57,8 +56,8 @@ class Partition:
 
     __slots__ = (
         "_last_durable",
+        "_listeners",
         "_read_failure",
-        "_waiters",
         "appended_bytes",
         "config",
         "epochs",
@@ -98,7 +97,7 @@ class Partition:
         """Bytes appended since the start of the node: waiters compare it with what they saw before."""
         self._last_durable: Durable | None = None
         self._read_failure = ""
-        self._waiters: dict[Waiter, None] = {}
+        self._listeners: dict[ChangeListener, None] = {}
         state = PartitionReplay(stream.stream_id, stream.snapshot, stream.committed_offset)
         for batch in stream.recovered:
             state.add(batch, now_ms())
@@ -141,7 +140,7 @@ class Partition:
         batch = await self.stream.offset_for_time(timestamp_ms)
         while batch is not None:
             start_offset = self.log_start_offset
-            found = await self._first_at(batch, timestamp_ms)
+            found = await self._first_record_at(batch, timestamp_ms)
             if found[0] >= self.log_start_offset:
                 return found
             if start_offset == self.log_start_offset:  # else the batch may have another one, past the new start
@@ -170,11 +169,11 @@ class Partition:
                 low = max(middle, batch.max_timestamp_ms)
         return low
 
-    async def _first_at(self, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
+    async def _first_record_at(self, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
         header = parse_batch(batch.payload)
         start = self.log_start_offset
 
-        def look(data: memoryview) -> tuple[int, int] | None:
+        def inspect(data: memoryview) -> tuple[int, int] | None:
             for record in self.work.interruptible(scan_records(data, header)):
                 if record.timestamp_ms >= timestamp_ms and record.offset >= start:
                     return record.offset, record.timestamp_ms
@@ -183,9 +182,9 @@ class Partition:
         found = None
         try:
             try:
-                found = self.work.here(batch.payload, header, look)
-            except TooMuchForTheLoop:
-                found = await self.work.run(partial(self.work.beside, batch.payload, header, look))
+                found = self.work.inspect_on_loop(batch.payload, header, inspect)
+            except LoopBudgetExceeded:
+                found = await self.work.inspect_in_thread(batch.payload, header, inspect)
         except KafkaError:
             pass  # the client that wrote it made records that are none, or too many; the batch is the best answer
         return (batch.base_offset, batch.max_timestamp_ms) if found is None else found
@@ -196,29 +195,29 @@ class Partition:
         self,
         records: Buffer | None,
         api_version: int = 9,
-        verify: Verify | None = None,
-        prepared: Prepared | None = None,
-    ) -> Appended:
+        verify: TransactionCheck | None = None,
+        prepared: PreparedBatch | None = None,
+    ) -> AppendResult:
         """Append the one batch a client sent; `verify` is asked before it opens a transaction here.
 
-        Raises KafkaError, what `verify` raises, the stream's StorageFull and StorageStopped, or PreparationBeside: its
-        outcome is given as `prepared` the next time.
+        Raises KafkaError, what `verify` raises, the stream's StorageFull and StorageStopped, or PreparationDeferred:
+        its outcome is given as `prepared` the next time.
         """
         now_ms = self.now_ms()
         config = self.config
         view, header, out_of_range = check_batch(records, config, api_version, now_ms, self)
-        packing = config.compression is not None and config.compression != header.compression
-        if out_of_range or packing or config.compacted:
+        recompression = config.compression is not None and config.compression != header.compression
+        if out_of_range or recompression or config.compacted:
             if prepared is None or prepared.config is not config:
-                needs = Needs(out_of_range, config.compacted, packing)
-                prepared = prepare(view, header, config, needs, now_ms, self, self.work)
+                required = RequiredWork(out_of_range, config.compacted, recompression)
+                prepared = prepare_batch(view, header, config, required, now_ms, self, self.work)
             view = prepared.view
         count = header.record_count
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, count)
             if duplicate is not None:
                 pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable
-                return Appended(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
+                return AppendResult(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
             if header.is_transactional or self.transactions.open:
                 self._check_transaction(header, verify)
         append_time_ms = -1
@@ -250,9 +249,9 @@ class Partition:
             )
             if header.is_transactional:
                 self.transactions.write(header.producer_id, base_offset, now_ms)
-        return Appended(base_offset, end_offset, append_time_ms, durable)
+        return AppendResult(base_offset, end_offset, append_time_ms, durable)
 
-    def _check_transaction(self, header: BatchHeader, verify: Verify | None) -> None:
+    def _check_transaction(self, header: BatchHeader, verify: TransactionCheck | None) -> None:
         transactional = header.is_transactional
         known = self.transactions.check_data(header.producer_id, transactional=transactional)
         # An epoch the open transaction was not begun with has to be asked about like a new transaction: let in, it
@@ -299,7 +298,7 @@ class Partition:
         )
         return self.append_internal(marker).durable
 
-    def append_internal(self, batch: bytearray) -> Appended:
+    def append_internal(self, batch: bytearray) -> AppendResult:
         """Append a batch the node itself has built (`build_batch`): offsets are set, nothing is checked."""
         view = memoryview(batch)
         header = parse_batch(view, 0)
@@ -312,17 +311,17 @@ class Partition:
         if header.has_untimed:
             self.untimed_end = end_offset
         if header.is_transactional:
-            self.transactions.settle(self.stream.confirmed_offset)
-            follow(self.transactions, self.producers, view, header, base_offset, self.now_ms())
-        return Appended(base_offset, end_offset, -1, durable)
+            self.transactions.forget_durable_markers(self.stream.confirmed_offset)
+            apply_unsequenced(self.transactions, self.producers, view, header, base_offset, self.now_ms())
+        return AppendResult(base_offset, end_offset, -1, durable)
 
     def _append_to_stream(self, batch: StreamBatch) -> Durable:
         durable = self.stream.append(batch)
         if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
             self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
         self.appended_bytes += len(batch.payload)
-        if self._waiters and durable is not self._last_durable:
-            durable.add_done_callback(self._wake)
+        if self._listeners and durable is not self._last_durable:
+            durable.add_done_callback(self._on_durable)
         self._last_durable = durable
         return durable
 
@@ -356,21 +355,26 @@ class Partition:
 
     # waiting readers
 
-    def add_waiter(self, waiter: Waiter) -> None:
-        """Have `waiter` called whenever something becomes readable, until it is removed."""
-        if not self._waiters and self._last_durable is not None and not self._last_durable.done:
-            self._last_durable.add_done_callback(self._wake)
-        self._waiters[waiter] = None
+    def add_listener(self, listener: ChangeListener) -> None:
+        """Have `listener` called whenever something becomes readable, until it is removed."""
+        if not self._listeners and self._last_durable is not None and not self._last_durable.done:
+            self._last_durable.add_done_callback(self._on_durable)
+        self._listeners[listener] = None
 
-    def remove_waiter(self, waiter: Waiter) -> None:
-        """Stop calling `waiter`; no error when it is not there."""
-        self._waiters.pop(waiter, None)
+    @property
+    def has_listeners(self) -> bool:
+        """True while a reader waits for the partition to change."""
+        return bool(self._listeners)
 
-    def wake_all(self) -> None:
+    def remove_listener(self, listener: ChangeListener) -> None:
+        """Stop calling `listener`; no error when it is not there."""
+        self._listeners.pop(listener, None)
+
+    def notify_listeners(self) -> None:
         """Have all waiters look again: the partition has changed in another way than by an append."""
-        for waiter in list(self._waiters):
-            waiter(self)
+        for listener in list(self._listeners):
+            listener(self)
 
-    def _wake(self, _: WalError | None) -> None:
-        for waiter in list(self._waiters):
-            waiter(self)
+    def _on_durable(self, _: WalError | None) -> None:
+        for listener in list(self._listeners):
+            listener(self)

@@ -124,7 +124,7 @@ class ProducerStates:
         entry = self._producers.get(producer_id)
         return -1 if entry is None else entry.epoch
 
-    def touch(self, producer_id: int, epoch: int, now_ms: int) -> None:
+    def note_epoch(self, producer_id: int, epoch: int, now_ms: int) -> None:
         """Note the epoch of a batch without sequence numbers: a marker, or offsets of a transaction."""
         entry = self._producers.get(producer_id)
         if entry is None:

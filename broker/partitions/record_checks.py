@@ -1,4 +1,4 @@
-"""Checks that look at the single records of a batch, for topics whose configs ask for them or a batch that looks wrong.
+"""Checks of the single records of a batch, for topics whose configs ask for them or a batch that looks wrong.
 
 What is wrong is told record by record, as Kafka does (KIP-467), so that a client can drop the records at fault. Past
 the number of them that an answer names, nothing more is looked at.
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from broker.configs.topic import TopicConfig
-from broker.partitions.record_work import RecordWork, TooMuchForTheLoop
+from broker.partitions.record_work import LoopBudgetExceeded, RecordWork
 from protocol.batch import BatchHeader
 from protocol.errors import ErrorCode, KafkaError
 from protocol.record_scan import RecordHead, fits_batch, scan_records
@@ -33,58 +33,58 @@ class RecordsRefused(KafkaError):
         self.errors: Final = errors
 
 
-class Prepared(NamedTuple):
+class PreparedBatch(NamedTuple):
     """A batch whose records were looked into under `config`, ready to be appended."""
 
     config: TopicConfig
     view: memoryview
 
 
-class Needs(NamedTuple):
+class RequiredWork(NamedTuple):
     """Why the records of a batch must be looked into."""
 
-    times: bool
+    timestamps: bool
     """Its header tells that some lie out of range."""
     keys: bool
     """The topic is compacted."""
-    packing: bool
+    recompression: bool
     """The topic's codec is not that of the batch."""
 
 
-class PreparationBeside(Exception):
+class PreparationDeferred(Exception):
     """The records of a batch are too many for the event loop: append it again with the outcome of `run`."""
 
-    def __init__(self, run: Callable[[], Awaitable[Prepared]]) -> None:
+    def __init__(self, run: Callable[[], Awaitable[PreparedBatch]]) -> None:
         super().__init__()
         self.run: Final = run
         """Raises KafkaError. Cancelled before its turn comes, it does nothing."""
 
 
-def prepare(
+def prepare_batch(
     view: memoryview,
     header: BatchHeader,
     config: TopicConfig,
-    needs: Needs,
+    required: RequiredWork,
     now_ms: int,
     where: object,
     work: RecordWork,
-) -> Prepared:
-    """Check the records of a batch and have them in the topic's codec. Raises KafkaError or PreparationBeside."""
+) -> PreparedBatch:
+    """Check the records of a batch and have them in the topic's codec. Raises KafkaError or PreparationDeferred."""
 
     def records(data: memoryview) -> Iterator[RecordHead]:
         return check_frame(work.interruptible(scan_records(data, header)), header, where)
 
-    def look(data: memoryview) -> Prepared:
-        if needs.times:
+    def inspect(data: memoryview) -> PreparedBatch:
+        if required.timestamps:
             check_timestamps(records(data), header, config, now_ms)
-        if needs.keys:
+        if required.keys:
             check_keys(records(data), where)
-        return Prepared(config, _packed(view, header, data, config) if needs.packing else view)
+        return PreparedBatch(config, _recompressed(view, header, data, config) if required.recompression else view)
 
     try:
-        return work.here(view, header, look)
-    except TooMuchForTheLoop:
-        raise PreparationBeside(partial(work.run, partial(work.beside, view, header, look))) from None
+        return work.inspect_on_loop(view, header, inspect)
+    except LoopBudgetExceeded:
+        raise PreparationDeferred(partial(work.inspect_in_thread, view, header, inspect)) from None
 
 
 def check_frame(records: Iterable[RecordHead], header: BatchHeader, where: object) -> Iterator[RecordHead]:
@@ -139,7 +139,7 @@ def _first_errors(errors: Iterator[RecordError]) -> Sequence[RecordError]:
     return list(islice(errors, RECORD_ERRORS_MAX))
 
 
-def _packed(view: Buffer, header: BatchHeader, data: memoryview, config: TopicConfig) -> memoryview:
+def _recompressed(view: Buffer, header: BatchHeader, data: memoryview, config: TopicConfig) -> memoryview:
     """The batch in the topic's codec, which may make it larger than a batch may be."""
     assert config.compression is not None, "else there is nothing to pack"
     made = recompress(view, header, data, config.compression, level=config.compression_level)

@@ -1,8 +1,8 @@
-"""Looking into the records of a batch: a little of it on the event loop, all else beside it, one batch at a time.
+"""Inspection of the records of a batch: a little of it on the event loop, the rest in one thread, one batch at a time.
 
-A batch tells nothing reliable about what it unfolds to. So the loop takes a batch on only as far as its share of a turn
-goes, and what turns out to be more is handed to one thread. One at a time: what decompression holds is bounded by
-`bytes_max`, whoever asks for it.
+A batch says nothing reliable about how large its records are once they are decompressed. The loop therefore inspects a
+batch only up to its budget for one turn, and hands a larger one to the thread. Batches run one at a time, so that all
+of decompression together holds `bytes_max` at most.
 """
 
 import asyncio
@@ -18,106 +18,113 @@ from protocol.errors import DecompressedTooLarge, ErrorCode, KafkaError
 from protocol.record_scan import RecordHead
 from wal.interface import Buffer
 
-TURN_BYTES: Final = 128 * 1024
-"""Bytes of records that the loop goes through in one turn at most, however many batches they are in ..."""
+TURN_BYTES_MAX: Final = 128 * 1024
+"""Bytes of records that the loop inspects in one turn, over all batches."""
 RECORD_COST_BYTES: Final = 128
-"""... where each record counts for so many more: small ones take as long as larger ones."""
+"""What each record counts for in addition to its bytes: a small one takes as long as a larger one."""
 RECORDS_PER_CHECK: Final = 10_000
 
 T = TypeVar("T")
-Look = Callable[[memoryview], T]
-"""What is done with the records of a batch, decompressed."""
+Inspection = Callable[[memoryview], T]
+"""A function of the decompressed records of a batch."""
 
 
-class TooMuchForTheLoop(Exception):
-    """The records are more than the loop goes through in a turn: look into them beside it."""
+class LoopBudgetExceeded(Exception):
+    """The records exceed the loop's budget for this turn: inspect them in the thread."""
 
 
 class RecordWorkStopped(KafkaError):
-    """The node is stopping, and looks into nothing more."""
+    """The node is stopping, and inspects no more records."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the node is stopping")
 
 
 class RecordWork:
-    """Where the records of batches are looked into. `bytes_max` is what those of one batch may unfold to."""
+    """Runs inspections. `bytes_max` limits the decompressed records of one batch."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.bytes_here = 0
-        """Bytes gone through on the loop since the start; records that are given up half-way included."""
-        self.batches_beside = 0
+        self.bytes_on_loop = 0
+        """Bytes inspected on the loop since the start, including those of batches that exceeded the budget."""
+        self.batches_in_thread = 0
         """Batches handed to the thread."""
         self._turn_bytes = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="records")
         self._turn = asyncio.Lock()
-        """Of whose work is in the thread."""
+        """Held by the work that runs in the thread."""
         self._stopped = threading.Event()
 
-    def here(self, batch: Buffer, header: BatchHeader, look: Look[T]) -> T:
-        """Look into a batch now, on the loop. Raises TooMuchForTheLoop, CorruptBatch, and what `look` raises."""
+    def inspect_on_loop(self, batch: Buffer, header: BatchHeader, inspection: Inspection[T]) -> T:
+        """Inspect a batch now, on the loop. Raises LoopBudgetExceeded, CorruptBatch, and what `inspection` raises."""
         if not self._turn_bytes:
             asyncio.get_running_loop().call_soon(self._next_turn)
-        left = TURN_BYTES - self._turn_bytes - header.record_count * RECORD_COST_BYTES
+        left = TURN_BYTES_MAX - self._turn_bytes - header.record_count * RECORD_COST_BYTES
         if left <= 0:
-            raise TooMuchForTheLoop
+            raise LoopBudgetExceeded
         try:
-            with _records(batch, header, left) as data:
+            with _decompressed_records(batch, header, left) as data:
                 if len(data) > left:
-                    raise TooMuchForTheLoop
+                    raise LoopBudgetExceeded
                 self._spend(len(data))
                 self._turn_bytes += header.record_count * RECORD_COST_BYTES
-                return look(data)
+                return inspection(data)
         except DecompressedTooLarge:
             self._spend(left)
-            raise TooMuchForTheLoop from None
+            raise LoopBudgetExceeded from None
 
-    def beside(self, batch: Buffer, header: BatchHeader, look: Look[T]) -> T:
-        """Look into a batch, in the thread. Raises DecompressedTooLarge, CorruptBatch, and what `look` raises."""
-        with _records(batch, header, self.bytes_max) as data:
-            return look(data)
+    async def inspect_in_thread(self, batch: Buffer, header: BatchHeader, inspection: Inspection[T]) -> T:
+        """Inspect a batch in the thread, as `run_in_thread` does.
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Do `work` in the thread when its turn comes. Cancelled before that, it is never begun, and nothing is kept.
+        Raises DecompressedTooLarge, CorruptBatch, RecordWorkStopped, and what `inspection` raises.
+        """
+
+        def inspect() -> T:
+            with _decompressed_records(batch, header, self.bytes_max) as data:
+                return inspection(data)
+
+        return await self.run_in_thread(inspect)
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work` in the thread when its turn comes. If cancelled before that, it never runs and nothing is held.
 
         Raises RecordWorkStopped, and what `work` raises.
         """
-        await self._turn.acquire()  # not the executor's queue: what is cancelled would stay in that, and hold its frame
+        await self._turn.acquire()  # the executor's queue would keep cancelled work, and the frame it refers to
         if self._stopped.is_set():
             self._turn.release()
             raise RecordWorkStopped
-        self.batches_beside += 1
+        self.batches_in_thread += 1
         done = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        done.add_done_callback(self._next)
-        await asyncio.wait((done,))  # cancelled or not, the turn ends with the work
+        done.add_done_callback(self._end_turn)
+        await asyncio.wait((done,))  # the turn ends with the work, even if this wait is cancelled
         return done.result()
 
     def interruptible(self, records: Iterable[RecordHead]) -> Iterator[RecordHead]:
-        """The same records, as long as the node does not stop. Raises RecordWorkStopped."""
+        """Yield the same records until the node stops. Raises RecordWorkStopped then."""
         for at, record in enumerate(records):
             if not at % RECORDS_PER_CHECK and self._stopped.is_set():
                 raise RecordWorkStopped
             yield record
 
     def close(self) -> None:
-        """Begin nothing more, and end soon what is under way."""
+        """Start no more work, and interrupt the work under way."""
         self._stopped.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _next(self, done: asyncio.Future[T]) -> None:
+    def _end_turn(self, done: asyncio.Future[T]) -> None:
         self._turn.release()
         if not done.cancelled():
-            done.exception()  # seen, though nobody may wait for it any more
+            done.exception()  # retrieved, in case the wait for it was cancelled
 
     def _spend(self, size_bytes: int) -> None:
         self._turn_bytes += size_bytes
-        self.bytes_here += size_bytes
+        self.bytes_on_loop += size_bytes
 
     def _next_turn(self) -> None:
         self._turn_bytes = 0
 
 
-def _records(batch: Buffer, header: BatchHeader, bytes_max: int) -> AbstractContextManager[memoryview]:
+def _decompressed_records(batch: Buffer, header: BatchHeader, bytes_max: int) -> AbstractContextManager[memoryview]:
     packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     return decompressed(header.compression, packed, bytes_max=bytes_max)

@@ -46,8 +46,8 @@ class PartitionReplay:
         if header.producer_id == NO_PRODUCER_ID:
             return
         if header.base_sequence == NO_SEQUENCE:
-            follow(self.transactions, self.producers, batch.payload, header, batch.base_offset, now_ms)
-            self.transactions.settle(batch.end_offset)
+            apply_unsequenced(self.transactions, self.producers, batch.payload, header, batch.base_offset, now_ms)
+            self.transactions.forget_durable_markers(batch.end_offset)
             return
         if header.is_transactional and header.record_count:
             self.transactions.write(header.producer_id, batch.base_offset, now_ms)
@@ -80,7 +80,7 @@ class PartitionReplay:
         return max(self.producers.entries, default=-1)
 
 
-def follow(
+def apply_unsequenced(
     transactions: PartitionTransactions,
     producers: ProducerStates,
     view: Buffer,
@@ -89,7 +89,7 @@ def follow(
     now_ms: int,
 ) -> None:
     """Bring the state forward over a batch without sequence numbers: a marker, or offsets of a transaction."""
-    producers.touch(header.producer_id, header.producer_epoch, now_ms)
+    producers.note_epoch(header.producer_id, header.producer_epoch, now_ms)
     if not header.is_transactional or not header.record_count:
         return
     if not header.is_control:
@@ -97,6 +97,6 @@ def follow(
         return
     kind, coordinator_epoch = control_record(view)
     if kind in {ControlType.ABORT, ControlType.COMMIT}:
-        if transactions.remembered > PRODUCERS_MAX:
+        if transactions.coordinator_epoch_count > PRODUCERS_MAX:
             transactions.keep_producers(producers.entries)
         transactions.end(header.producer_id, base_offset, coordinator_epoch, aborted=kind == ControlType.ABORT)

@@ -37,7 +37,7 @@ class OpenTransaction(NamedTuple):
     """When its first batch was appended."""
 
 
-class Aborted(NamedTuple):
+class AbortedEntry(NamedTuple):
     """An aborted transaction as readers need it. Both offsets are inclusive; the last one is the marker's."""
 
     producer_id: int
@@ -47,7 +47,7 @@ class Aborted(NamedTuple):
     """What it was once the marker was there: no later entry begins before it."""
 
 
-class _Ended(NamedTuple):
+class _EndedTransaction(NamedTuple):
     """A transaction whose marker is appended, until that is durable."""
 
     first_offset: int
@@ -60,12 +60,12 @@ class PartitionTransactions:
 
     _open: dict[int, OpenTransaction]
     """By producer id. In the order of first offsets, as each enters with the newest offset there is."""
-    _ended: deque[_Ended]
-    _aborted: list[Aborted]
+    _ended: deque[_EndedTransaction]
+    _aborted: list[AbortedEntry]
     """In the order of last offsets."""
     _coordinator_epochs: dict[int, int]
     """Epoch of the coordinator that wrote a producer's last marker."""
-    _vacated: dict[Aborted, int]
+    _vacated: dict[AbortedEntry, int]
     """Those of the aborted whose data compaction has removed, and since when. Only caches may still hold some."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class PartitionTransactions:
         return self._open
 
     @property
-    def aborted(self) -> Sequence[Aborted]:
+    def aborted(self) -> Sequence[AbortedEntry]:
         """The aborted transactions that are remembered, in the order of their markers."""
         return self._aborted
 
@@ -91,7 +91,7 @@ class PartitionTransactions:
         return len(self._aborted)
 
     @property
-    def remembered(self) -> int:
+    def coordinator_epoch_count(self) -> int:
         """How many producers' last markers are remembered."""
         return len(self._coordinator_epochs)
 
@@ -103,7 +103,7 @@ class PartitionTransactions:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """End of what is decided, never past the high watermark."""
-        self.settle(high_watermark)
+        self.forget_durable_markers(high_watermark)
         end_offset = high_watermark
         if self._open:
             end_offset = min(end_offset, next(iter(self._open.values())).first_offset)
@@ -111,7 +111,7 @@ class PartitionTransactions:
             end_offset = min(end_offset, transaction.first_offset)
         return end_offset
 
-    def aborted_between(self, start_offset: int, end_offset: int) -> Iterator[Aborted]:
+    def aborted_between(self, start_offset: int, end_offset: int) -> Iterator[AbortedEntry]:
         """Aborted transactions with an offset in [start, end), in the order of their markers."""
         at = bisect_left(self._aborted, start_offset, key=lambda entry: entry.last_offset)
         for entry in self._aborted[at:]:
@@ -120,7 +120,7 @@ class PartitionTransactions:
             if entry.last_stable_offset >= end_offset:
                 return
 
-    def is_vacated(self, entry: Aborted) -> bool:
+    def is_vacated(self, entry: AbortedEntry) -> bool:
         """Whether compaction has removed the data: a reader must be told only when a cache gave it some all the same.
 
         Its marker may be gone, too, and then the reader would leave out what the producer wrote later.
@@ -170,12 +170,12 @@ class PartitionTransactions:
         if transaction is None:
             return
         end_offset = marker_offset + 1
-        self._ended.append(_Ended(transaction.first_offset, end_offset))
+        self._ended.append(_EndedTransaction(transaction.first_offset, end_offset))
         if aborted:
             stable = min((other.first_offset for other in self._open.values()), default=end_offset)
-            self._aborted.append(Aborted(producer_id, transaction.first_offset, marker_offset, stable))
+            self._aborted.append(AbortedEntry(producer_id, transaction.first_offset, marker_offset, stable))
 
-    def settle(self, high_watermark: int) -> None:
+    def forget_durable_markers(self, high_watermark: int) -> None:
         """Forget that a marker was on its way, once it is durable."""
         ended = self._ended
         while ended and ended[0].end_offset <= high_watermark:
@@ -230,7 +230,7 @@ class PartitionTransactions:
             state._open[producer_id] = OpenTransaction(first_offset, began_ms)
             position += _OPEN.size
         for _ in range(aborted_count):
-            state._aborted.append(Aborted(*_ABORTED.unpack_from(data, position)))
+            state._aborted.append(AbortedEntry(*_ABORTED.unpack_from(data, position)))
             position += _ABORTED.size
         for _ in range(epoch_count):
             producer_id, epoch = _COORDINATOR.unpack_from(data, position)

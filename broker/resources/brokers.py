@@ -8,14 +8,14 @@ from broker.configs.cluster import BROKER
 from broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
 from broker.node import Node
 from broker.resources.values import (
-    Change,
+    ConfigChange,
     ConfigValue,
     Operation,
     apply_change,
     check_not_null,
-    check_not_twice,
-    given_values,
-    with_values,
+    check_unique_names,
+    replacement_values,
+    split_changes,
 )
 from protocol.errors import ErrorCode, KafkaError
 
@@ -28,7 +28,7 @@ class BrokerResource:
         if not name:
             return [
                 _described(BROKER_CONFIGS[key], [(key, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)])
-                for key, value in node.broker_configs.of_all_nodes().items()
+                for key, value in node.broker_configs.values_of_all_nodes().items()
             ]
         check_node_id(node, name, or_empty=True)
         values = [_described(row, node.broker_configs.synonyms(row.name)) for row in BROKER_CONFIGS.values()]
@@ -42,12 +42,12 @@ class BrokerResource:
         """This node."""
         return [str(node.node_id)]
 
-    async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs; they hold from the next request on, on other nodes when they have learned of it."""
         _check_name(node, name)
-        check_not_twice([change.name for change in changes])
+        check_unique_names([change.name for change in changes])
         own = node.cluster_configs.get(BROKER, name)
-        values, unset = with_values({change.name: _changed(node, change, own) for change in changes})
+        values, unset = split_changes({change.name: _changed(node, change, own) for change in changes})
         _check(values)
         await _store(node, name, values, [key for key in unset if key in own], validate_only=validate_only)
 
@@ -56,7 +56,7 @@ class BrokerResource:
     ) -> None:
         """Set these configs alone."""
         _check_name(node, name)
-        values = given_values(configs)
+        values = replacement_values(configs)
         _check(values)
         unset = [key for key in node.cluster_configs.get(BROKER, name) if key not in values]
         await _store(node, name, values, unset, validate_only=validate_only)
@@ -76,7 +76,7 @@ def _described(row: ConfigDef, synonyms: Sequence[Synonym]) -> ConfigValue:
     return ConfigValue(row.name, value, source, row.type, row.documentation, read_only=read_only, synonyms=synonyms)
 
 
-def _changed(node: Node, change: Change, own: Mapping[str, str]) -> str | None:
+def _changed(node: Node, change: ConfigChange, own: Mapping[str, str]) -> str | None:
     """The value after a change, None when there is to be none. Errors are in Kafka's words, which are not a topic's."""
     if change.operation not in set(Operation):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")

@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageError
 
 
-class Wanted(Protocol):
+class NamedResource(Protocol):
     """What both requests have of a resource."""
 
     @property
@@ -24,10 +24,10 @@ class Wanted(Protocol):
         ...
 
 
-W = TypeVar("W", bound=Wanted)
+W = TypeVar("W", bound=NamedResource)
 
 
-class Outcome(NamedTuple):
+class ChangeOutcome(NamedTuple):
     """What became of a resource's change; the fields of both responses."""
 
     error_code: int
@@ -36,7 +36,9 @@ class Outcome(NamedTuple):
     resource_name: str
 
 
-async def change_each(resources: Sequence[W], change: Callable[[Resource, W], Awaitable[None]]) -> Sequence[Outcome]:
+async def change_each(
+    resources: Sequence[W], change: Callable[[Resource, W], Awaitable[None]]
+) -> Sequence[ChangeOutcome]:
     """Change each resource that can be changed, in the order asked; one that a request has twice cannot."""
     times = Counter((wanted.resource_type, wanted.resource_name) for wanted in resources)
     outcomes = []
@@ -49,7 +51,7 @@ async def change_each(resources: Sequence[W], change: Callable[[Resource, W], Aw
             code, message = error.code, error.message
         except StorageError as error:
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
-        outcomes.append(Outcome(code, message, wanted.resource_type, wanted.resource_name))
+        outcomes.append(ChangeOutcome(code, message, wanted.resource_type, wanted.resource_name))
     return outcomes
 
 

@@ -6,7 +6,7 @@ from broker.configs.definitions import ConfigSource
 from broker.logging.levels import LEVELS, ROOT
 from broker.node import Node
 from broker.resources.brokers import check_node_id
-from broker.resources.values import Change, ConfigValue, Operation, check_not_null, check_not_twice
+from broker.resources.values import ConfigChange, ConfigValue, Operation, check_not_null, check_unique_names
 from protocol.errors import ErrorCode, KafkaError
 
 UNKNOWN_TYPE = 0
@@ -31,9 +31,9 @@ class LoggerResource:
         """This node."""
         return [str(node.node_id)]
 
-    async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Set levels, or take a logger's own level from it, so that it follows the root."""
-        check_not_twice([change.name for change in changes])
+        check_unique_names([change.name for change in changes])
         for change in changes:
             if change.operation != Operation.DELETE:
                 check_not_null(change.name, change.value)
@@ -62,7 +62,7 @@ class LoggerResource:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown resource type 8")
 
 
-def _check(node: Node, change: Change) -> None:
+def _check(node: Node, change: ConfigChange) -> None:
     if change.operation in {Operation.APPEND, Operation.SUBTRACT}:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

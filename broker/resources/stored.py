@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from broker.configs.definitions import ConfigDef
 from broker.node import Node
 from broker.resources.values import (
-    Change,
+    ConfigChange,
     ConfigValue,
     Operation,
     apply_change,
     check_not_null,
-    check_not_twice,
-    given_values,
-    with_values,
+    check_unique_names,
+    replacement_values,
+    split_changes,
 )
 from protocol.errors import KafkaError
 
@@ -33,15 +33,15 @@ class StoredResource:
         """Those with configs of their own."""
         return node.cluster_configs.names(self.kind)
 
-    async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs."""
-        check_not_twice([change.name for change in changes])
+        check_unique_names([change.name for change in changes])
         for change in changes:
             if change.operation != Operation.DELETE:
                 check_not_null(change.name, change.value)
         own = node.cluster_configs.get(self.kind, name)
         # As in Kafka: no type is known here to be a list, so that none can be added to.
-        values, unset = with_values({change.name: apply_change(change, None, "") for change in changes})
+        values, unset = split_changes({change.name: apply_change(change, None, "") for change in changes})
         kept = {key: value for key, value in own.items() if key not in values and key not in unset}
         self._check(node, name, {**kept, **values})
         if not validate_only and (values or unset):
@@ -51,7 +51,7 @@ class StoredResource:
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set these configs alone."""
-        values = given_values(configs)
+        values = replacement_values(configs)
         self._check(node, name, values)
         if not validate_only:
             unset = [key for key in node.cluster_configs.get(self.kind, name) if key not in values]

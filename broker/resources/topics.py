@@ -7,13 +7,13 @@ from broker.configs.topic import check_topic_configs
 from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.node import Node
 from broker.resources.values import (
-    Change,
+    ConfigChange,
     ConfigValue,
     Operation,
     apply_change,
-    check_not_twice,
-    given_values,
-    with_values,
+    check_unique_names,
+    replacement_values,
+    split_changes,
 )
 from broker.topics.names import check_topic_name
 from broker.topics.topic import Topic
@@ -35,14 +35,14 @@ class TopicResource:
         """All topics."""
         return [topic.name for topic in node.topics]
 
-    async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs."""
         topic = _find(node, name)
-        check_not_twice([change.name for change in changes])
+        check_unique_names([change.name for change in changes])
         changed = {change.name: _changed(node, change, topic.info.configs) for change in changes}
         kept = {key: value for key, value in topic.info.configs.items() if key not in changed}
-        values, unset = with_values(changed)
-        set_configs = check_topic_configs(values, node.settings, beside=kept)
+        values, unset = split_changes(changed)
+        set_configs = check_topic_configs(values, node.settings, kept=kept)
         if not validate_only:
             await node.topics.alter(name, set_configs=set_configs, unset=unset)
 
@@ -51,7 +51,7 @@ class TopicResource:
     ) -> None:
         """Set these configs alone."""
         topic = _find(node, name)
-        checked = check_topic_configs(given_values(configs), node.settings)
+        checked = check_topic_configs(replacement_values(configs), node.settings)
         if not validate_only:
             unset = [key for key in topic.info.configs if key not in checked]
             await node.topics.alter(name, set_configs=checked, unset=unset)
@@ -67,7 +67,7 @@ def _find(node: Node, name: str) -> Topic:
     return topic
 
 
-def _changed(node: Node, change: Change, own: Mapping[str, str]) -> str | None:
+def _changed(node: Node, change: ConfigChange, own: Mapping[str, str]) -> str | None:
     row = TOPIC_CONFIGS.get(change.name)
     if row is None:
         if change.value is not None and change.operation not in {Operation.SET, Operation.DELETE}:

@@ -30,7 +30,7 @@ class Operation(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigChange:
     """One config to change. `operation` is what the client sent: maybe no Operation."""
 
     name: str
@@ -62,7 +62,7 @@ class Resource(Protocol):
         """Those there are, or that have configs of their own."""
         ...
 
-    async def alter(self, node: Node, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs of one; the others stay."""
         ...
 
@@ -73,7 +73,7 @@ class Resource(Protocol):
         ...
 
 
-def check_not_twice(names: Sequence[str]) -> None:
+def check_unique_names(names: Sequence[str]) -> None:
     """Each config may be changed once in a request."""
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -86,13 +86,13 @@ def check_not_null(name: str, value: str | None) -> str:
     return value
 
 
-def given_values(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+def replacement_values(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     """The values of a request that replaces all configs."""
-    check_not_twice([name for name, _ in configs])
+    check_unique_names([name for name, _ in configs])
     return {name: check_not_null(name, value) for name, value in configs}
 
 
-def apply_change(change: Change, kind: ConfigType | None, current: str) -> str | None:
+def apply_change(change: ConfigChange, kind: ConfigType | None, current: str) -> str | None:
     """The value after a change, None when it goes back to the default; only lists can be added to."""
     if change.operation == Operation.DELETE:
         return None
@@ -115,7 +115,7 @@ def apply_change(change: Change, kind: ConfigType | None, current: str) -> str |
     return ",".join(items)
 
 
-def with_values(changed: Mapping[str, str | None]) -> tuple[dict[str, str], list[str]]:
+def split_changes(changed: Mapping[str, str | None]) -> tuple[dict[str, str], list[str]]:
     """What is to be set, and what unset."""
     values = {name: value for name, value in changed.items() if value is not None}
     return values, [name for name, value in changed.items() if value is None]

@@ -17,7 +17,7 @@ from broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
 from broker.settings.model import TelemetrySettings
 from broker.telemetry.otlp import OtlpError, parse_metrics
 from broker.telemetry.series import SeriesTable
-from broker.telemetry.subscriptions import Subscription, Wanted, parse_subscription, wanted_of
+from broker.telemetry.subscriptions import ClientSubscription, Subscription, parse_subscription, subscription_for_client
 from protocol.compression import Compression, decompress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.wire import ZERO_UUID
@@ -32,7 +32,7 @@ RESERVED_IDS: Final = frozenset({ZERO_UUID, b"\0" * 15 + b"\1"})
 
 @dataclass(slots=True)
 class _Client:
-    wanted: Wanted
+    wanted: ClientSubscription
     version: int
     """Of the subscriptions, when `wanted` was found."""
     asked_ms: int | None = None
@@ -84,7 +84,7 @@ class ClientMetrics:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def ask(self, instance_id: bytes, attributes: Mapping[str, str]) -> tuple[bytes, Wanted]:
+    def subscribe(self, instance_id: bytes, attributes: Mapping[str, str]) -> tuple[bytes, ClientSubscription]:
         """What is wanted of a client, and its id: a new one if it has none. Raises THROTTLING_QUOTA_EXCEEDED."""
         if instance_id == ZERO_UUID:
             instance_id = self.new_id()
@@ -153,7 +153,7 @@ class ClientMetrics:
             ]
         client = self._clients.get(instance_id)
         if client is None or client.version != self._version:
-            wanted = wanted_of(self._subscriptions, attributes, instance_id)
+            wanted = subscription_for_client(self._subscriptions, attributes, instance_id)
             if client is None or client.wanted != wanted:
                 client = self._clients[instance_id] = _Client(wanted, self._version)
             client.version = self._version

@@ -64,7 +64,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClientSubscription:
     """What all subscriptions together want of one client."""
 
     subscription_id: int
@@ -112,7 +112,9 @@ def parse_subscription(values: Mapping[str, str]) -> Subscription:
     )
 
 
-def wanted_of(subscriptions: Iterable[Subscription], attributes: Mapping[str, str], instance_id: bytes) -> Wanted:
+def subscription_for_client(
+    subscriptions: Iterable[Subscription], attributes: Mapping[str, str], instance_id: bytes
+) -> ClientSubscription:
     """What a client is asked for: all that anybody wants of it, as often as the most impatient wants it."""
     interval_ms, metrics = INTERVAL_DEFAULT_MS, dict[str, None]()
     for subscription in subscriptions:
@@ -122,7 +124,7 @@ def wanted_of(subscriptions: Iterable[Subscription], attributes: Mapping[str, st
     names = (ALL_METRICS,) if ALL_METRICS in metrics else tuple(metrics)
     # Another id whenever anything changes: a client that pushes by an old one is told to ask again.
     digest = crc32c(f"{sorted(names)} {interval_ms}".encode() + instance_id)
-    return Wanted(digest - (1 << 31), interval_ms, names)
+    return ClientSubscription(digest - (1 << 31), interval_ms, names)
 
 
 def _items(text: str) -> list[str]:

@@ -353,7 +353,7 @@ class TopicManager(TopicMap):
         """Let go of a removed topic's streams; readers that wait on it learn at once."""
         for partition in topic.partitions:
             if partition is not None:
-                partition.wake_all()
+                partition.notify_listeners()
                 await self._storage.close_stream(partition.stream, discard=True)
 
     async def open_topics(self, *infos: TopicInfo) -> Sequence[Topic]:

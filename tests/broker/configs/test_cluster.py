@@ -32,12 +32,12 @@ async def test_a_change_whose_answer_is_lost_is_found_out(tmp_path: Path, asked_
             await configs.alter(GROUP, "g", set_configs={"a": "1"}, unset=())
     assert configs.get(GROUP, "g") == {}
     if asked_by == "settle":
-        await configs.settle()
+        await configs.resolve_outcomes()
     else:
         await configs.alter(GROUP, "h", set_configs={"b": "2"}, unset=())
         assert configs.get(GROUP, "h") == {"b": "2"}
     assert configs.get(GROUP, "g") == ({"a": "1"} if altered else {})
     version = configs.version
-    await configs.settle()
+    await configs.resolve_outcomes()
     assert configs.version == version, "nothing is in doubt any more"
     await catalog.close()

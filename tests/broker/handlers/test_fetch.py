@@ -108,23 +108,23 @@ async def test_limits_hold_but_for_the_first_batch(client: RawClient) -> None:
 async def test_a_waiting_fetch_answers_as_soon_as_there_is_data(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0, 0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
     partition = node.topics.partition("t", 1)
-    await until(lambda: bool(partition._waiters))
+    await until(lambda: partition.has_listeners)
     async with raw_client(node.bootstrap) as other:
         await fill(other, 1, 1)
     _, response = await client.receive(FetchRequest, 12)
     assert offsets_in(partitions_of(response)[1]) == [0]
-    assert not partition._waiters
+    assert not partition.has_listeners
 
 
 async def test_a_waiting_fetch_waits_for_min_bytes(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0, 0), max_wait_ms=LONG_MS, min_bytes=2500, max_bytes=1 << 20), 12)
     partition = node.topics.partition("t", 1)
-    await until(lambda: bool(partition._waiters))
+    await until(lambda: partition.has_listeners)
     async with raw_client(node.bootstrap) as other:
         await fill(other, 0, 1)
         await fill(other, 1, 1)
         await other.call(MetadataRequest(topics=()), 9)
-        assert partition._waiters, "two thousand bytes are not enough"
+        assert partition.has_listeners, "two thousand bytes are not enough"
         await fill(other, 0, 1)
     _, response = await client.receive(FetchRequest, 12)
     assert {index: offsets_in(data) for index, data in partitions_of(response).items()} == {0: [0, 2], 1: [0]}
@@ -138,7 +138,7 @@ async def test_a_waiting_fetch_ends_empty(client: RawClient) -> None:
 async def test_a_waiting_fetch_learns_that_its_topic_is_gone(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
     partition = node.topics.partition("t", 0)
-    await until(lambda: bool(partition._waiters))
+    await until(lambda: partition.has_listeners)
     async with raw_client(node.bootstrap) as other:
         await other.call(DeleteTopicsRequest(topic_names=["t"]), 5)
     _, response = await client.receive(FetchRequest, 12)
@@ -149,15 +149,15 @@ async def test_a_client_that_leaves_leaves_no_waiter(node: Node, client: RawClie
     partition = node.topics.partition("t", 0)
     async with raw_client(node.bootstrap) as other:
         other.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
-        await until(lambda: bool(partition._waiters))
-    await until(lambda: not partition._waiters)
+        await until(lambda: partition.has_listeners)
+    await until(lambda: not partition.has_listeners)
 
 
 async def test_a_stopping_node_answers_those_who_wait(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, asyncio.TaskGroup() as group, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         client.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
-        await until(lambda: bool(node.topics.partition("t", 0)._waiters))
+        await until(lambda: node.topics.partition("t", 0).has_listeners)
         stopping = group.create_task(node.stop())
         _, response = await client.receive(FetchRequest, 12)
         assert partitions_of(response)[0].error_code == ErrorCode.NONE

@@ -96,7 +96,7 @@ def test_producers_with_an_open_transaction_are_never_forgotten(monkeypatch: pyt
     states = ProducerStates()
     states.pinned = {1}
     for producer_id in range(1, 12):
-        states.touch(producer_id, 0, producer_id)
+        states.note_epoch(producer_id, 0, producer_id)
     assert 1 in states.entries
     assert 2 not in states.entries
     states.expire(100)

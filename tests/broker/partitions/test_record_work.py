@@ -12,10 +12,10 @@ import pytest
 from broker.node import Node
 from broker.partitions.record_work import (
     RECORD_COST_BYTES,
-    TURN_BYTES,
+    TURN_BYTES_MAX,
+    LoopBudgetExceeded,
     RecordWork,
     RecordWorkStopped,
-    TooMuchForTheLoop,
 )
 from protocol.batch import iterate_batches, parse_batch
 from protocol.compression import Compression
@@ -88,11 +88,11 @@ async def test_a_bomb_is_refused_for_its_size(
     answer = await produce(client, bomb)
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE, answer.error_message
     work = node.topics.partition("t", 0).work
-    assert work.batches_beside == 1
-    assert work.bytes_here <= TURN_BYTES, "the loop gave up where its share of the turn ended"
+    assert work.batches_in_thread == 1
+    assert work.bytes_on_loop <= TURN_BYTES_MAX, "the loop gave up where its share of the turn ended"
     fitting = batch_of_size(LIMIT_BYTES // 2, codec)
     assert (await produce(client, fitting)).base_offset == 0, "the connection and the partition go on"
-    assert work.batches_beside == (2 if config else 1)
+    assert work.batches_in_thread == (2 if config else 1)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -125,7 +125,7 @@ async def test_recompression_beside_the_loop_keeps_the_records(
     batch = batch_of_size(LIMIT_BYTES // 2, codec, count=5)
     assert (await produce(client, batch)).error_code == ErrorCode.NONE
     partition = node.topics.partition("t", 0)
-    assert partition.work.batches_beside == 1
+    assert partition.work.batches_in_thread == 1
     cached = partition.stream.read_cached(0, 1)
     assert cached is not None
     ((header, stored),) = iterate_batches(cached.batches[0].payload)
@@ -152,14 +152,14 @@ async def test_the_order_of_a_connection_is_kept(node: Node, client: RawClient) 
         _, response = await client.receive(ProduceRequest, 9)
         answer = response.responses[0].partition_responses[0]
         assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, at)
-    assert node.topics.partition("t", 0).work.batches_beside == 3
+    assert node.topics.partition("t", 0).work.batches_in_thread == 3
 
 
 async def test_others_are_served_while_a_batch_is_looked_into(node: Node, client: RawClient) -> None:
     await create(client, cleanup_policy="compact")
     partition = node.topics.partition("t", 0)
     may_go_on = threading.Event()
-    blocked = asyncio.ensure_future(partition.work.run(may_go_on.wait))
+    blocked = asyncio.ensure_future(partition.work.run_in_thread(may_go_on.wait))
     client.send(produce_request("t", [batch_of_size(LIMIT_BYTES // 2, Compression.ZSTD)]), 9)
     async with raw_client(node.bootstrap) as other:
         assert (await other.call(MetadataRequest(topics=()), 9)).brokers
@@ -187,24 +187,24 @@ async def test_search_by_time_in_a_large_batch(node: Node, client: RawClient, co
     assert await offset_at(NOW_MS + 7) == 7
     assert await offset_at(NOW_MS + 20) == 10, "a batch that unfolds to too much is answered with its begin"
     work = node.topics.partition("t", 0).work
-    assert work.batches_beside == 2
-    assert work.bytes_here <= 2 * TURN_BYTES
+    assert work.batches_in_thread == 2
+    assert work.bytes_on_loop <= 2 * TURN_BYTES_MAX
 
 
 async def test_all_batches_of_a_turn_share_its_bytes() -> None:
     work = RecordWork(LIMIT_BYTES)
-    batch = batch_of_size(TURN_BYTES // 4, Compression.ZSTD)
+    batch = batch_of_size(TURN_BYTES_MAX // 4, Compression.ZSTD)
     header = parse_batch(batch)
     for _ in range(3):
-        assert work.here(batch, header, len) > TURN_BYTES // 4
-    with pytest.raises(TooMuchForTheLoop):
-        work.here(batch, header, len)
-    assert work.bytes_here <= TURN_BYTES
+        assert work.inspect_on_loop(batch, header, len) > TURN_BYTES_MAX // 4
+    with pytest.raises(LoopBudgetExceeded):
+        work.inspect_on_loop(batch, header, len)
+    assert work.bytes_on_loop <= TURN_BYTES_MAX
     await asyncio.sleep(0)
-    assert work.here(batch, header, len) > 0, "the next turn has its own"
-    many = build_batch([Record(b"k", b"")] * (TURN_BYTES // RECORD_COST_BYTES), compression=Compression.ZSTD)
-    with pytest.raises(TooMuchForTheLoop):
-        work.here(many, parse_batch(many), len)
+    assert work.inspect_on_loop(batch, header, len) > 0, "the next turn has its own"
+    many = build_batch([Record(b"k", b"")] * (TURN_BYTES_MAX // RECORD_COST_BYTES), compression=Compression.ZSTD)
+    with pytest.raises(LoopBudgetExceeded):
+        work.inspect_on_loop(many, parse_batch(many), len)
     work.close()
 
 
@@ -212,7 +212,7 @@ async def test_a_batch_beside_the_loop_is_bounded() -> None:
     work = RecordWork(LIMIT_BYTES)
     bomb = batch_of_size(LIMIT_BYTES, Compression.ZSTD)
     with pytest.raises(DecompressedTooLarge):
-        await work.run(lambda: work.beside(bomb, parse_batch(bomb), len))
+        await work.inspect_in_thread(bomb, parse_batch(bomb), len)
     work.close()
 
 
@@ -225,11 +225,11 @@ async def test_who_waits_no_more_keeps_nothing() -> None:
         begun.set()
         may_go_on.wait()
 
-    first = asyncio.create_task(work.run(block))
+    first = asyncio.create_task(work.run_in_thread(block))
     await until(begun.is_set)
     frames = [Frame() for _ in range(3)]
     alive = WeakSet(frames)
-    others = [asyncio.create_task(work.run(frame.look)) for frame in frames]
+    others = [asyncio.create_task(work.run_in_thread(frame.look)) for frame in frames]
     del frames
     await asyncio.sleep(0)
     for task in (first, *others[:2]):
@@ -242,7 +242,7 @@ async def test_who_waits_no_more_keeps_nothing() -> None:
     gc.collect()
     try:
         assert len(alive) == 1
-        assert work.batches_beside == 1
+        assert work.batches_in_thread == 1
     finally:
         may_go_on.set()
     assert await waiting == "looked into"
@@ -257,9 +257,9 @@ async def test_who_waits_when_the_node_stops_is_told() -> None:
         begun.set()
         return may_go_on.wait()
 
-    first = asyncio.create_task(work.run(block))
+    first = asyncio.create_task(work.run_in_thread(block))
     await until(begun.is_set)
-    waiting = asyncio.create_task(work.run(lambda: None))
+    waiting = asyncio.create_task(work.run_in_thread(lambda: None))
     await asyncio.sleep(0)
     work.close()
     may_go_on.set()
@@ -274,6 +274,6 @@ async def test_stopping_ends_what_is_under_way_and_begins_nothing() -> None:
     header = parse_batch(batch)
     work.close()
     with pytest.raises(RecordWorkStopped):
-        work.here(batch, header, lambda data: list(work.interruptible(scan_records(data, header))))
+        work.inspect_on_loop(batch, header, lambda data: list(work.interruptible(scan_records(data, header))))
     with pytest.raises(RecordWorkStopped):
-        await work.run(lambda: None)
+        await work.run_in_thread(lambda: None)

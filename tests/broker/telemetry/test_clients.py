@@ -9,7 +9,7 @@ import pytest
 from broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
 from broker.settings.model import TelemetrySettings
 from broker.telemetry.clients import ClientMetrics, Push
-from broker.telemetry.subscriptions import Wanted
+from broker.telemetry.subscriptions import ClientSubscription
 from protocol.compression import Compression, compress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.wire import ZERO_UUID
@@ -41,8 +41,8 @@ class Scene:
         given = {key.replace("_", "."): value for key, value in values.items()}
         await self.configs.alter(CLIENT_METRICS, name, set_configs=given, unset=())
 
-    def ask(self, instance_id: bytes = ZERO_UUID, **attributes: str) -> tuple[bytes, Wanted]:
-        return self.metrics.ask(instance_id, {**ME, **attributes})
+    def ask(self, instance_id: bytes = ZERO_UUID, **attributes: str) -> tuple[bytes, ClientSubscription]:
+        return self.metrics.subscribe(instance_id, {**ME, **attributes})
 
     def push(self, instance_id: bytes, subscription_id: int, **fields: Any) -> ErrorCode:
         values: dict[str, Any] = {"is_terminating": False, "compression": 0, "metrics": DATA, **fields}

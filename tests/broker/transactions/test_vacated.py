@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from broker.node import Node
-from broker.partitions.transactions import Aborted, PartitionTransactions
+from broker.partitions.transactions import AbortedEntry, PartitionTransactions
 from tests.support.node import running_node
 
 CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
@@ -29,7 +29,7 @@ def test_what_is_vacated_is_in_no_snapshot_and_forgotten_when_no_cache_has_it() 
     first, second = state.aborted_between(0, 100)
     assert (state.is_vacated(first), state.is_vacated(second)) == (True, False)
     decoded, _ = PartitionTransactions.decode(state.encode())
-    assert list(decoded.aborted) == [Aborted(8, 20, 30, 31)]
+    assert list(decoded.aborted) == [AbortedEntry(8, 20, 30, 31)]
     state.forget_vacated(99, lambda _: False)
     state.forget_vacated(100, lambda offset: offset == 10)
     assert state.aborted_count == 2
