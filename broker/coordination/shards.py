@@ -145,7 +145,7 @@ class Shards(Generic[S]):
         for shard in self.led_shards():
             shard.close()
 
-    def drop(self) -> None:
+    def topic_deleted(self) -> None:
         """The topic was deleted, with all that was in it; the next `open` may create it anew."""
         for shard in self.led_shards():
             shard.close()
@@ -176,11 +176,11 @@ class Shards(Generic[S]):
         shards = self._shards
         return shards is not None and shards[partition_of(name, len(shards))] is not None
 
-    def of(self, name: str) -> S:
+    def shard_of(self, name: str) -> S:
         """Return the loaded shard that a name belongs to. Raises KafkaError as `at`."""
-        return self.at(partition_of(name, len(self._shards or (None,))))
+        return self.shard_at(partition_of(name, len(self._shards or (None,))))
 
-    def at(self, partition: int) -> S:
+    def shard_at(self, partition: int) -> S:
         """Return the loaded shard of a partition.
 
         Raises KafkaError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.

@@ -109,7 +109,7 @@ class GroupCoordinator:
 
         Raises KafkaError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
-        return self._shards.of(group_id)
+        return self._shards.shard_of(group_id)
 
     def shard_with_id(self, group_id: str) -> GroupShard:
         """Return the same for a group with members: it must have a name (INVALID_GROUP_ID)."""
@@ -124,7 +124,7 @@ class GroupCoordinator:
 
     def shard_at(self, partition: int) -> GroupShard:
         """Return the loaded shard of a partition. Raises KafkaError as `shard`."""
-        return self._shards.at(partition)
+        return self._shards.shard_at(partition)
 
     def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
         """A marker is durable in a partition of `__consumer_offsets`: the offsets of its transaction hold, or never."""
@@ -142,7 +142,7 @@ class GroupCoordinator:
         """Drop the offsets committed for deleted topics; with `__consumer_offsets` itself, everything there is."""
         names: Sequence[str] = list(topics)
         if OFFSETS_TOPIC in names:
-            self._shards.drop()  # the next client that looks for its coordinator creates it anew
+            self._shards.topic_deleted()  # the next client that looks for its coordinator creates it anew
             return
         for shard in self._shards.led_shards():
             if shard.loaded:

@@ -117,7 +117,7 @@ class TransactionCoordinator:
         """With `__transaction_state` itself deleted there is nothing left; any other topic's markers are given up."""
         if TRANSACTION_TOPIC in topics:
             self._stuck.clear()
-            self._shards.drop()  # the next client that looks for its coordinator creates it anew
+            self._shards.topic_deleted()  # the next client that looks for its coordinator creates it anew
 
     # -- Finding -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class TransactionCoordinator:
 
         Raises KafkaError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
-        return self._shards.of(transactional_id)
+        return self._shards.shard_of(transactional_id)
 
     def transactions(self) -> Iterator[Transaction]:
         """All transactional ids. Raises KafkaError while some are still being loaded."""

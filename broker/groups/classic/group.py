@@ -11,8 +11,8 @@ reads no clock: `wake_ms` is a lower bound of its next deadline, and `tick` does
 from collections.abc import Sequence
 
 from broker.groups.classic.effects import AssignmentStored, Effect, ReplacementStored, Respond, StoreSnapshot
-from broker.groups.classic.group_base import ClassicGroupBase
 from broker.groups.classic.member import ClassicMember, choose_protocol, common_protocols
+from broker.groups.classic.rebalance import RebalancingGroup
 from broker.groups.classic.state_table import TABLE, ClassicGroupState, GroupAction, GroupEvent
 from broker.groups.requests import NEVER_MS, JoinRequest, JoinResponse, LeavingMember, Now, SyncRequest, SyncResponse
 from protocol.errors import ErrorCode
@@ -21,7 +21,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a new member's JoinGroup may stay unanswered: it has no id yet and can send no heartbeat (as in Kafka)."""
 
 
-class ClassicGroup(ClassicGroupBase):
+class ClassicGroup(RebalancingGroup):
     """One group. Every public method that takes `now` may set deadlines: look at `wake_ms` afterwards."""
 
     # -- Requests ------------------------------------------------------------------------------------------------
@@ -316,78 +316,6 @@ class ClassicGroup(ClassicGroupBase):
         member.session_timeout_ms = request.session_timeout_ms
         member.join_ticket = request.ticket
 
-    def _take_part(self, event: GroupEvent, now: Now) -> None:
-        """Begin a rebalance or end the join phase, whichever the table says; from Stable at the latest a rebalance."""
-        if TABLE[event][self.state] is GroupAction.JOIN:
-            self._complete_join_if_all_here(now)
-        else:
-            self._prepare_rebalance(now)
-
-    def _prepare_rebalance(self, now: Now) -> None:
-        if self.state is ClassicGroupState.COMPLETING:
-            self._reset_assignments(ErrorCode.REBALANCE_IN_PROGRESS, now)
-        self._sync_deadline_ms = NEVER_MS
-        initial = self.state is ClassicGroupState.EMPTY
-        self._enter(ClassicGroupState.PREPARING, now)
-        if initial:
-            delay_ms = self._settings.initial_rebalance_delay_ms
-            self._initial_remaining_ms = max(self._rebalance_timeout_ms() - delay_ms, 0)
-            self._member_added = False
-            self._set_join_deadline(now.loop_ms + delay_ms)
-        else:
-            self._initial_remaining_ms = None
-            self._set_join_deadline(now.loop_ms + self._rebalance_timeout_ms())
-            self._complete_join_if_all_here(now)
-
-    def _complete_join_if_all_here(self, now: Now) -> None:
-        all_here = not self.pending and all(member.join_ticket is not None for member in self.members.values())
-        if all_here and self._initial_remaining_ms is None:
-            self._complete_join(now)
-
-    def _join_phase_over(self, now: Now) -> None:
-        remaining_ms = self._initial_remaining_ms
-        if remaining_ms and self._member_added:
-            delay_ms = min(self._settings.initial_rebalance_delay_ms, remaining_ms)
-            self._initial_remaining_ms = remaining_ms - delay_ms
-            self._member_added = False
-            self._set_join_deadline(now.loop_ms + delay_ms)
-        else:
-            self._complete_join(now)
-
-    def _complete_join(self, now: Now) -> None:
-        for member in list(self.members.values()):
-            if member.join_ticket is None and member.group_instance_id is None:
-                self._forget(member.member_id)
-        if self.members and not self._elect_leader():
-            # Only static members are left and none has come back: their sessions decide.
-            self._set_join_deadline(now.loop_ms + self._rebalance_timeout_ms())
-            return
-        self._join_deadline_ms = NEVER_MS
-        self._initial_remaining_ms = None
-        self.generation += 1
-        if not self.members:
-            self.protocol_name = None
-            self._enter(ClassicGroupState.EMPTY, now)
-            self._effects.append(StoreSnapshot(self.snapshot(), None))
-            return
-        self.protocol_name = choose_protocol(list(self.members.values()))
-        self._enter(ClassicGroupState.COMPLETING, now)
-        for member in self.members.values():
-            self._answer_join(member, self._join_answer(member, with_members=member.member_id == self.leader), now)
-            self._extend_session(member, now)
-            member.is_new = False
-            member.sync_expected = True
-        self._sync_deadline_ms = now.loop_ms + self._rebalance_timeout_ms()
-        self._wake_by(self._sync_deadline_ms)
-
-    def _elect_leader(self) -> bool:
-        """Keep the leader if it has rejoined, else take the first member that has."""
-        if self.leader is not None and self.members[self.leader].join_ticket is not None:
-            return True
-        chosen = next((member.member_id for member in self.members.values() if member.join_ticket is not None), None)
-        self.leader = chosen or self.leader
-        return chosen is not None
-
     # -- Sync ------------------------------------------------------------------------------------------------------
 
     def _check_sync(self, request: SyncRequest) -> ErrorCode:
@@ -400,20 +328,6 @@ class ClassicGroup(ClassicGroupBase):
 
     def _assignment_of(self, member: ClassicMember) -> SyncResponse:
         return SyncResponse(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
-
-    def _reset_assignments(self, error: ErrorCode, now: Now) -> None:
-        for member in self.members.values():
-            member.assignment = b""
-            self._answer_sync(member, SyncResponse(error), now)
-
-    def _sync_phase_over(self, now: Now) -> None:
-        """Drop those who have joined but not synced within the rebalance timeout."""
-        self._sync_deadline_ms = NEVER_MS
-        silent = [member.member_id for member in self.members.values() if member.sync_expected]
-        for member_id in silent:
-            self._forget(member_id)
-        if silent:
-            self._prepare_rebalance(now)
 
     # -- Sessions and departures -----------------------------------------------------------------------------------
 

@@ -222,7 +222,7 @@ class ConsumerGroup(ClassicMemberRequests):
             member = self._static_member(beat.instance_id, beat.member_id)
             if beat.epoch == LEAVE_STATIC_EPOCH:
                 self._rebalance_deadlines_ms.pop(member.member_id, None)
-                self._put(member.at(LEAVE_STATIC_EPOCH, member.state, member.assigned, {}))
+                self._put(member.with_assignment(LEAVE_STATIC_EPOCH, member.state, member.assigned, {}))
                 return ConsumerHeartbeatResponse(member.member_id, LEAVE_STATIC_EPOCH)
         self._remove(beat.member_id)
         self._members_gone()

@@ -13,7 +13,8 @@ from typing import Self, TypeAlias
 from broker.coordination.log import KeyValue
 from broker.groups.consumer import records
 from broker.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
-from broker.groups.consumer.member import ConsumerMember, MemberState, reconcile
+from broker.groups.consumer.member import ConsumerMember, MemberState
+from broker.groups.consumer.reconciliation import reconcile
 from broker.groups.consumer.records import ConsumerKey
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from broker.groups.consumer.topic_patterns import TopicPatterns

@@ -1,16 +1,11 @@
-"""A member of a consumer group, and its next step towards its target assignment (KIP-848).
+"""A member of a consumer group: its subscription, its member epoch, and the partitions assigned to it (KIP-848)."""
 
-`reconcile` is the heart of the protocol: a pure function from what a member has, shall have and says to own, to what it
-has next. It keeps true that a partition is handed to a member only when nobody else holds it: first those who must give
-something up do so and say so, then the partitions are free, then they are assigned.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from broker.groups.consumer.heartbeat import LEAVE_STATIC_EPOCH
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
+from broker.groups.consumer.topic_image import TopicIdPartition
 from broker.groups.requests import MemberProtocol
 
 PartitionEpochs = Mapping[TopicIdPartition, int]
@@ -74,7 +69,7 @@ class ConsumerMember:
         """Whether it has exactly what it shall have."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
-    def at(
+    def with_assignment(
         self, epoch: int, state: MemberState, assigned: PartitionEpochs, revoking: PartitionEpochs
     ) -> "ConsumerMember":
         """Return the member a step further."""
@@ -82,37 +77,3 @@ class ConsumerMember:
         return replace(
             self, epoch=epoch, previous_epoch=previous_epoch, state=state, assigned=assigned, revoking=revoking
         )
-
-
-def reconcile(
-    member: ConsumerMember,
-    *,
-    target: Partitions,
-    target_epoch: int,
-    owned: Partitions | None,
-    is_free: Callable[[TopicIdPartition], bool],
-) -> ConsumerMember:
-    """Take the member as far towards its target as what it owns and what others hold allow.
-
-    `owned` is what the member has reported, None if nothing: then it still owns what it must give up. `is_free` tells
-    whether a partition is held by nobody else.
-    """
-    if member.is_reconciled(target_epoch):
-        return member
-    if member.state is MemberState.UNREVOKED and _owns_any(owned, member.revoking):
-        return member
-    kept = {partition: epoch for partition, epoch in member.assigned.items() if partition in target}
-    revoking = {partition: epoch for partition, epoch in member.assigned.items() if partition not in target}
-    if revoking and _owns_any(owned, revoking):
-        return member.at(member.epoch, MemberState.UNREVOKED, kept, revoking)
-    missing = target - kept.keys()
-    free = [partition for partition in missing if is_free(partition)]
-    state = MemberState.STABLE if len(free) == len(missing) else MemberState.UNRELEASED
-    if state is member.state and target_epoch == member.epoch and not free and not revoking:
-        return member
-    assigned = kept | dict.fromkeys(sorted(free), target_epoch)
-    return member.at(target_epoch, state, assigned, {})
-
-
-def _owns_any(owned: Partitions | None, partitions: PartitionEpochs) -> bool:
-    return owned is None or not owned.isdisjoint(partitions)

@@ -203,8 +203,8 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> Consume
     have = decode_exact(messages.ConsumerGroupCurrentMemberAssignmentValue, current, read_version(current), 2)
     if have.state not in set(MemberState):
         raise MalformedMessage(f"member {member_id} is in state {have.state}; known are 0, 1 and 2")
-    member = member.at(have.previous_member_epoch, MemberState.STABLE, {}, {})
-    return member.at(
+    member = member.with_assignment(have.previous_member_epoch, MemberState.STABLE, {}, {})
+    return member.with_assignment(
         have.member_epoch,
         MemberState(have.state),
         _parse_held(have.assigned_partitions, have.member_epoch),

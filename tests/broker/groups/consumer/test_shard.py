@@ -13,7 +13,7 @@ from broker.groups.consumer.member import ConsumerMember
 from broker.groups.consumer.records import ConsumerKey
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from broker.groups.offsets import CommittedOffset
-from broker.groups.records import offset_record, parse_record
+from broker.groups.records import ConsumerGroupRecord, offset_record, parse_record
 from broker.groups.requests import LeavingMember
 from broker.groups.shard import GroupShard
 from broker.settings.model import GroupSettings
@@ -259,7 +259,7 @@ async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: C
 
 async def test_every_record_is_kafkas(client: Client) -> None:
     await client.beat("m")
-    assert all(type(parse_record(record)).__name__ == "ConsumerRecord" for record in client.log.records())
+    assert all(isinstance(parse_record(record), ConsumerGroupRecord) for record in client.log.records())
 
 
 async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_did(client: Client) -> None:
