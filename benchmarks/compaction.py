@@ -35,7 +35,7 @@ from s3stream.object.format import Footer, IndexEntry, encode_trailer
 from s3stream.object.reader import ObjectIndex, read_index
 from s3stream.store.local import LocalStore
 from s3stream.store.memory import MemoryStore
-from tests.compaction.cluster import CLUSTER, Cluster, cluster
+from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
 from tests.support.node import NodeProcess
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -62,14 +62,14 @@ FULL = Sizes(rate_objects=48, plan_streams=10_000, cold_objects=60, day_minutes=
 # rate and memory
 
 
-async def fill(made: Cluster, objects: int, streams: int, batch_bytes: int, batches: int) -> None:
+async def fill(made: UploadingNode, objects: int, streams: int, batch_bytes: int, batches: int) -> None:
     """Stream set objects in which every stream takes part."""
     ids = await made.start(streams)
     for _ in range(objects):
         await made.upload((SSO, [made.batch(stream, batch_bytes) for stream in ids for _ in range(batches)]))
 
 
-async def raw_seconds(made: Cluster) -> tuple[float, int]:
+async def raw_seconds(made: UploadingNode) -> tuple[float, int]:
     """Read every object in large pieces and write as many bytes again, several at a time: what the store can do."""
     stored = [each async for each in made.store.list()]
     slots = asyncio.Semaphore(PARALLEL)
@@ -105,7 +105,7 @@ async def rate_and_memory(sizes: Sizes, report: Report) -> None:
     bound = 96 * MIB
     with tempfile.TemporaryDirectory() as folder:
         store = LocalStore("l", Path(folder) / "objects", threads=PARALLEL)
-        async with cluster(f"sqlite:///{folder}/catalog.db", store) as made:
+        async with uploading_node(f"sqlite:///{folder}/catalog.db", store) as made:
             await fill(made, sizes.rate_objects, streams=100, batch_bytes=16 * KIB, batches=10)
             warm, _ = await raw_seconds(made)
             raw, size = await raw_seconds(made)
@@ -162,7 +162,7 @@ def plan_scale(sizes: Sizes, report: Report) -> None:
 # what readers gain
 
 
-async def read_history(made: Cluster, stream: int) -> tuple[int, int]:
+async def read_history(made: UploadingNode, stream: int) -> tuple[int, int]:
     """Read a stream from its start: an index and one ranged GET per run of blocks and object; bytes and GETs."""
     info = (await made.catalog.get_streams([stream]))[stream]
     gets, size = made.store.calls.get, 0
@@ -183,7 +183,7 @@ async def cold_reads(sizes: Sizes, report: Report) -> None:
 
     store = MemoryStore("m")
     with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
-        async with cluster(f"sqlite:///{folder}/catalog.db", store) as made:
+        async with uploading_node(f"sqlite:///{folder}/catalog.db", store) as made:
             await fill(made, sizes.cold_objects, streams=1_000, batch_bytes=2 * KIB, batches=1)
             chosen = random.Random(1).sample(sorted(made.ends), 10)
             found = []
@@ -225,14 +225,14 @@ async def day(sizes: Sizes, report: Report, **changes: int) -> list[tuple[int, i
     curve: list[tuple[int, int, int]] = []
     store = MemoryStore("m")
     with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
-        async with cluster(f"sqlite:///{folder}/catalog.db", store) as made:
+        async with uploading_node(f"sqlite:///{folder}/catalog.db", store) as made:
             ids = list(await made.start(40))
-            node = replace(made.node(settings), sleep=lambda _: asyncio.sleep(0))
+            node = replace(made.compaction_node(settings), sleep=lambda _: asyncio.sleep(0))
             service = CompactionService(node)
             uploaded = 0
             ends: list[dict[int, int]] = []
             for minute in range(1, sizes.day_minutes + 1):
-                made.clock.now += MINUTE_MS
+                made.clock.ms += MINUTE_MS
                 batches = [
                     made.batch(stream, 60 if rank > 4 else 1_200)
                     for rank, stream in enumerate(ids)

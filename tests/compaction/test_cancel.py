@@ -12,15 +12,15 @@ from s3stream.model import ObjectKind
 from s3stream.object import writer
 from s3stream.store.memory import MemoryStore, let_through
 from s3stream.store.rules import PART_BYTES_MIN
-from tests.compaction.cluster import Cluster, cluster
 from tests.compaction.sets.test_run import SMALL
+from tests.support.catalog_node import UploadingNode, uploading_node
 
 SETTINGS = replace(SMALL, memory_bytes=256 << 20, part_bytes=PART_BYTES_MIN)
 
 
 @pytest.fixture
-async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         streams = await made.start(2)
         for _ in range(12):
             batches = [made.batch(stream, 1024 * 1024) for stream in streams]
@@ -30,7 +30,7 @@ async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.mark.parametrize("away", ["refuses", "is silent"])
 async def test_a_cancelled_run_ends_although_the_store_is_away(
-    some: Cluster, monkeypatch: pytest.MonkeyPatch, away: str
+    some: UploadingNode, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
     monkeypatch.setattr(writer, "ABORT_TIMEOUT_S", 0.05)
     assert isinstance(some.store, MemoryStore)

@@ -18,34 +18,33 @@ from s3stream.object.format import decode_block
 from s3stream.object.reader import read_index
 from s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
-from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
-from tests.support.topics import delete_topic
+from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, UploadingNode, delete_topic, uploading_node
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 MIB = 1 << 20
 
 
 @pytest.fixture
-async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         yield made
 
 
-def memory(made: Cluster) -> MemoryStore:
+def memory(made: UploadingNode) -> MemoryStore:
     assert isinstance(made.store, MemoryStore)
     return made.store
 
 
-async def delete_due(made: Cluster) -> None:
+async def delete_due(made: UploadingNode) -> None:
     """What the node's garbage collection does with objects past their deadline."""
-    due = await made.catalog.list_reapable(now_ms=made.clock.now, limit=1_000)
+    due = await made.catalog.list_reapable(now_ms=made.clock.ms, limit=1_000)
     keys = {object_key(CLUSTER, info.object_id): info.object_id for info, _ in due}
     assert not await made.store.delete(list(keys))
     await made.catalog.forget_objects(list(keys.values()))
 
 
-async def test_a_slow_reader_finds_its_object_until_the_delay_is_over(some: Cluster) -> None:
+async def test_a_slow_reader_finds_its_object_until_the_delay_is_over(some: UploadingNode) -> None:
     await fill(some, 2, 4)
     stream = min(some.ends)
     (location, *_) = await some.catalog.find_ranges(stream, 0, 1, limit=1)
@@ -53,13 +52,13 @@ async def test_a_slow_reader_finds_its_object_until_the_delay_is_over(some: Clus
     entries = (await read_index(some.store, key)).find(stream)
     before = await some.contents()
     await some.service(SMALL).run_once()
-    some.clock.now += SMALL.delete_delay_ms - 1
+    some.clock.ms += SMALL.delete_delay_ms - 1
     await delete_due(some)
     read = []
     for entry in entries:
         read += decode_block(await some.store.get(key, entry.position, entry.end_position), entry, where=key)
     assert [bytes(batch.payload) for batch in read] == [batch.payload for batch in before[stream][: len(read)]]
-    some.clock.now += 1
+    some.clock.ms += 1
     await delete_due(some)
     with pytest.raises(ObjectNotFound):
         await some.store.get(key, 0, 1)
@@ -67,22 +66,22 @@ async def test_a_slow_reader_finds_its_object_until_the_delay_is_over(some: Clus
     await every_object_is_accounted_for(some)
 
 
-async def joinable(made: Cluster) -> int:
+async def joinable(made: UploadingNode) -> int:
     (stream,) = await made.start(1)
     for size in (2 * MIB, 6 * MIB, 6 * MIB, 1_000):
         await made.upload((SO, [made.batch(stream, size)]))
     return stream
 
 
-async def restart(made: Cluster) -> CompactionService:
+async def restart(made: UploadingNode) -> CompactionService:
     """The process is gone, and another one has its id."""
-    node = await made.catalog.register_node(NODE, "localhost", 1, now_ms=made.clock.now, lease_ms=HOUR_MS)
-    made.node_epoch = node.epoch
+    node = await made.catalog.register_node(NODE_ID, "localhost", 1, now_ms=made.clock.ms, lease_ms=HOUR_MS)
+    made.epoch = node.epoch
     return made.service(SMALL)
 
 
 @pytest.mark.parametrize("call", ["part", "part_copy", "multipart"])
-async def test_a_restart_when_half_is_copied_undoes_it(some: Cluster, call: str) -> None:
+async def test_a_restart_when_half_is_copied_undoes_it(some: UploadingNode, call: str) -> None:
     """Nothing can be discarded, as nothing works any more; the deadline takes the upload that is left."""
     stream = await joinable(some)
     before = await some.contents()
@@ -100,8 +99,8 @@ async def test_a_restart_when_half_is_copied_undoes_it(some: Cluster, call: str)
     memory(some).hook = let_through
     assert await some.contents() == before
     assert len(await some.catalog.list_stream_objects(stream)) == 4
-    some.clock.now += SMALL.prepare_ttl_ms
-    for info, upload_id in await some.catalog.list_reapable(now_ms=some.clock.now, limit=10):
+    some.clock.ms += SMALL.prepare_ttl_ms
+    for info, upload_id in await some.catalog.list_reapable(now_ms=some.clock.ms, limit=10):
         if upload_id:
             await some.store.abort_multipart(object_key(CLUSTER, info.object_id), upload_id)
     await delete_due(some)
@@ -111,10 +110,10 @@ async def test_a_restart_when_half_is_copied_undoes_it(some: Cluster, call: str)
     assert await some.contents() == before
 
 
-async def test_a_restart_when_all_is_copied_but_not_committed_starts_again(some: Cluster) -> None:
+async def test_a_restart_when_all_is_copied_but_not_committed_starts_again(some: UploadingNode) -> None:
     await joinable(some)
     before = await some.contents()
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (group,) = await plan_streams(node, full=True)
 
     async def unreachable(_seconds: float) -> None:
@@ -134,32 +133,32 @@ async def test_a_restart_when_all_is_copied_but_not_committed_starts_again(some:
     assert await some.contents() == before
     service = await restart(some)
     assert (await service.run_once()).so_after == 1
-    some.clock.now += SMALL.prepare_ttl_ms
+    some.clock.ms += SMALL.prepare_ttl_ms
     await delete_due(some)
     assert len(memory(some).objects) == 1
     assert await some.contents() == before
 
 
-async def test_a_restart_when_the_inputs_are_not_deleted_yet_is_finished(some: Cluster) -> None:
+async def test_a_restart_when_the_inputs_are_not_deleted_yet_is_finished(some: UploadingNode) -> None:
     await joinable(some)
     before = await some.contents()
     await some.service(SMALL).run_once()
     assert len(memory(some).objects) == 5
     service = await restart(some)
     assert (await service.run_once()).commits == 0
-    some.clock.now += SMALL.delete_delay_ms
+    some.clock.ms += SMALL.delete_delay_ms
     await delete_due(some)
     assert len(memory(some).objects) == 1
     assert await some.contents() == before
 
 
-async def test_another_epoch_between_plan_and_commit_of_each_level(some: Cluster) -> None:
+async def test_another_epoch_between_plan_and_commit_of_each_level(some: UploadingNode) -> None:
     """The streams go to another writer: data that is committed stays what it is. The node's own id does: fenced."""
     stream = await joinable(some)
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (group,) = await plan_streams(node, full=True)
-    (opened,) = await some.catalog.open_streams([stream], node_id=NODE, node_epoch=some.node_epoch)
-    some.epochs[stream] = opened.info.epoch
+    (opened,) = await some.catalog.open_streams([stream], node_id=NODE_ID, node_epoch=some.epoch)
+    some.stream_epochs[stream] = opened.info.epoch
     await some.upload((SO, [some.batch(stream, 500)]))
     before = await some.contents()
     assert await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False) is not None
@@ -173,9 +172,9 @@ async def test_another_epoch_between_plan_and_commit_of_each_level(some: Cluster
     assert await some.contents() == before
 
 
-async def test_a_trim_and_a_deletion_between_plan_and_commit_of_the_second_level(some: Cluster) -> None:
+async def test_a_trim_and_a_deletion_between_plan_and_commit_of_the_second_level(some: UploadingNode) -> None:
     stream = await joinable(some)
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (group,) = await plan_streams(node, full=True)
     await some.trim(stream, 25)
     before = await some.contents()
@@ -183,26 +182,26 @@ async def test_a_trim_and_a_deletion_between_plan_and_commit_of_the_second_level
     assert await some.contents() == before
     await some.upload((SO, [some.batch(stream, 500)]))
     (group,) = await plan_streams(node, full=True)
-    await delete_topic(some.catalog, "t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await delete_topic(some.catalog, "t", now_ms=some.clock.ms, delete_after_ms=some.clock.ms)
     await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False)
     assert not any(name.endswith(ObjectState.COMMITTED.name.lower()) for name in await some.catalog.count_objects())
     await every_object_is_accounted_for(some)
 
 
-async def test_a_compacted_topic_that_is_overwritten_for_ever_stays_bounded(some: Cluster) -> None:
+async def test_a_compacted_topic_that_is_overwritten_for_ever_stays_bounded(some: UploadingNode) -> None:
     """Three days of periods: little data of a compacted topic, beside another's, in objects that many streams share."""
     rng = random.Random(1)
     stream, other = await some.start(2)
     policy = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=1 << 60, delete_retention_ms=HOUR_MS)
     cleaning = Cleaning(KafkaBatches(), lambda: {stream: policy})
-    service = CompactionService(replace(some.node(), cleaning=cleaning))
+    service = CompactionService(replace(some.compaction_node(), cleaning=cleaning))
     model: dict[bytes | None, bytes] = {}
     sizes, counts = [], []
     for _ in range(3 * 24 * 3):
         records = [(b"key-%d" % rng.randrange(20), rng.randbytes(20)) for _ in range(10)]
         model |= dict(records)
         await some.upload((SSO, [kafka_batch(some, stream, list(records)), some.batch(other, 100)]))
-        some.clock.now += 20 * 60_000
+        some.clock.ms += 20 * 60_000
         await service.run_timed()
         ranges = await some.catalog.find_ranges(stream, 0, 1 << 40, limit=1_000)
         sizes.append(sum(each.range.size_bytes for each in ranges))

@@ -19,16 +19,15 @@ from s3stream.errors import CatalogError
 from s3stream.model import ObjectKind, StreamBatch
 from s3stream.object.format import decode_block, encode_block
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
-from tests.compaction.cluster import NODE, Cluster, cluster
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
-from tests.support.topics import delete_topic
+from tests.support.catalog_node import NODE_ID, UploadingNode, delete_topic, uploading_node
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 
 
 @pytest.fixture
-async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         yield made
 
 
@@ -40,7 +39,7 @@ def twins(contents: Mapping[int, Sequence[StreamBatch]], pairs: Mapping[int, int
     )
 
 
-async def test_a_clones_data_in_shared_objects_becomes_its_own(some: Cluster) -> None:
+async def test_a_clones_data_in_shared_objects_becomes_its_own(some: UploadingNode) -> None:
     await fill(some, 4, 6)
     pairs = await some.clone()
     before = await some.contents()
@@ -56,7 +55,7 @@ async def test_a_clones_data_in_shared_objects_becomes_its_own(some: Cluster) ->
     before = await some.contents()
     await some.service(SMALL).run_once()
     assert await some.contents() == before
-    await delete_topic(some.catalog, "t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await delete_topic(some.catalog, "t", now_ms=some.clock.ms, delete_after_ms=some.clock.ms)
     before = await some.contents()
     assert set(before) == set(pairs.values())
     assert not (await some.service(SMALL).run_once()).errors
@@ -64,7 +63,7 @@ async def test_a_clones_data_in_shared_objects_becomes_its_own(some: Cluster) ->
     await every_object_is_accounted_for(some)
 
 
-async def test_stream_objects_of_a_clone_stay_shared(some: Cluster) -> None:
+async def test_stream_objects_of_a_clone_stay_shared(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     for _ in range(5):
         await some.upload((SO, [some.batch(stream, 1_000)]))
@@ -76,20 +75,20 @@ async def test_stream_objects_of_a_clone_stay_shared(some: Cluster) -> None:
     # The five are shared; the three of each are joined.
     assert (summary.so_before, summary.so_after, summary.errors) == (11, 7, [])
     assert await some.contents() == before
-    await delete_topic(some.catalog, "t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await delete_topic(some.catalog, "t", now_ms=some.clock.ms, delete_after_ms=some.clock.ms)
     before = await some.contents()
     assert (await some.service().run_once()).errors == []
     assert await some.contents() == before
     await every_object_is_accounted_for(some)
 
 
-async def test_a_clone_made_while_a_run_goes_on_loses_nothing(some: Cluster) -> None:
+async def test_a_clone_made_while_a_run_goes_on_loses_nothing(some: UploadingNode) -> None:
     """Between the reads and the commit: the commit is refused, and the next run takes both."""
     await fill(some, 4, 6)
     stream = min(some.ends)
     for _ in range(4):
         await some.upload((SO, [some.batch(stream, 1_000)]))
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (plan,) = await plan_sets(node, full=True)
     (group,) = await plan_streams(node, full=True)
     pairs = await some.clone()
@@ -106,7 +105,9 @@ async def test_a_clone_made_while_a_run_goes_on_loses_nothing(some: Cluster) -> 
     assert twins(before, pairs)
 
 
-async def test_a_refused_run_is_reported_and_the_rest_goes_on(some: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_run_is_reported_and_the_rest_goes_on(
+    some: UploadingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await fill(some, 4, 6)
     stream = min(some.ends)
     for _ in range(4):
@@ -126,29 +127,29 @@ async def test_a_refused_run_is_reported_and_the_rest_goes_on(some: Cluster, mon
     assert (await service.run_once()).sso_after == 1
 
 
-async def test_a_detached_topic_keeps_its_data(some: Cluster) -> None:
+async def test_a_detached_topic_keeps_its_data(some: UploadingNode) -> None:
     """Detached between the reads and the commit, compacted while it is away, and attached again."""
     await fill(some, 4, 6)
     streams = list(some.ends)
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (plan,) = await plan_sets(node, full=True)
     before = await some.contents()
-    topic = await some.topic("t")
+    topic = await some.find_topic("t")
     ends = {stream: some.ends[stream] for stream in streams}
     await some.catalog.detach_topic(
-        "t", topic.topic_id, ends=ends, node_id=NODE, node_epoch=some.node_epoch, now_ms=some.clock.now
+        "t", topic.topic_id, ends=ends, node_id=NODE_ID, node_epoch=some.epoch, now_ms=some.clock.ms
     )
     await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert await some.contents() == before
     assert (await some.service(SMALL).run_once()).errors == []
     assert await some.contents() == before
-    await some.catalog.attach_topic(topic.topic_id, "t", node_id=NODE, node_epoch=some.node_epoch)
+    await some.catalog.attach_topic(topic.topic_id, "t", node_id=NODE_ID, node_epoch=some.epoch)
     assert (await some.service(SMALL).run_once()).errors == []
     assert await some.contents() == before
     await every_object_is_accounted_for(some)
 
 
-async def test_a_compacted_topic_and_its_clone_are_cleaned_each_by_itself(some: Cluster) -> None:
+async def test_a_compacted_topic_and_its_clone_are_cleaned_each_by_itself(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     for at in range(4):
         await some.upload((SO if at % 2 else SSO, [kafka_batch(some, stream, [(b"k", b"%d" % at), (b"x", b"x")])]))
@@ -157,7 +158,7 @@ async def test_a_compacted_topic_and_its_clone_are_cleaned_each_by_itself(some: 
 
     def service(*streams: int) -> CompactionService:
         cleaning = Cleaning(KafkaBatches(), lambda: dict.fromkeys(streams, policy))
-        return CompactionService(replace(some.node(), cleaning=cleaning))
+        return CompactionService(replace(some.compaction_node(), cleaning=cleaning))
 
     before = await table(some, stream)
     assert (await service(clone).run_once()).records_removed == 6
@@ -169,10 +170,10 @@ async def test_a_compacted_topic_and_its_clone_are_cleaned_each_by_itself(some: 
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_any_history_with_clones_reads_the_same(some: Cluster, seed: int) -> None:
+async def test_any_history_with_clones_reads_the_same(some: UploadingNode, seed: int) -> None:
     rng = random.Random(seed)
     ids = list(await some.start(3))
-    node = replace(some.node(SMALL), sleep=lambda _: asyncio.sleep(0))
+    node = replace(some.compaction_node(SMALL), sleep=lambda _: asyncio.sleep(0))
     service = CompactionService(node)
     names = ["t"]
     for _ in range(25):
@@ -196,7 +197,7 @@ async def test_any_history_with_clones_reads_the_same(some: Cluster, seed: int) 
             summary = await (service.run_once() if rng.random() < 0.5 else service.run_timed())
             assert summary.errors == []
             assert await some.contents() == before
-        some.clock.now += rng.randrange(3_600_000)
+        some.clock.ms += rng.randrange(3_600_000)
     assert service.stats.commits > 0
     await every_object_is_accounted_for(some)
 

@@ -18,9 +18,9 @@ from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown, StorageError
 from s3stream.model import ObjectKind, ObjectState
 from tests.compaction.cleaning.test_cleaner import kafka_batch
-from tests.compaction.cluster import HOUR_MS, NODE, Cluster, cluster
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.compaction.test_concurrency import MIB, joinable, memory
+from tests.support.catalog_node import HOUR_MS, NODE_ID, UploadingNode, uploading_node
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_proxy import lossy_server
 
@@ -28,8 +28,8 @@ SO = ObjectKind.SO
 
 
 @pytest.fixture
-async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         yield made
 
 
@@ -55,23 +55,23 @@ class LosingCatalog:
         raise self._error
 
 
-def losing(made: Cluster, error: StorageError, *, applies: bool, by_key: bool = False) -> CompactionService:
+def losing(made: UploadingNode, error: StorageError, *, applies: bool, by_key: bool = False) -> CompactionService:
     """A service whose commits are answered with an error."""
     catalog = cast("Catalog", LosingCatalog(made.catalog, error, applies=applies))
     policy = CleanPolicy(dirty_ratio_min=0.0, lag_ms_min=0, lag_ms_max=1 << 60, delete_retention_ms=HOUR_MS)
     cleaning = Cleaning(KafkaBatches(), lambda: dict.fromkeys(made.ends, policy)) if by_key else None
-    return CompactionService(replace(made.node(SMALL), catalog=catalog, sleep=at_once, cleaning=cleaning))
+    return CompactionService(replace(made.compaction_node(SMALL), catalog=catalog, sleep=at_once, cleaning=cleaning))
 
 
-async def sets(made: Cluster) -> None:
+async def sets(made: UploadingNode) -> None:
     await fill(made, 4, 6)
 
 
-async def joins(made: Cluster) -> None:
+async def joins(made: UploadingNode) -> None:
     await joinable(made)
 
 
-async def by_key(made: Cluster) -> None:
+async def by_key(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     for value in (b"a" * MIB, b"b" * MIB):
         await made.upload((SO, [kafka_batch(made, stream, [(b"key", value)])]))
@@ -88,14 +88,14 @@ ANSWERS: tuple[StorageError, ...] = (
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("work", WORK)
-async def test_a_commit_that_took_effect_is_not_undone(some: Cluster, work: str, answer: StorageError) -> None:
+async def test_a_commit_that_took_effect_is_not_undone(some: UploadingNode, work: str, answer: StorageError) -> None:
     await WORK[work](some)
     values = await last_values(some)
     service = losing(some, answer, applies=True, by_key=work == "by key")
     await run(service)
     assert await last_values(some) == values
     for wait_ms in (SMALL.delete_delay_ms, SMALL.prepare_ttl_ms):
-        some.clock.now += wait_ms
+        some.clock.ms += wait_ms
         await some.collect()
         assert await last_values(some) == values
     await every_object_is_accounted_for(some)
@@ -104,7 +104,7 @@ async def test_a_commit_that_took_effect_is_not_undone(some: Cluster, work: str,
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("work", WORK)
 async def test_a_commit_that_did_not_take_effect_leaves_nothing_behind(
-    some: Cluster, work: str, answer: StorageError
+    some: UploadingNode, work: str, answer: StorageError
 ) -> None:
     await WORK[work](some)
     values = await last_values(some)
@@ -112,7 +112,7 @@ async def test_a_commit_that_did_not_take_effect_leaves_nothing_behind(
     await run(losing(some, answer, applies=False, by_key=work == "by key"))
     is_refusal = not isinstance(answer, CatalogUnavailable)
     # A refused run's outputs are gone with the delay of deletions, not a day later: it may be refused again and again.
-    some.clock.now += SMALL.delete_delay_ms if is_refusal else SMALL.prepare_ttl_ms
+    some.clock.ms += SMALL.delete_delay_ms if is_refusal else SMALL.prepare_ttl_ms
     await some.collect()
     assert set(memory(some).objects) == stored
     assert await last_values(some) == values
@@ -128,12 +128,12 @@ async def run(service: CompactionService) -> None:
     assert summary.errors
 
 
-async def last_values(made: Cluster) -> dict[int, bytes]:
+async def last_values(made: UploadingNode) -> dict[int, bytes]:
     """What a consumer of each stream sees last, having read all of it."""
     return {stream: bytes(batches[-1].payload) for stream, batches in (await made.contents()).items() if batches}
 
 
-async def test_a_writer_that_is_cut_off_cannot_commit_what_was_discarded(some: Cluster) -> None:
+async def test_a_writer_that_is_cut_off_cannot_commit_what_was_discarded(some: UploadingNode) -> None:
     """The commit is on its way for longer than the run waits: discarding comes first, or the commit does."""
     await sets(some)
     before = await some.contents()
@@ -145,25 +145,25 @@ async def test_a_writer_that_is_cut_off_cannot_commit_what_was_discarded(some: C
             raise CatalogError("refused")
 
     catalog = cast("Catalog", Late(some.catalog, CatalogError("refused"), applies=False))
-    await run(CompactionService(replace(some.node(SMALL), catalog=catalog)))
+    await run(CompactionService(replace(some.compaction_node(SMALL), catalog=catalog)))
     with pytest.raises(CatalogError, match="must be PREPARED to be committed, found DESTROYED"):
         await late[0]()
-    some.clock.now += SMALL.delete_delay_ms
+    some.clock.ms += SMALL.delete_delay_ms
     await some.collect()
     assert await some.contents() == before
 
 
-async def test_an_object_of_another_writer_is_not_deleted_when_a_run_fails(some: Cluster) -> None:
+async def test_an_object_of_another_writer_is_not_deleted_when_a_run_fails(some: UploadingNode) -> None:
     """As on a catalog that was restored from a backup: its next ids are those of objects made after the backup."""
     await sets(some)
     (next_id,) = await some.catalog.prepare_objects(
-        1, node_id=NODE, node_epoch=some.node_epoch, writer_id="w", store="m", now_ms=0, deadline_ms=1 << 60
+        1, node_id=NODE_ID, node_epoch=some.epoch, writer_id="w", store="m", now_ms=0, deadline_ms=1 << 60
     )
-    foreign = [some.node().key(next_id + at) for at in range(1, 50)]
+    foreign = [some.compaction_node().key(next_id + at) for at in range(1, 50)]
     for key in foreign:
         await some.store.put(key, [b"of a later time"], writer_id="another")
     await run(some.service(SMALL))
-    some.clock.now += SMALL.prepare_ttl_ms
+    some.clock.ms += SMALL.prepare_ttl_ms
     await some.collect()
     assert set(foreign) <= set(memory(some).objects)
 
@@ -180,7 +180,7 @@ async def test_a_failover_of_postgresql_in_the_middle_of_a_commit(
 ) -> None:
     """The commit takes effect, its answer is lost, and for a while the server is read-only, or cannot be reached."""
     monkeypatch.setattr(database_module, "REPEAT_DELAYS_S", (0.0,))
-    async with lossy_server(postgres.new_database()) as lossy, cluster(lossy.url) as made:
+    async with lossy_server(postgres.new_database()) as lossy, uploading_node(lossy.url) as made:
         await fill(made, 4, 6)
         before = await made.contents()
         database = make_url(lossy.url).database
@@ -195,10 +195,10 @@ async def test_a_failover_of_postgresql_in_the_middle_of_a_commit(
 
         catalog = cast("Catalog", Commits(made.catalog, CatalogError(), applies=True))
         with suppress(CatalogUnavailable):
-            await CompactionService(replace(made.node(SMALL), catalog=catalog, sleep=at_once)).run_once()
+            await CompactionService(replace(made.compaction_node(SMALL), catalog=catalog, sleep=at_once)).run_once()
         assert lossy.lost == 1
         postgres.execute(f"ALTER DATABASE {database} {end}")
-        made.clock.now += SMALL.prepare_ttl_ms
+        made.clock.ms += SMALL.prepare_ttl_ms
         await made.collect()
         assert await made.contents() == before
         await every_object_is_accounted_for(made)
@@ -206,7 +206,7 @@ async def test_a_failover_of_postgresql_in_the_middle_of_a_commit(
         assert (summary.sso_before, summary.errors) == (1, [])
 
 
-async def test_a_catalog_that_is_away_ends_a_run_before_it_reads_more(some: Cluster) -> None:
+async def test_a_catalog_that_is_away_ends_a_run_before_it_reads_more(some: UploadingNode) -> None:
     """Ten streams could be joined: the first one shows that nothing can be committed."""
     streams = await some.start(10)
     for stream in streams:
@@ -222,5 +222,5 @@ async def test_a_catalog_that_is_away_ends_a_run_before_it_reads_more(some: Clus
 
     catalog = cast("Catalog", Away(some.catalog, CatalogUnavailable("away"), applies=False))
     with pytest.raises(CatalogUnavailable, match="away"):
-        await CompactionService(replace(some.node(SMALL), catalog=catalog)).run_once()
+        await CompactionService(replace(some.compaction_node(SMALL), catalog=catalog)).run_once()
     assert asked == 1

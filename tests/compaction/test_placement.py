@@ -13,28 +13,30 @@ from compaction.service import CompactionService
 from s3stream.model import ObjectKind, ObjectState, RangeLocation
 from s3stream.store.memory import MemoryStore
 from tests.compaction.cleaning.test_cleaner import POLICY, kafka_batch, table
-from tests.compaction.cluster import Cluster, cluster
 from tests.compaction.sets.test_run import SMALL
+from tests.support.catalog_node import UploadingNode, uploading_node
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 
 
 @pytest.fixture
-async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         yield made
 
 
-def placed(some: Cluster, placement: dict[int, str]) -> tuple[CompactionNode, MemoryStore]:
+def placed(some: UploadingNode, placement: dict[int, str]) -> tuple[CompactionNode, MemoryStore]:
     other = MemoryStore("other")
-    return replace(some.node(SMALL), stores={"m": some.store, "other": other}, placement=placement.get), other
+    return replace(
+        some.compaction_node(SMALL), stores={"m": some.store, "other": other}, placement=placement.get
+    ), other
 
 
-async def locations(some: Cluster, stream: int) -> list[RangeLocation]:
+async def locations(some: UploadingNode, stream: int) -> list[RangeLocation]:
     return list(await some.catalog.find_ranges(stream, 0, 2**62, limit=100))
 
 
-async def test_streams_of_different_stores_share_no_output(some: Cluster) -> None:
+async def test_streams_of_different_stores_share_no_output(some: UploadingNode) -> None:
     a, b, c = await some.start(3)
     for _ in range(3):
         await some.upload((SSO, [some.batch(stream, 500) for stream in (a, b, c)]))
@@ -49,7 +51,7 @@ async def test_streams_of_different_stores_share_no_output(some: Cluster) -> Non
     assert await some.contents() == before
 
 
-async def test_what_is_joined_goes_where_the_stream_does(some: Cluster) -> None:
+async def test_what_is_joined_goes_where_the_stream_does(some: UploadingNode) -> None:
     a, b = await some.start(2)
     for _ in range(6):
         await some.upload((SO, [some.batch(a, 1_000)]), (SO, [some.batch(b, 1_000)]))
@@ -63,11 +65,11 @@ async def test_what_is_joined_goes_where_the_stream_does(some: Cluster) -> None:
     assert {each.object.store for each in await locations(some, b)} == {"m"}
     dead = [info for info in await some.catalog.list_objects(after=0, limit=100) if info.state is ObjectState.DESTROYED]
     assert {info.store for info in dead} == {"m"}
-    some.store, some.epochs = other, {a: some.epochs[a]}
+    some.store, some.stream_epochs = other, {a: some.stream_epochs[a]}
     assert await some.contents() == {a: old[a]}
 
 
-async def test_log_compaction_goes_on_where_the_stream_moved_to(some: Cluster) -> None:
+async def test_log_compaction_goes_on_where_the_stream_moved_to(some: UploadingNode) -> None:
     (a,) = await some.start(1)
     node, other = placed(some, {a: "m"})
     node = replace(node, cleaning=Cleaning(KafkaBatches(), lambda: {a: POLICY}))

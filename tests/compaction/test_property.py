@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind
-from tests.compaction.cluster import HOUR_MS, Cluster, cluster
 from tests.compaction.sets.test_run import every_object_is_accounted_for
+from tests.support.catalog_node import HOUR_MS, UploadingNode, uploading_node
 
 EXAMPLES = int(os.environ.get("ANABRANCH_PROPERTY_EXAMPLES", "100"))
 FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -35,7 +35,7 @@ actions = st.one_of(
 )
 
 
-async def upload(made: Cluster, ids: list[int], kind: str, wanted: list[tuple[int, int, int]]) -> None:
+async def upload(made: UploadingNode, ids: list[int], kind: str, wanted: list[tuple[int, int, int]]) -> None:
     written = [made.batch(ids[stream], size, count=count) for stream, size, count in wanted]
     if kind == "sso":
         await made.upload((ObjectKind.SSO, written), block_bytes=4 * KIB)
@@ -45,12 +45,12 @@ async def upload(made: Cluster, ids: list[int], kind: str, wanted: list[tuple[in
     await made.upload(*((ObjectKind.SO, run) for run in runs), block_bytes=4 * KIB)
 
 
-async def trim(made: Cluster, stream: int, share: float) -> None:
+async def trim(made: UploadingNode, stream: int, share: float) -> None:
     info = (await made.catalog.get_streams([stream]))[stream]
     await made.trim(stream, info.start_offset + int((info.end_offset - info.start_offset) * share))
 
 
-async def compact(made: Cluster, service: CompactionService, *, full: bool) -> None:
+async def compact(made: UploadingNode, service: CompactionService, *, full: bool) -> None:
     before = await made.contents()
     ssos = (await made.catalog.count_objects()).get("SSO committed", (0, 0))[0]
     summary = await (service.run_once() if full else service.run_timed())
@@ -70,9 +70,9 @@ async def compact(made: Cluster, service: CompactionService, *, full: bool) -> N
 
 async def history(chosen: list[tuple[str, object]], config: CompactionSettings) -> None:
     with tempfile.TemporaryDirectory(dir=FAST_FOLDER) as folder:
-        async with cluster(f"sqlite:///{folder}/catalog.db") as made:
+        async with uploading_node(f"sqlite:///{folder}/catalog.db") as made:
             ids = list(await made.start(STREAMS))
-            node = replace(made.node(config), sleep=lambda _: asyncio.sleep(0))
+            node = replace(made.compaction_node(config), sleep=lambda _: asyncio.sleep(0))
             service = CompactionService(node)
             for action, argument in [*chosen, ("compact", True)]:
                 match action, argument:
@@ -83,7 +83,7 @@ async def history(chosen: list[tuple[str, object]], config: CompactionSettings) 
                     case "compact", bool(full):
                         await compact(made, service, full=full)
                     case "wait", int(wait_ms):
-                        made.clock.now += wait_ms
+                        made.clock.ms += wait_ms
             # A block is at most one batch of 20 kB, or several joined.
             assert service.stats.iteration_bytes_peak <= max(config.memory_bytes, config.block_bytes, 20_100)
 

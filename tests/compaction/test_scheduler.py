@@ -22,8 +22,8 @@ from s3stream.errors import CatalogUnavailable, CorruptObject, NodeFenced
 from s3stream.model import ObjectKind, StreamInfo, object_key
 from s3stream.store.memory import MemoryStore
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
-from tests.compaction.cluster import CLUSTER, Cluster, cluster
 from tests.compaction.sets.test_run import every_object_is_accounted_for
+from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
 from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
@@ -59,7 +59,7 @@ class CountingCatalog:
 class Scene:
     """A cluster with a scheduler; time passes only where the scheduler sleeps."""
 
-    made: Cluster
+    made: UploadingNode
     policies: Mapping[int, CleanPolicy]
     histories: dict[int, History] = field(default_factory=dict)
     waiting_ms: dict[int, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Scene:
         self.catalog = CountingCatalog(self.made.catalog)
         cleaning = Cleaning(self.codec, lambda: self.policies, self._history)
         node = replace(
-            self.made.node(SETTINGS),
+            self.made.compaction_node(SETTINGS),
             catalog=cast("Catalog", self.catalog),
             cleaning=cleaning,
             sleep=self._sleep,
@@ -81,7 +81,7 @@ class Scene:
             self.service,
             cleaning,
             tails=lambda stream: Tail(0, self.made.ends[stream], self.waiting_ms.get(stream, -1)),
-            request_upload=lambda: self.uploads_ms.append(self.made.clock.now),
+            request_upload=lambda: self.uploads_ms.append(self.made.clock.ms),
             steady_ms=self.made.clock.now_ms,
         )
 
@@ -89,7 +89,7 @@ class Scene:
         return self.histories.get(info.stream_id) or History(info.end_offset)
 
     async def _sleep(self, seconds: float) -> None:
-        self.made.clock.now += int(seconds * 1000)
+        self.made.clock.ms += int(seconds * 1000)
 
     @property
     def cleaned(self) -> int:
@@ -99,10 +99,10 @@ class Scene:
     async def pass_time(self, seconds: float) -> None:
         """Let the scheduler do what it does for a while."""
         clock = self.made.clock
-        until_ms = clock.now + int(seconds * 1000)
-        while clock.now < until_ms:
+        until_ms = clock.ms + int(seconds * 1000)
+        while clock.ms < until_ms:
             wait_ms = await self.scheduler.turn()
-            clock.now = min(clock.now + wait_ms, until_ms)
+            clock.ms = min(clock.ms + wait_ms, until_ms)
 
     async def put(self, stream: int, kind: ObjectKind = SO, *, values: int = 2, key: bytes = b"k") -> None:
         """Upload some values of a key."""
@@ -111,12 +111,12 @@ class Scene:
 
 
 @pytest.fixture
-async def made(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as one:
+async def made(tmp_path: Path) -> AsyncIterator[UploadingNode]:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as one:
         yield one
 
 
-async def test_a_stream_is_cleaned_when_its_lag_is_over(made: Cluster) -> None:
+async def test_a_stream_is_cleaned_when_its_lag_is_over(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = Scene(made, {stream: BY_LAG})
     await scheduled.put(stream, key=b"other")
@@ -130,7 +130,7 @@ async def test_a_stream_is_cleaned_when_its_lag_is_over(made: Cluster) -> None:
     assert [each[1:] for each in await table(made, stream)] == [(b"other", b"1"), (b"k", b"1")]
 
 
-async def test_a_stream_is_cleaned_when_enough_of_it_is_dirty(made: Cluster) -> None:
+async def test_a_stream_is_cleaned_when_enough_of_it_is_dirty(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = Scene(made, {stream: BY_RATIO})
     for key in (b"a", b"b", b"c", b"d"):
@@ -145,7 +145,7 @@ async def test_a_stream_is_cleaned_when_enough_of_it_is_dirty(made: Cluster) -> 
     assert scheduled.cleaned == 2
 
 
-async def test_least_lags_are_respected(made: Cluster) -> None:
+async def test_least_lags_are_respected(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = Scene(made, {stream: replace(BY_RATIO, lag_ms_min=600_000)})
     await scheduled.put(stream)
@@ -155,7 +155,7 @@ async def test_least_lags_are_respected(made: Cluster) -> None:
     assert scheduled.cleaned == 1
 
 
-async def test_what_is_clean_is_left_in_peace(made: Cluster) -> None:
+async def test_what_is_clean_is_left_in_peace(made: UploadingNode) -> None:
     streams = await made.start(3)
     scheduled = Scene(made, dict.fromkeys(streams, BY_LAG))
     for stream in streams:
@@ -169,7 +169,7 @@ async def test_what_is_clean_is_left_in_peace(made: Cluster) -> None:
     assert scheduled.catalog.calls == calls, "an idle day asks the catalog nothing"
 
 
-async def test_streams_that_are_not_compacted_cost_nothing(made: Cluster) -> None:
+async def test_streams_that_are_not_compacted_cost_nothing(made: UploadingNode) -> None:
     streams = await made.start(3)
     scheduled = Scene(made, {})
     for stream in streams:
@@ -178,7 +178,7 @@ async def test_streams_that_are_not_compacted_cost_nothing(made: Cluster) -> Non
     assert not scheduled.catalog.calls
 
 
-async def test_where_nothing_can_be_cleaned_attempts_become_rare(made: Cluster) -> None:
+async def test_where_nothing_can_be_cleaned_attempts_become_rare(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = Scene(made, {stream: BY_RATIO})
     await scheduled.put(stream)
@@ -193,7 +193,7 @@ async def test_where_nothing_can_be_cleaned_attempts_become_rare(made: Cluster) 
     assert scheduled.cleaned == 1
 
 
-async def test_a_stream_that_is_written_to_all_the_time_is_cleaned_now_and_then(made: Cluster) -> None:
+async def test_a_stream_that_is_written_to_all_the_time_is_cleaned_now_and_then(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = Scene(made, {stream: replace(BY_LAG, lag_ms_max=100)})
     for _ in range(120):
@@ -202,14 +202,14 @@ async def test_a_stream_that_is_written_to_all_the_time_is_cleaned_now_and_then(
     assert 120 / 15 - 1 <= scheduled.cleaned <= 120 / 15 + 1
 
 
-async def test_uploads_are_asked_for_when_data_has_waited_for_its_lag(made: Cluster) -> None:
+async def test_uploads_are_asked_for_when_data_has_waited_for_its_lag(made: UploadingNode) -> None:
     soon, late = await made.start(2)
     scheduled = Scene(made, {soon: replace(BY_LAG, lag_ms_max=100), late: NEVER})
     scheduled.waiting_ms[late] = 1 << 40
     await scheduled.pass_time(HOUR_S)
     assert scheduled.uploads_ms == []
     scheduled.waiting_ms[soon] = 100
-    before_ms = made.clock.now
+    before_ms = made.clock.ms
     await scheduled.pass_time(50)
     assert scheduled.uploads_ms[0] - before_ms <= SETTINGS.clean_look_ms
     gaps = [later - earlier for earlier, later in pairwise(scheduled.uploads_ms)]
@@ -217,26 +217,27 @@ async def test_uploads_are_asked_for_when_data_has_waited_for_its_lag(made: Clus
     assert min(gaps) >= SETTINGS.clean_backoff_ms
 
 
-async def test_data_in_shared_objects_is_taken_out_and_cleaned(made: Cluster) -> None:
+async def test_data_in_shared_objects_is_taken_out_and_cleaned(made: UploadingNode) -> None:
     stream, other = await made.start(2)
     scheduled = Scene(made, {stream: BY_LAG})
     for at in range(3):
         mine = kafka_batch(made, stream, [(b"k", b"%d" % at)])
         await made.upload((SSO, [mine, made.batch(other, 100)]))
-    apart = await made.upload((SSO, [made.batch(other, 100)]))
+    (apart,) = await made.upload((SSO, [made.batch(other, 100)]))
     before = (await made.contents())[other]
     await scheduled.pass_time(59)
     assert scheduled.service.stats.commits == 0
     await scheduled.pass_time(65)
     assert await table(made, stream) == [(2, b"k", b"2")]
     assert (await made.contents())[other] == before
-    assert (await made.catalog.get_objects(apart))[apart[0]].deadline_ms == 0, "what does not matter stays"
+    (left,) = (await made.catalog.get_objects([apart.object_id])).values()
+    assert left.deadline_ms == 0, "what does not matter stays"
     commits = scheduled.service.stats.commits
     await scheduled.pass_time(HOUR_S)
     assert scheduled.service.stats.commits == commits == 2
 
 
-async def test_an_object_that_cannot_be_read_stops_its_own_stream_only(made: Cluster) -> None:
+async def test_an_object_that_cannot_be_read_stops_its_own_stream_only(made: UploadingNode) -> None:
     bad, good = await made.start(2)
     scheduled = Scene(made, {bad: BY_RATIO, good: BY_RATIO})
     await scheduled.put(bad)
@@ -263,7 +264,7 @@ class CodecThatFails(KafkaBatches):
         return super().describe(payload, bytes_max)
 
 
-async def test_what_is_found_corrupt_late_stops_its_own_stream_only(made: Cluster) -> None:
+async def test_what_is_found_corrupt_late_stops_its_own_stream_only(made: UploadingNode) -> None:
     bad, good = await made.start(2)
     batch = kafka_batch(made, bad, [(b"k", b"v")])
     await made.upload((SO, [batch]))
@@ -287,7 +288,7 @@ class CodecWithBug(KafkaBatches):
         return super().rewrite(payload, offsets, delete_horizon_ms)
 
 
-async def unexpected(made: Cluster) -> tuple[Scene, CodecWithBug, int, int]:
+async def unexpected(made: UploadingNode) -> tuple[Scene, CodecWithBug, int, int]:
     """A stream whose cleaning fails after an output was begun, and one that can be cleaned."""
     bad, good = await made.start(2)
     batches = [kafka_batch(made, bad, [(key, b"1"), (key, b"2")]) for key in (b"a", b"b")]
@@ -298,14 +299,14 @@ async def unexpected(made: Cluster) -> tuple[Scene, CodecWithBug, int, int]:
     return scheduled, codec, bad, good
 
 
-async def expect_only_good_cleaned(made: Cluster, scheduled: Scene, bad: int, good: int) -> None:
+async def expect_only_good_cleaned(made: UploadingNode, scheduled: Scene, bad: int, good: int) -> None:
     assert scheduled.cleaned == 1
     assert [each[1:] for each in await table(made, good)] == [(b"k", b"1")]
     assert len(await table(made, bad)) == 4
     await every_object_is_accounted_for(made)
 
 
-async def test_what_nobody_expected_fails_its_own_stream_in_a_run(made: Cluster) -> None:
+async def test_what_nobody_expected_fails_its_own_stream_in_a_run(made: UploadingNode) -> None:
     scheduled, _, bad, good = await unexpected(made)
     with capture_logs() as logs:
         summary = await scheduled.service.run_timed()
@@ -316,7 +317,7 @@ async def test_what_nobody_expected_fails_its_own_stream_in_a_run(made: Cluster)
     await expect_only_good_cleaned(made, scheduled, bad, good)
 
 
-async def test_what_nobody_expected_makes_its_own_stream_rest(made: Cluster) -> None:
+async def test_what_nobody_expected_makes_its_own_stream_rest(made: UploadingNode) -> None:
     scheduled, codec, bad, good = await unexpected(made)
     await scheduled.pass_time(24 * HOUR_S)
     assert 1 <= codec.attempts <= 24 * 3 + 10, "not more often than runs by the timer come"
@@ -324,7 +325,7 @@ async def test_what_nobody_expected_makes_its_own_stream_rest(made: Cluster) -> 
     await expect_only_good_cleaned(made, scheduled, bad, good)
 
 
-async def test_a_plan_that_cannot_even_be_made_makes_its_stream_rest(made: Cluster) -> None:
+async def test_a_plan_that_cannot_even_be_made_makes_its_stream_rest(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     asked = 0
 
@@ -341,7 +342,7 @@ async def test_a_plan_that_cannot_even_be_made_makes_its_stream_rest(made: Clust
     assert scheduled.service.stats.runs_failed == asked
 
 
-async def test_what_the_catalog_cannot_tell_is_asked_again(made: Cluster) -> None:
+async def test_what_the_catalog_cannot_tell_is_asked_again(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = Scene(made, {stream: BY_RATIO})
     await scheduled.put(stream)
@@ -357,16 +358,16 @@ async def test_what_the_catalog_cannot_tell_is_asked_again(made: Cluster) -> Non
     assert scheduled.cleaned == 1
 
 
-async def test_a_fenced_node_is_told(made: Cluster) -> None:
+async def test_a_fenced_node_is_told(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = Scene(made, {stream: BY_RATIO})
     await scheduled.put(stream)
-    await made.catalog.register_node(1, "localhost", 1, now_ms=made.clock.now, lease_ms=1)
+    await made.catalog.register_node(1, "localhost", 1, now_ms=made.clock.ms, lease_ms=1)
     with pytest.raises(NodeFenced):
         await scheduled.scheduler.run()
 
 
-async def test_topics_that_are_gone_are_forgotten(made: Cluster) -> None:
+async def test_topics_that_are_gone_are_forgotten(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = Scene(made, {stream: NEVER})
     await scheduled.put(stream)
@@ -399,7 +400,7 @@ async def paused_run(scheduled: Scene, gate: asyncio.Event) -> "asyncio.Task[obj
     return run
 
 
-async def test_a_long_run_holds_up_no_cleaning(made: Cluster, gate: asyncio.Event) -> None:
+async def test_a_long_run_holds_up_no_cleaning(made: UploadingNode, gate: asyncio.Event) -> None:
     stream, other = await made.start(2)
     scheduled = Scene(made, {stream: BY_RATIO})
     for _ in range(2):
@@ -413,7 +414,9 @@ async def test_a_long_run_holds_up_no_cleaning(made: Cluster, gate: asyncio.Even
     assert await table(made, stream) == [(1, b"k", b"1")]
 
 
-async def test_a_run_leaves_alone_what_was_cleaned_since_it_was_planned(made: Cluster, gate: asyncio.Event) -> None:
+async def test_a_run_leaves_alone_what_was_cleaned_since_it_was_planned(
+    made: UploadingNode, gate: asyncio.Event
+) -> None:
     first, second = await made.start(2)
     scheduled = Scene(made, {first: BY_RATIO, second: BY_RATIO})
     await scheduled.put(first)
@@ -432,7 +435,7 @@ async def test_a_run_leaves_alone_what_was_cleaned_since_it_was_planned(made: Cl
     assert last.streams_cleaned == 1, "the other was not the run's work"
 
 
-async def test_a_run_cleans_what_could_not_be_cleaned_beside_it(made: Cluster, gate: asyncio.Event) -> None:
+async def test_a_run_cleans_what_could_not_be_cleaned_beside_it(made: UploadingNode, gate: asyncio.Event) -> None:
     first, second = await made.start(2)
     scheduled = Scene(made, {first: BY_RATIO, second: BY_RATIO})
     await scheduled.put(first)

@@ -22,9 +22,9 @@ from s3stream.errors import (
 )
 from s3stream.model import ObjectKind, StreamBatch, StreamInfo, object_key
 from s3stream.object.writer import ObjectWriter
+from tests.support.catalog_node import delete_topic
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
-from tests.support.topics import delete_topic
 from wal.interface import AppendedRecord, Buffer, QueueFull
 from wal.memory import MemoryWal
 

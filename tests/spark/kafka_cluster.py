@@ -11,7 +11,7 @@ from s3stream.model import ObjectKind, StreamBatch
 from s3stream.store.config import StoreConfig
 from s3stream.store.local import LocalStore
 from spark.storage import StorageLocation
-from tests.compaction.cluster import CLUSTER, Clock, Cluster
+from tests.support.catalog_node import CLUSTER, UploadingNode
 
 RECORDS = 10
 
@@ -19,7 +19,7 @@ RECORDS = 10
 class KafkaCluster:
     """Uploads as a node does; `made` reads it back."""
 
-    def __init__(self, folder: Path, made: Cluster) -> None:
+    def __init__(self, folder: Path, made: UploadingNode) -> None:
         self.folder = folder
         self.made = made
         self.location = StorageLocation(
@@ -33,7 +33,7 @@ class KafkaCluster:
     def batch(self, stream: int, value_bytes: int) -> StreamBatch:
         base = self.made.ends[stream]
         self.made.ends[stream] = base + RECORDS
-        now = self.made.clock.now
+        now = self.made.clock.ms
         records = [
             Record(None, (b"%d-%d-" % (stream, base + at)).ljust(value_bytes, b"x"), now) for at in range(RECORDS)
         ]
@@ -69,7 +69,7 @@ def kafka_cluster(folder: Path) -> Iterator[KafkaCluster]:
     asyncio.run(catalog.open(cluster=CLUSTER))
     try:
         asyncio.run(store.open())
-        yield KafkaCluster(folder, Cluster(catalog, store, Clock()))
+        yield KafkaCluster(folder, UploadingNode(catalog, store))
     finally:
         asyncio.run(store.close())
         asyncio.run(catalog.close())

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from compaction.settings import CompactionSettings
 from s3stream.model import object_key
 from spark.compact import CompactSummary, SparkCompaction
-from tests.compaction.cluster import CLUSTER
 from tests.conftest import QUICK_JVM
 from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
 from tests.spark.programs import WAIT_S, Program, program
+from tests.support.catalog_node import CLUSTER
 
 pytestmark = pytest.mark.spark
 
@@ -170,7 +170,7 @@ def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
 async def reap(filled: KafkaCluster) -> None:
     from s3stream.maintain.gc import GarbageCollector
 
-    filled.made.clock.now = time.time_ns() // 1_000_000 + 25 * 3_600_000  # the killed job went by the real time
+    filled.made.clock.ms = time.time_ns() // 1_000_000 + 25 * 3_600_000  # the killed job went by the real time
     collector = GarbageCollector(
         catalog=filled.made.catalog,
         stores={"local": filled.made.store},

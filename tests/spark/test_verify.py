@@ -15,8 +15,8 @@ from s3stream.model import object_key
 from spark import storage_commands
 from spark.cli import main
 from spark.verify import verify
-from tests.compaction.cluster import CLUSTER
 from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+from tests.support.catalog_node import CLUSTER
 
 pytestmark = pytest.mark.spark
 

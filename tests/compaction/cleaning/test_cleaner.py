@@ -27,8 +27,8 @@ from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogUnavailable
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamBatch, StreamInfo, StreamRange
 from s3stream.store.memory import MemoryStore, let_through
-from tests.compaction.cluster import Cluster, cluster
 from tests.compaction.sets.test_run import Crash, CrashingCatalog, Steps, every_object_is_accounted_for
+from tests.support.catalog_node import UploadingNode, uploading_node
 from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
@@ -37,7 +37,7 @@ KV = tuple[bytes | None, bytes | None]
 
 
 def kafka_batch(
-    made: Cluster,
+    made: UploadingNode,
     stream: int,
     records: Sequence[KV],
     *,
@@ -49,7 +49,7 @@ def kafka_batch(
     base = made.ends[stream]
     made.ends[stream] = base + len(records)
     payload = build_batch(
-        [Record(key, value, made.clock.now - at * older_ms) for at, (key, value) in enumerate(records)],
+        [Record(key, value, made.clock.ms - at * older_ms) for at, (key, value) in enumerate(records)],
         base_offset=base,
         leader_epoch=3,
         compression=compression,
@@ -58,10 +58,10 @@ def kafka_batch(
         base_sequence=base,
         attributes=attributes,
     )
-    return StreamBatch(stream, base, made.ends[stream], len(records), made.clock.now, payload)
+    return StreamBatch(stream, base, made.ends[stream], len(records), made.clock.ms, payload)
 
 
-async def table(made: Cluster, stream: int) -> list[tuple[int, bytes | None, bytes | None]]:
+async def table(made: UploadingNode, stream: int) -> list[tuple[int, bytes | None, bytes | None]]:
     """What a consumer sees, in order; each batch must lie where its offsets say."""
     found = []
     for batch in (await made.contents())[stream]:
@@ -78,8 +78,8 @@ async def table(made: Cluster, stream: int) -> list[tuple[int, bytes | None, byt
 
 
 @pytest.fixture
-async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         yield made
 
 
@@ -131,11 +131,11 @@ def test_what_is_not_left_alone_can_be_rewritten(
 
 
 def service_for(
-    made: Cluster, stream: int, *, policy: CleanPolicy = POLICY, keys_bytes: int = 1 << 20
+    made: UploadingNode, stream: int, *, policy: CleanPolicy = POLICY, keys_bytes: int = 1 << 20
 ) -> CompactionService:
     settings = CompactionSettings(clean_keys_bytes_max=keys_bytes, read_bytes_max=2_000)
     cleaning = Cleaning(KafkaBatches(), lambda: {stream: policy})
-    return CompactionService(replace(made.node(settings), cleaning=cleaning))
+    return CompactionService(replace(made.compaction_node(settings), cleaning=cleaning))
 
 
 class LostAnswers:
@@ -156,7 +156,7 @@ class LostAnswers:
 
 @pytest.mark.parametrize("lost", [False, True])
 async def test_who_has_read_the_stream_is_told_how_far_it_was_cleaned_whether_or_not_the_answer_came(
-    some: Cluster, lost: bool
+    some: UploadingNode, lost: bool
 ) -> None:
     (stream,) = await some.start(1)
     batches = [kafka_batch(some, stream, [(b"a", b"%d" % at)]) for at in range(3)]
@@ -166,7 +166,7 @@ async def test_who_has_read_the_stream_is_told_how_far_it_was_cleaned_whether_or
         KafkaBatches(), lambda: {stream: POLICY}, on_cleaned=lambda key, end_offset: told.append((key, end_offset))
     )
     catalog = cast("Catalog", LostAnswers(some.catalog, lost=lost))
-    node = replace(some.node(), catalog=catalog, cleaning=cleaning, sleep=lambda _: asyncio.sleep(0))
+    node = replace(some.compaction_node(), catalog=catalog, cleaning=cleaning, sleep=lambda _: asyncio.sleep(0))
     (plan,) = await plan_cleanings(node, cleaning, full=True)
     with pytest.raises(CatalogUnavailable) if lost else nullcontext():
         await execute_cleaning(node, plan, cleaning, throttle=Throttle(0), under_pressure=lambda: False)
@@ -174,7 +174,7 @@ async def test_who_has_read_the_stream_is_told_how_far_it_was_cleaned_whether_or
     assert await table(some, stream) == [(2, b"a", b"2")]
 
 
-async def test_the_newest_record_of_each_key_stays(some: Cluster) -> None:
+async def test_the_newest_record_of_each_key_stays(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     first = kafka_batch(
         some, stream, [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")], compression=Compression.ZSTD, older_ms=5
@@ -201,7 +201,7 @@ async def test_the_newest_record_of_each_key_stays(some: Cluster) -> None:
     await every_object_is_accounted_for(some)
 
 
-async def test_a_second_run_does_nothing_until_enough_is_dirty(some: Cluster) -> None:
+async def test_a_second_run_does_nothing_until_enough_is_dirty(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     service = service_for(some, stream)
     await some.upload((SO, [kafka_batch(some, stream, [(b"%d" % at, b"x" * 50)]) for at in range(20)]))
@@ -210,12 +210,12 @@ async def test_a_second_run_does_nothing_until_enough_is_dirty(some: Cluster) ->
     assert (await service.run_once()).streams_cleaned == 0
     await some.upload((SO, [kafka_batch(some, stream, [(b"1", b"y")])]))
     assert (await service.run_timed()).streams_cleaned == 0
-    some.clock.now += 1
+    some.clock.ms += 1
     assert (await service.run_once()).streams_cleaned == 1
     assert len(await table(some, stream)) == 20
 
 
-async def test_on_demand_data_in_shared_objects_is_cleaned_too(some: Cluster) -> None:
+async def test_on_demand_data_in_shared_objects_is_cleaned_too(some: UploadingNode) -> None:
     stream, other = await some.start(2)
     for at in range(4):
         await some.upload((SSO, [kafka_batch(some, stream, [(b"k", b"%d" % at)]), some.batch(other, 100)]))
@@ -226,24 +226,24 @@ async def test_on_demand_data_in_shared_objects_is_cleaned_too(some: Cluster) ->
     assert (await some.contents())[other] == before
 
 
-async def test_tombstones_go_after_their_time_and_not_before(some: Cluster) -> None:
+async def test_tombstones_go_after_their_time_and_not_before(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     service = service_for(some, stream)
     dead = kafka_batch(some, stream, [(b"a", b"1"), (b"b", b"1"), (b"a", None)])
     await some.upload((SO, [dead, kafka_batch(some, stream, [(b"z", b"1")])]))
     await service.run_once()
     assert [each[1:] for each in await table(some, stream)] == [(b"b", b"1"), (b"a", None), (b"z", b"1")]
-    some.clock.now += 500
+    some.clock.ms += 500
     await some.upload((SO, [kafka_batch(some, stream, [(b"y", b"1")])]))
     await service.run_once()
     assert (b"a", None) in [each[1:] for each in await table(some, stream)]
-    some.clock.now += 501
+    some.clock.ms += 501
     await some.upload((SO, [kafka_batch(some, stream, [(b"x", b"1")])]))
     await service.run_once()
     assert [each[1] for each in await table(some, stream)] == [b"b", b"z", b"y", b"x"]
 
 
-async def test_a_tombstone_stays_behind_what_cannot_be_read(some: Cluster) -> None:
+async def test_a_tombstone_stays_behind_what_cannot_be_read(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     service = service_for(some, stream)
     inside = kafka_batch(some, stream, [(b"a", b"1")])
@@ -254,26 +254,26 @@ async def test_a_tombstone_stays_behind_what_cannot_be_read(some: Cluster) -> No
     await some.upload((SO, [inside._replace(payload=payload), dead, kafka_batch(some, stream, [(b"z", b"1")])]))
     for key in (b"y", b"x"):
         await service.run_once()
-        some.clock.now += 1001
+        some.clock.ms += 1001
         await some.upload((SO, [kafka_batch(some, stream, [(key, b"1")])]))
     await service.run_once()
     batches = (await some.contents())[stream]
     assert [batch.record_count for batch in batches] == [1] * 5, "the value would be back without the tombstone"
 
 
-async def test_young_data_is_left_alone(some: Cluster) -> None:
+async def test_young_data_is_left_alone(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     service = service_for(some, stream, policy=replace(POLICY, lag_ms_min=10_000))
     await some.upload((SO, [kafka_batch(some, stream, [(b"a", b"%d" % at)]) for at in range(5)]))
-    some.clock.now += 9_999
+    some.clock.ms += 9_999
     await some.upload((SO, [kafka_batch(some, stream, [(b"a", b"new")])]))
     assert (await service.run_once()).streams_cleaned == 0
-    some.clock.now += 1
+    some.clock.ms += 1
     assert (await service.run_once()).records_removed == 4
     assert await table(some, stream) == [(4, b"a", b"4"), (5, b"a", b"new")]
 
 
-async def test_more_keys_than_memory_are_cleaned_piece_by_piece(some: Cluster) -> None:
+async def test_more_keys_than_memory_are_cleaned_piece_by_piece(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     service = service_for(some, stream, keys_bytes=200 * 10)
     rng = random.Random(1)
@@ -287,7 +287,7 @@ async def test_more_keys_than_memory_are_cleaned_piece_by_piece(some: Cluster) -
             model |= dict(records)
             batches.append(kafka_batch(some, stream, records))
         await some.upload((SO, batches))
-        some.clock.now += at
+        some.clock.ms += at
     removed = runs = 0
     while (summary := await service.run_once()).streams_cleaned:
         removed += summary.records_removed
@@ -298,7 +298,7 @@ async def test_more_keys_than_memory_are_cleaned_piece_by_piece(some: Cluster) -
     assert removed > 30
 
 
-async def test_any_history_keeps_the_newest_value_of_each_key(some: Cluster) -> None:
+async def test_any_history_keeps_the_newest_value_of_each_key(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     service = service_for(some, stream, policy=replace(POLICY, delete_retention_ms=2_000))
     rng = random.Random(7)
@@ -315,7 +315,7 @@ async def test_any_history_keeps_the_newest_value_of_each_key(some: Cluster) -> 
                 kafka_batch(some, stream, records, compression=rng.choice([Compression.NONE, Compression.LZ4]))
             )
         await some.upload((rng.choice([SO, SSO]), batches))
-        some.clock.now += rng.randint(0, 1_000)
+        some.clock.ms += rng.randint(0, 1_000)
         await (service.run_once() if rng.random() < 0.3 else service.run_timed())
         found = {key: value for _, key, value in await table(some, stream)}
         assert {k: v for k, v in found.items() if v is not None} == {k: v for k, v in model.items() if v is not None}
@@ -410,7 +410,7 @@ async def test_a_crash_at_any_step_loses_no_key(tmp_path: Path) -> None:
     crash_at = 1
     finished = False
     while not finished:
-        async with cluster(f"sqlite:///{tmp_path}/catalog-{crash_at}.db") as made:
+        async with uploading_node(f"sqlite:///{tmp_path}/catalog-{crash_at}.db") as made:
             (stream,) = await made.start(1)
             for at in range(3):
                 await made.upload((SO, [kafka_batch(made, stream, [(b"a", b"%d" % at), (b"b%d" % at, b"x")])]))
@@ -422,7 +422,7 @@ async def test_a_crash_at_any_step_loses_no_key(tmp_path: Path) -> None:
             policies = {stream: POLICY}
             cleaning = Cleaning(KafkaBatches(), policies.copy)
             catalog = cast("Catalog", CrashingCatalog(made.catalog, steps))
-            node = replace(made.node(), catalog=catalog, cleaning=cleaning)
+            node = replace(made.compaction_node(), catalog=catalog, cleaning=cleaning)
             try:
                 await CompactionService(node).run_once()
                 finished = True

@@ -20,8 +20,8 @@ from protocol.compression import Compression
 from protocol.records import ControlType, Record, build_batch, build_marker, control_record, decode_records
 from s3stream.errors import CorruptObject
 from s3stream.model import ObjectKind, StreamBatch, StreamInfo
-from tests.compaction.cluster import Cluster, cluster
 from tests.compaction.sets.test_run import every_object_is_accounted_for
+from tests.support.catalog_node import UploadingNode, uploading_node
 from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
@@ -34,7 +34,7 @@ KV = tuple[bytes, bytes | None]
 class Log:
     """A partition's owner: appends, and remembers what it must of transactions and producers."""
 
-    made: Cluster
+    made: UploadingNode
     stream: int
     pending: list[StreamBatch] = field(default_factory=list)
     open: dict[int, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Log:
         sequence = self.sequences.get(producer, 0)
         self.sequences[producer] = sequence + len(records)
         payload = build_batch(
-            [Record(key, value, self.made.clock.now) for key, value in records],
+            [Record(key, value, self.made.clock.ms) for key, value in records],
             base_offset=base,
             compression=codec,
             producer_id=producer,
@@ -68,7 +68,7 @@ class Log:
             attributes=TRANSACTIONAL_MASK if transactional else 0,
         )
         self.pending.append(
-            StreamBatch(self.stream, base, base + len(records), len(records), self.made.clock.now, payload)
+            StreamBatch(self.stream, base, base + len(records), len(records), self.made.clock.ms, payload)
         )
         if transactional:
             self.open.setdefault(producer, base)
@@ -82,10 +82,10 @@ class Log:
             producer_id=producer,
             producer_epoch=0,
             coordinator_epoch=0,
-            timestamp_ms=self.made.clock.now,
+            timestamp_ms=self.made.clock.ms,
             base_offset=base,
         )
-        self.pending.append(StreamBatch(self.stream, base, base + 1, 1, self.made.clock.now, payload))
+        self.pending.append(StreamBatch(self.stream, base, base + 1, 1, self.made.clock.ms, payload))
         first = self.open.pop(producer, None)
         if kind is ControlType.ABORT and first is not None:
             self.aborted.append(AbortedRange(producer, first, base))
@@ -98,7 +98,7 @@ class Log:
 
     def service(self, settings: CompactionSettings | None = None, policy: CleanPolicy = POLICY) -> CompactionService:
         cleaning = Cleaning(KafkaBatches(), lambda: {self.stream: policy}, self.history, self.vacate)
-        return CompactionService(replace(self.made.node(settings), cleaning=cleaning))
+        return CompactionService(replace(self.made.compaction_node(settings), cleaning=cleaning))
 
     async def consume(self, *, committed: bool, start: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
         """What Apache Kafka's consumer makes of a fetch from `start` to the last stable offset (or the end)."""
@@ -141,14 +141,14 @@ class Log:
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[Log]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         (stream,) = await made.start(1)
         yield Log(made, stream)
 
 
 async def clean(log: Log, *, after_ms: int = 0) -> None:
     """One cleaning: something new makes it worthwhile."""
-    log.made.clock.now += after_ms
+    log.made.clock.ms += after_ms
     log.write(99, [(b"tick", b"%d" % log.made.ends[log.stream])], transactional=False)
     await log.upload()
     summary = await log.service().run_once()
@@ -256,7 +256,7 @@ async def test_a_stream_whose_state_cannot_be_read_is_left_alone(log: Log) -> No
     log.write(1, [(b"a", b"2")], transactional=False)
     await log.upload()
     cleaning = Cleaning(KafkaBatches(), lambda: {log.stream: POLICY}, broken)
-    summary = await CompactionService(replace(log.made.node(), cleaning=cleaning)).run_once()
+    summary = await CompactionService(replace(log.made.compaction_node(), cleaning=cleaning)).run_once()
     assert (summary.streams_cleaned, summary.errors) == (0, [])
     assert len(await log.consume(committed=True)) == 2
 
@@ -294,7 +294,7 @@ async def test_data_before_the_first_stream_object_holds_tombstones_and_markers_
     for at in range(3):
         log.write(2, [(b"z", b"%d" % at)], transactional=False)
         await log.upload()
-        log.made.clock.now += 2 * RETENTION_MS
+        log.made.clock.ms += 2 * RETENTION_MS
         await log.service(CompactionSettings(force_split_ms=1 << 60), replace(POLICY, lag_ms_max=1 << 62)).run_timed()
         assert await log.table() == {b"z": b"%d" % at}
     # It is split off when it is old enough, and then cleaned.
@@ -337,7 +337,7 @@ async def test_any_history_looks_the_same_to_who_reads_what_is_committed(log: Lo
         before = await log.table()
         if rng.random() < 0.2 and log.last:
             del log.last[rng.choice(sorted(log.last))]
-        log.made.clock.now += rng.randint(0, RETENTION_MS)
+        log.made.clock.ms += rng.randint(0, RETENTION_MS)
         summary = await (service.run_once() if rng.random() < 0.6 else service.run_timed())
         assert not summary.errors
         assert await log.table() == before
@@ -353,7 +353,7 @@ async def test_any_history_looks_the_same_to_who_reads_what_is_committed(log: Lo
         log.write(99, [(b"tick", b"%d" % log.made.ends[log.stream])], transactional=False)
         await log.upload()
         await service.run_once()
-        log.made.clock.now += 2 * RETENTION_MS
+        log.made.clock.ms += 2 * RETENTION_MS
     found = await log.table()
     found.pop(b"tick")
     assert found == expected

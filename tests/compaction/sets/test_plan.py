@@ -1,6 +1,7 @@
 """The planner: the article's example read by read and part by part, and what holds for any layout."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,29 @@ from compaction.sets.plan import Iteration, PlanRefused, Source, Survey, is_wort
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind
 from s3stream.object.format import IndexEntry
-from tests.compaction.support import cut, source
 
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
 SETTINGS = CompactionSettings(split_bytes=80, force_split_ms=1_000)
+
+
+Block = tuple[int, int, int]
+"""Stream, start offset, end offset; a block is as many bytes long as it has offsets, unless told."""
+
+
+def source(object_id: int, blocks: Sequence[Block], *, born_ms: int = 0, scale: int = 1) -> Source:
+    """An object whose blocks lie in the order given."""
+    entries: list[IndexEntry] = []
+    position = 0
+    for stream, start, end in blocks:
+        size = (end - start) * scale
+        entries.append(IndexEntry(stream, start, end, end - start, position, size, end, 0))
+        position += size
+    return Source(object_id, entries, born_ms, position)
+
+
+def cut(stream: int, start: int, end: int, step: int) -> list[Block]:
+    """A run in blocks of `step`."""
+    return [(stream, at, min(at + step, end)) for at in range(start, end, step)]
 
 
 def surveyed(sources: list[Source], starts: dict[int, int] | None = None) -> Survey:

@@ -29,9 +29,8 @@ from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
 from s3stream.store.memory import MemoryStore, let_through
 from s3stream.store.s3 import S3Store
-from tests.compaction.cluster import CLUSTER, HOUR_MS, NODE, Cluster, cluster
+from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, UploadingNode, delete_topic, uploading_node
 from tests.support.s3 import S3Bucket
-from tests.support.topics import delete_topic
 
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
 KIB, MIB = 1024, 1024 * 1024
@@ -39,17 +38,17 @@ SMALL = CompactionSettings(split_bytes=40 * KIB, memory_bytes=200 * KIB, block_b
 
 
 @pytest.fixture
-async def some(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db") as made:
+async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         yield made
 
 
-def memory(made: Cluster) -> MemoryStore:
+def memory(made: UploadingNode) -> MemoryStore:
     assert isinstance(made.store, MemoryStore)
     return made.store
 
 
-async def fill(made: Cluster, streams: int, uploads: int, *, seed: int = 1) -> list[int]:
+async def fill(made: UploadingNode, streams: int, uploads: int, *, seed: int = 1) -> list[int]:
     """Uploads in which each stream takes part now and then, some more than others."""
     rng = random.Random(seed)
     ids = list(await made.start(streams))
@@ -60,12 +59,13 @@ async def fill(made: Cluster, streams: int, uploads: int, *, seed: int = 1) -> l
             for stream in ids
             for _ in range(rng.randint(0, 3))
         ]
-        objects += await made.upload((SSO, batches or [made.batch(ids[0], 10)]), block_bytes=8 * KIB)
-        made.clock.now += 60_000
+        (item,) = await made.upload((SSO, batches or [made.batch(ids[0], 10)]), block_bytes=8 * KIB)
+        objects.append(item.object_id)
+        made.clock.ms += 60_000
     return objects
 
 
-async def states(made: Cluster) -> dict[ObjectState, int]:
+async def states(made: UploadingNode) -> dict[ObjectState, int]:
     found: dict[ObjectState, int] = {}
     for name, (count, _) in (await made.catalog.count_objects()).items():
         state = ObjectState[name.split()[1].upper()]
@@ -73,11 +73,11 @@ async def states(made: Cluster) -> dict[ObjectState, int]:
     return found
 
 
-async def test_the_bytes_of_every_stream_stay(some: Cluster) -> None:
+async def test_the_bytes_of_every_stream_stay(some: UploadingNode) -> None:
     await fill(some, 6, 12)
     before = await some.contents()
     moved: set[int] = set()
-    summary = await CompactionService(replace(some.node(SMALL), on_replaced=moved.update)).run_once()
+    summary = await CompactionService(replace(some.compaction_node(SMALL), on_replaced=moved.update)).run_once()
     assert moved == set(some.ends)
     assert await some.contents() == before
     assert (summary.sso_before, summary.sso_after) == (12, 1)
@@ -87,7 +87,7 @@ async def test_the_bytes_of_every_stream_stay(some: Cluster) -> None:
     assert not memory(some).uploads
 
 
-async def test_a_second_run_does_nothing(some: Cluster) -> None:
+async def test_a_second_run_does_nothing(some: UploadingNode) -> None:
     await fill(some, 6, 12)
     service = some.service(SMALL)
     first = await service.run_once()
@@ -98,11 +98,11 @@ async def test_a_second_run_does_nothing(some: Cluster) -> None:
     assert (second.sso_after, second.so_after) == (first.sso_after, first.so_after)
 
 
-async def test_a_plan_is_carried_out_elsewhere(some: Cluster) -> None:
+async def test_a_plan_is_carried_out_elsewhere(some: UploadingNode) -> None:
     """Its shares cross to another process and back, in any order; one commit takes what all of them made."""
     await fill(some, 6, 12)
     before = await some.contents()
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (plan,) = await plan_sets(node, full=True)
     drafts = Drafts(node, some.store)
     shares = await prepare_shares(node, plan, drafts)
@@ -121,12 +121,12 @@ async def test_a_plan_is_carried_out_elsewhere(some: Cluster) -> None:
     await every_object_is_accounted_for(some)
 
 
-async def test_a_group_is_joined_elsewhere(some: Cluster) -> None:
+async def test_a_group_is_joined_elsewhere(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     for size in (3_000, 6 * MIB, 100):
         await some.upload((SO, [some.batch(stream, size)]))
     before = await some.contents()
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (group,) = await plan_streams(node, full=True)
     drafts = Drafts(node, some.store)
     (output,) = await drafts.prepare(1, CompactionWriter("w"))
@@ -145,13 +145,13 @@ def test_a_bad_input_crosses_processes() -> None:
     assert (error.object_id, str(error)) == (7, "compaction leaves object 7 alone: gone")
 
 
-async def test_nothing_to_do(some: Cluster) -> None:
+async def test_nothing_to_do(some: UploadingNode) -> None:
     await some.start(1)
     summary = await some.service().run_once()
     assert (summary.sso_after, summary.commits, summary.write_amplification) == (0, 0, 0.0)
 
 
-async def test_trimmed_data_is_dropped(some: Cluster) -> None:
+async def test_trimmed_data_is_dropped(some: UploadingNode) -> None:
     await fill(some, 4, 8)
     streams = list(some.ends)
     await some.trim(streams[0], some.ends[streams[0]])
@@ -167,7 +167,7 @@ async def test_trimmed_data_is_dropped(some: Cluster) -> None:
     assert streams[0] not in kept
 
 
-async def test_small_blocks_are_joined(some: Cluster) -> None:
+async def test_small_blocks_are_joined(some: UploadingNode) -> None:
     ids = await some.start(2)
     for _ in range(20):
         await some.upload((SSO, [some.batch(stream, 100) for stream in ids]))
@@ -179,31 +179,31 @@ async def test_small_blocks_are_joined(some: Cluster) -> None:
     assert [(entry.start_offset, entry.end_offset) for entry in index] == [(0, 200), (0, 200)]
 
 
-async def test_memory_of_an_iteration_stays_within_its_bound(some: Cluster) -> None:
+async def test_memory_of_an_iteration_stays_within_its_bound(some: UploadingNode) -> None:
     await fill(some, 6, 12)
     service = some.service(SMALL)
     await service.run_once()
     assert 0 < service.stats.iteration_bytes_peak <= SMALL.memory_bytes
 
 
-async def test_old_data_leaves_stream_set_objects_and_its_age_survives_compaction(some: Cluster) -> None:
+async def test_old_data_leaves_stream_set_objects_and_its_age_survives_compaction(some: UploadingNode) -> None:
     ids = await some.start(2)
     settings = CompactionSettings(force_split_ms=2 * HOUR_MS)
     service = some.service(settings)
     for _ in range(2):
         await some.upload((SSO, [some.batch(stream, 100) for stream in ids]))
-        some.clock.now += HOUR_MS * 9 // 10
+        some.clock.ms += HOUR_MS * 9 // 10
         await service.run_once()
     # Compaction made the object anew 54 minutes ago; its data is 108 minutes old.
     assert (await service.run_once()).commits == 0
-    some.clock.now += HOUR_MS // 4
+    some.clock.ms += HOUR_MS // 4
     before = await some.contents()
     summary = await service.run_once()
     assert (summary.sso_before, summary.sso_after, summary.so_after) == (1, 0, 2)
     assert await some.contents() == before
 
 
-async def test_stream_objects_are_joined(some: Cluster) -> None:
+async def test_stream_objects_are_joined(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     for _ in range(5):
         await some.upload((SO, [some.batch(stream, 3_000)]))
@@ -213,7 +213,7 @@ async def test_stream_objects_are_joined(some: Cluster) -> None:
     assert await some.contents() == before
 
 
-async def test_large_stream_objects_are_copied_by_the_store(some: Cluster) -> None:
+async def test_large_stream_objects_are_copied_by_the_store(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     for sizes in ([2], [1] * 9, [6], [1], [1], [1] * 12):
         await some.upload((SO, [some.batch(stream, size * MIB) for size in sizes]))
@@ -236,7 +236,7 @@ def durable(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 
 async def test_on_durable_stores(durable: ObjectStore, tmp_path: Path) -> None:
-    async with cluster(f"sqlite:///{tmp_path}/catalog.db", durable) as made:
+    async with uploading_node(f"sqlite:///{tmp_path}/catalog.db", durable) as made:
         ids = await made.start(3)
         for _ in range(4):
             await made.upload(
@@ -287,7 +287,7 @@ class CrashingCatalog:
         return call
 
 
-async def crash_and_finish(made: Cluster, crash_at: int) -> bool:
+async def crash_and_finish(made: UploadingNode, crash_at: int) -> bool:
     """Whether the run came to its end before the step it was to crash at."""
     await fill(made, 2, 3)
     (stream, *_) = list(made.ends)
@@ -296,7 +296,7 @@ async def crash_and_finish(made: Cluster, crash_at: int) -> bool:
     before = await made.contents()
     steps = Steps(crash_at)
     memory(made).hook = steps.hook
-    node = replace(made.node(SMALL), catalog=cast("Catalog", CrashingCatalog(made.catalog, steps)))
+    node = replace(made.compaction_node(SMALL), catalog=cast("Catalog", CrashingCatalog(made.catalog, steps)))
     finished = True
     try:
         await CompactionService(node).run_once()
@@ -320,14 +320,14 @@ async def test_a_crash_at_any_step_loses_nothing(tmp_path: Path) -> None:
     """At each call to store or catalog, of both levels, before and after it takes effect."""
     crash_at = 1
     while True:
-        async with cluster(f"sqlite:///{tmp_path}/catalog-{crash_at}.db") as made:
+        async with uploading_node(f"sqlite:///{tmp_path}/catalog-{crash_at}.db") as made:
             if await crash_and_finish(made, crash_at):
                 break
         crash_at += 1
     assert crash_at > 40
 
 
-async def test_a_failing_store_fails_the_run_and_leaves_no_upload_open(some: Cluster) -> None:
+async def test_a_failing_store_fails_the_run_and_leaves_no_upload_open(some: UploadingNode) -> None:
     (stream,) = await some.start(1)
     for _ in range(2):
         await some.upload((SO, [some.batch(stream, 6 * MIB)]))
@@ -345,7 +345,7 @@ async def test_a_failing_store_fails_the_run_and_leaves_no_upload_open(some: Clu
     assert (await service.run_once()).so_after == 1
 
 
-async def every_object_is_accounted_for(made: Cluster) -> None:
+async def every_object_is_accounted_for(made: UploadingNode) -> None:
     """Committed, or known and due to be reaped: nothing else lies in the store."""
     reapable = {info.object_id for info, _ in await made.catalog.list_reapable(now_ms=1 << 60, limit=10_000)}
     stored = {int(each.key.rpartition("/")[2]) async for each in made.store.list()}
@@ -358,16 +358,16 @@ async def every_object_is_accounted_for(made: Cluster) -> None:
     assert not reapable & committed
 
 
-async def test_the_stream_moves_on_while_a_run_goes_on(some: Cluster) -> None:
+async def test_the_stream_moves_on_while_a_run_goes_on(some: UploadingNode) -> None:
     """Appends, a trim and a take-over between the reads and the commit."""
     await fill(some, 4, 6)
     streams = list(some.ends)
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (plan,) = await plan_sets(node, full=True)
     await some.upload((SSO, [some.batch(stream, 100) for stream in streams]))
     await some.trim(streams[0], some.ends[streams[0]] - 25)
     await some.trim(streams[1], some.ends[streams[1]])
-    await some.catalog.open_streams([streams[2]], node_id=NODE, node_epoch=some.node_epoch)
+    await some.catalog.open_streams([streams[2]], node_id=NODE_ID, node_epoch=some.epoch)
     before = await some.contents()
     await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert await some.contents() == before
@@ -376,21 +376,21 @@ async def test_the_stream_moves_on_while_a_run_goes_on(some: Cluster) -> None:
     await every_object_is_accounted_for(some)
 
 
-async def test_a_deleted_topic_while_a_run_goes_on(some: Cluster) -> None:
+async def test_a_deleted_topic_while_a_run_goes_on(some: UploadingNode) -> None:
     await fill(some, 4, 6)
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (plan,) = await plan_sets(node, full=True)
-    await delete_topic(some.catalog, "t", now_ms=some.clock.now, delete_after_ms=some.clock.now)
+    await delete_topic(some.catalog, "t", now_ms=some.clock.ms, delete_after_ms=some.clock.ms)
     await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert ObjectState.COMMITTED not in await states(some)
     await every_object_is_accounted_for(some)
 
 
-async def test_a_fenced_node_commits_nothing(some: Cluster) -> None:
+async def test_a_fenced_node_commits_nothing(some: UploadingNode) -> None:
     await fill(some, 4, 6)
     service = some.service(SMALL)
     before = await some.contents()
-    await some.catalog.register_node(NODE, "other", 1, now_ms=some.clock.now, lease_ms=HOUR_MS)
+    await some.catalog.register_node(NODE_ID, "other", 1, now_ms=some.clock.ms, lease_ms=HOUR_MS)
     stored = set(memory(some).objects)
     with pytest.raises(NodeFenced):
         await service.run_once()
@@ -398,7 +398,7 @@ async def test_a_fenced_node_commits_nothing(some: Cluster) -> None:
     assert set(memory(some).objects) == stored
 
 
-async def test_a_damaged_object_is_left_alone(some: Cluster) -> None:
+async def test_a_damaged_object_is_left_alone(some: UploadingNode) -> None:
     objects = await fill(some, 4, 6)
     key = object_key(CLUSTER, objects[2])
     good = memory(some).objects[key]
@@ -417,24 +417,24 @@ async def test_a_damaged_object_is_left_alone(some: Cluster) -> None:
     assert await some.contents() == before
 
 
-async def test_an_unreadable_index_is_left_alone(some: Cluster) -> None:
+async def test_an_unreadable_index_is_left_alone(some: UploadingNode) -> None:
     objects = await fill(some, 4, 6)
     del memory(some).objects[object_key(CLUSTER, objects[0])]
     with pytest.raises(BadInput, match=f"object {objects[0]} alone"):
-        await plan_sets(some.node(SMALL), full=True)
+        await plan_sets(some.compaction_node(SMALL), full=True)
     summary = await some.service(SMALL).run_once()
     assert summary.left_alone == [objects[0]]
     assert summary.sso_after == 2
 
 
-async def test_the_plan_changes_nothing(some: Cluster) -> None:
+async def test_the_plan_changes_nothing(some: UploadingNode) -> None:
     await fill(some, 4, 6)
     (stream, *_) = list(some.ends)
     for _ in range(3):
         await some.upload((SO, [some.batch(stream, 1_000)]))
     service = some.service(SMALL)
     puts, before = some.store.calls.put, await some.catalog.count_objects()
-    plan = (await service.plan()).as_json(some.node(SMALL))
+    plan = (await service.plan()).as_json(some.compaction_node(SMALL))
     assert (some.store.calls.put, await some.catalog.count_objects()) == (puts, before)
     (sets,) = plan["stream_sets"]
     assert len(sets["inputs"]) == 6
@@ -446,7 +446,7 @@ async def test_the_plan_changes_nothing(some: Cluster) -> None:
     assert done.bytes_read >= sets["live_bytes"]
 
 
-async def test_the_timer_the_backlog_and_the_trigger_start_runs(some: Cluster) -> None:
+async def test_the_timer_the_backlog_and_the_trigger_start_runs(some: UploadingNode) -> None:
     await fill(some, 4, 6)
     ran: asyncio.Queue[str] = asyncio.Queue()
 
@@ -477,7 +477,7 @@ async def test_the_timer_the_backlog_and_the_trigger_start_runs(some: Cluster) -
     await start(replace(SMALL, period_ms=hour, backlog_check_ms=0), trigger=True)
 
 
-async def test_timed_runs_are_held_to_a_rate_and_let_uploads_go_first(some: Cluster) -> None:
+async def test_timed_runs_are_held_to_a_rate_and_let_uploads_go_first(some: UploadingNode) -> None:
     await fill(some, 4, 6)
     slept: list[float] = []
 
@@ -485,7 +485,7 @@ async def test_timed_runs_are_held_to_a_rate_and_let_uploads_go_first(some: Clus
         slept.append(seconds)
 
     settings = replace(SMALL, bytes_per_second_min=1_000, period_ms=3_600_000_000, pressure_pause_ms_max=3_000)
-    node = replace(some.node(settings), sleep=sleep)
+    node = replace(some.compaction_node(settings), sleep=sleep)
     service = CompactionService(node, under_pressure=lambda: True)
     before = await some.contents()
     summary = await service.run_timed()
@@ -495,7 +495,9 @@ async def test_timed_runs_are_held_to_a_rate_and_let_uploads_go_first(some: Clus
     assert await some.contents() == before
 
 
-async def test_outputs_that_do_not_add_up_are_not_committed(some: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_outputs_that_do_not_add_up_are_not_committed(
+    some: UploadingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A planner that forgets a block: the proof refuses, nothing changes, the second level still runs."""
     await fill(some, 4, 6)
     (stream, *_) = list(some.ends)
@@ -515,28 +517,28 @@ async def test_outputs_that_do_not_add_up_are_not_committed(some: Cluster, monke
     assert (summary.sso_after, summary.so_after) == (6, 1)
     assert service.stats.runs_failed == 1
     # What the refused plan wrote goes with the delay of deletions; the one new object is the second level's.
-    some.clock.now += SMALL.delete_delay_ms
+    some.clock.ms += SMALL.delete_delay_ms
     await some.collect()
     assert len(set(memory(some).objects) - stored) == 1
     assert await some.contents() == before
     await every_object_is_accounted_for(some)
 
 
-async def test_a_refused_commit_leaves_nothing_behind(some: Cluster) -> None:
+async def test_a_refused_commit_leaves_nothing_behind(some: UploadingNode) -> None:
     """Fenced between the reads and the commit."""
     await fill(some, 4, 6)
-    node = some.node(SMALL)
+    node = some.compaction_node(SMALL)
     (plan,) = await plan_sets(node, full=True)
     stored = set(memory(some).objects)
 
     async def fence(call: str, _: str) -> None:
         if call == "put" and len(memory(some).objects) == len(stored):
-            await some.catalog.register_node(NODE, "other", 1, now_ms=some.clock.now, lease_ms=HOUR_MS)
+            await some.catalog.register_node(NODE_ID, "other", 1, now_ms=some.clock.ms, lease_ms=HOUR_MS)
 
     memory(some).hook = fence
     with pytest.raises(NodeFenced):
         await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert ObjectState.PREPARED not in await states(some)
-    some.clock.now += SMALL.delete_delay_ms
+    some.clock.ms += SMALL.delete_delay_ms
     await some.collect()
     assert set(memory(some).objects) == stored

@@ -19,7 +19,7 @@ from s3stream.catalog.database import Database
 from s3stream.catalog.rows import find_objects
 from s3stream.catalog.schema import METADATA, MIGRATIONS
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
-from tests.s3stream.catalog.scene import Scene, span
+from tests.support.catalog_node import MetadataNode, span
 from tests.support.postgres import PostgresServer
 
 
@@ -155,7 +155,7 @@ async def test_a_look_leaves_files_as_they_are(
     home.mkdir()
     catalog = Catalog(f"sqlite:///{home / 'c.db'}")
     await catalog.open(cluster="c")
-    await Scene.make(catalog)
+    await MetadataNode.started(catalog)
     if state == "crashed":
         home = Path(shutil.copytree(home, tmp_path / "crashed"))
     elif state == "stopped":
@@ -227,7 +227,7 @@ async def test_lookups_cost_the_answer_not_the_history(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'c.db'}"
     catalog = Catalog(url)
     await catalog.open(cluster="c")
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     stream = scene.streams[0]
 
     async def steps(query: Callable[[Connection], object]) -> int:

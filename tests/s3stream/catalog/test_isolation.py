@@ -13,7 +13,7 @@ from s3stream.catalog.database import Database
 from s3stream.catalog.values import NodeInfo
 from s3stream.errors import NodeFenced, NotFound
 from s3stream.model import ObjectState
-from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, span
+from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, span
 from tests.support.postgres import PostgresServer
 
 LEVELS = ("read uncommitted", "read committed", "repeatable read", "serializable")
@@ -57,12 +57,12 @@ async def test_an_old_epoch_is_refused_whatever_the_databases_level(postgres: Po
     url = database_with(postgres, default_transaction_isolation=level)
     catalog = Catalog(url)
     await catalog.open(cluster="test")
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     with pytest.raises(NodeFenced, match="epoch 1 is not the registered 2"):
         await race(
             url,
-            lambda c: nodes.register_node(c, NodeInfo(NODE, 0, "elsewhere", 9092, NOW), None),
-            lambda: catalog.open_streams(scene.streams, node_id=NODE, node_epoch=scene.epoch),
+            lambda c: nodes.register_node(c, NodeInfo(NODE_ID, 0, "elsewhere", 9092, NOW), None),
+            lambda: catalog.open_streams(scene.streams, node_id=NODE_ID, node_epoch=scene.epoch),
         )
     await catalog.close()
 
@@ -72,14 +72,16 @@ async def test_a_clone_beside_a_deletion_refers_to_nothing_destroyed(postgres: P
     url = database_with(postgres, default_transaction_isolation=level)
     catalog = Catalog(url)
     await catalog.open(cluster="test")
-    scene = await Scene.make(catalog, 1)
+    scene = await MetadataNode.started(catalog, 1)
     (stream,) = scene.streams
     (item,) = await scene.upload([span(stream, 0, 5)])
     with pytest.raises(NotFound, match="topic 't' does not exist"):
         await race(
             url,
             lambda c: topics.delete_topics(c, [scene.topic.topic_id], DEADLINE),
-            lambda: catalog.clone_topic("t", "copy", b"c" * 16, ends={stream: 5}, node_id=NODE, node_epoch=scene.epoch),
+            lambda: catalog.clone_topic(
+                "t", "copy", b"c" * 16, ends={stream: 5}, node_id=NODE_ID, node_epoch=scene.epoch
+            ),
         )
     assert await scene.state(item) == (ObjectState.DESTROYED, DEADLINE)
     assert not (await catalog.object_ranges([item.object_id]))[item.object_id]
@@ -119,13 +121,13 @@ async def test_two_nodes_that_race_lose_nothing_on_a_serializable_database(postg
     catalogs = [Catalog(url) for _ in range(2)]
     for catalog in catalogs:
         await catalog.open(cluster="test")
-    scene = await Scene.make(catalogs[0])
+    scene = await MetadataNode.started(catalogs[0])
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(
                 catalog.prepare_objects(
                     3,
-                    node_id=NODE,
+                    node_id=NODE_ID,
                     node_epoch=scene.epoch,
                     writer_id="w",
                     store="main",

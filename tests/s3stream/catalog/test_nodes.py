@@ -16,7 +16,7 @@ from s3stream.catalog.database import Database
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.values import NodeHolder, NodeInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
-from tests.s3stream.catalog.scene import NODE, NOW, Scene
+from tests.support.catalog_node import NODE_ID, NOW, MetadataNode
 
 ID = bytes(range(16))
 OTHER_ID = bytes(16 * [7])
@@ -80,7 +80,7 @@ async def test_a_catalog_is_blank_until_something_is_registered(url: str) -> Non
     assert _is_untouched(url), "a look leaves no trace"
     await catalog.open(cluster="c")
     assert await catalog.is_blank()
-    await catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=1)
+    await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
     assert not await catalog.is_blank()
     await catalog.close()
 
@@ -118,7 +118,7 @@ async def test_of_two_that_saw_the_same_epoch_one_registers(catalog: Catalog) ->
     async def register(holder: NodeHolder, after_epoch: int) -> NodeInfo | NodeFenced:
         try:
             return await catalog.register_node(
-                NODE, holder.host_name, 1, now_ms=NOW, lease_ms=50, holder=holder, after_epoch=after_epoch
+                NODE_ID, holder.host_name, 1, now_ms=NOW, lease_ms=50, holder=holder, after_epoch=after_epoch
             )
         except NodeFenced as error:
             return error
@@ -130,80 +130,80 @@ async def test_of_two_that_saw_the_same_epoch_one_registers(catalog: Catalog) ->
         (lost,) = [result for task in tasks if isinstance(result := task.result(), NodeFenced)]
         assert [node.epoch for node in won] == [epoch + 1]
         assert "registered by another process meanwhile" in str(lost)
-        assert await catalog.get_node(NODE) == won[0]
+        assert await catalog.get_node(NODE_ID) == won[0]
         assert won[0].lease_ms == 50
 
 
 async def test_a_registration_whose_answer_was_lost_may_be_repeated(catalog: Catalog) -> None:
-    first = await catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=50, holder=ONE, after_epoch=0)
-    again = await catalog.register_node(NODE, "h", 1, now_ms=NOW + 1, lease_ms=50, holder=ONE, after_epoch=0)
+    first = await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=50, holder=ONE, after_epoch=0)
+    again = await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW + 1, lease_ms=50, holder=ONE, after_epoch=0)
     assert again == first
 
 
 async def test_a_clean_stop_ends_the_lease(catalog: Catalog) -> None:
-    node = await catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=50)
-    await catalog.open_wal(LOG, node_id=NODE, node_epoch=node.epoch, location="/wal", now_ms=NOW)
+    node = await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=50)
+    await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=node.epoch, location="/wal", now_ms=NOW)
     with pytest.raises(NodeFenced):
-        await catalog.stop_node(NODE, node.epoch - 1, drained_wal=LOG, now_ms=NOW)
-    await catalog.stop_node(NODE, node.epoch, drained_wal=None, now_ms=NOW)
-    assert [wal.state for wal in await catalog.list_wals(NODE)] == [WalState.OPEN]
+        await catalog.stop_node(NODE_ID, node.epoch - 1, drained_wal=LOG, now_ms=NOW)
+    await catalog.stop_node(NODE_ID, node.epoch, drained_wal=None, now_ms=NOW)
+    assert [wal.state for wal in await catalog.list_wals(NODE_ID)] == [WalState.OPEN]
     for _ in range(2):
-        await catalog.stop_node(NODE, node.epoch, drained_wal=LOG, now_ms=NOW + 1)
-    found = await catalog.get_node(NODE)
+        await catalog.stop_node(NODE_ID, node.epoch, drained_wal=LOG, now_ms=NOW + 1)
+    found = await catalog.get_node(NODE_ID)
     assert found is not None
     assert found.lease_until_ms == 0
-    assert [(wal.state, wal.seen_ms) for wal in await catalog.list_wals(NODE)] == [(WalState.DRAINED, NOW + 1)]
+    assert [(wal.state, wal.seen_ms) for wal in await catalog.list_wals(NODE_ID)] == [(WalState.DRAINED, NOW + 1)]
 
 
 # logs
 
 
 async def test_a_log_is_open_from_its_first_use_on(catalog: Catalog) -> None:
-    node = await catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=50)
+    node = await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=50)
     for at in (NOW, NOW + 1):
-        await catalog.open_wal(LOG, node_id=NODE, node_epoch=node.epoch, location="/wal", now_ms=at)
-    (wal,) = await catalog.list_wals(NODE)
+        await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=node.epoch, location="/wal", now_ms=at)
+    (wal,) = await catalog.list_wals(NODE_ID)
     assert (wal.wal_id, wal.node_epoch, wal.location, wal.state) == (LOG, node.epoch, "/wal", WalState.OPEN)
-    assert await catalog.list_wals(NODE + 1) == []
+    assert await catalog.list_wals(NODE_ID + 1) == []
     with pytest.raises(NodeFenced):
-        await catalog.open_wal(LOG, node_id=NODE, node_epoch=node.epoch + 1, location="/wal", now_ms=NOW)
+        await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=node.epoch + 1, location="/wal", now_ms=NOW)
 
 
 async def test_no_second_log_beside_one_that_may_hold_records(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
-    await catalog.open_wal(LOG, node_id=NODE, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+    scene = await MetadataNode.started(catalog)
+    await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
     with pytest.raises(CatalogError, match=f"the log {LOG} of node 1 may hold records"):
-        await catalog.open_wal(NEXT_LOG, node_id=NODE, node_epoch=scene.epoch, location="/b", now_ms=NOW)
+        await catalog.open_wal(NEXT_LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/b", now_ms=NOW)
     await catalog.delete_topics([scene.topic.topic_id], now_ms=NOW, delete_after_ms=NOW)
-    await catalog.open_wal(NEXT_LOG, node_id=NODE, node_epoch=scene.epoch, location="/b", now_ms=NOW)
-    states = {wal.wal_id: wal.state for wal in await catalog.list_wals(NODE)}
+    await catalog.open_wal(NEXT_LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/b", now_ms=NOW)
+    states = {wal.wal_id: wal.state for wal in await catalog.list_wals(NODE_ID)}
     assert states == {LOG: WalState.DRAINED, NEXT_LOG: WalState.OPEN}, "nobody is left whose records it could hold"
 
 
 async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
-    seen = await catalog.get_node(NODE)
+    scene = await MetadataNode.started(catalog)
+    seen = await catalog.get_node(NODE_ID)
     assert seen is not None
-    assert await catalog.count_open_streams(NODE) == len(scene.streams)
+    assert await catalog.count_open_streams(NODE_ID) == len(scene.streams)
     with pytest.raises(NotFound):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
-    await catalog.open_wal(LOG, node_id=NODE, node_epoch=scene.epoch, location="/a", now_ms=NOW)
-    await catalog.renew_lease(NODE, scene.epoch, now_ms=NOW + 5, lease_ms=100)
+    await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+    await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW + 5, lease_ms=100)
     with pytest.raises(NodeInUse, match="node 1 lives"):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
-    seen = await catalog.get_node(NODE)
+    seen = await catalog.get_node(NODE_ID)
     assert seen is not None
     for _ in range(2):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
-    assert [wal.state for wal in await catalog.list_wals(NODE)] == [WalState.GIVEN_UP]
+    assert [wal.state for wal in await catalog.list_wals(NODE_ID)] == [WalState.GIVEN_UP]
     with pytest.raises(NodeFenced):  # it was only paused, and comes back
-        await catalog.renew_lease(NODE, scene.epoch, now_ms=NOW + 10, lease_ms=100)
+        await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW + 10, lease_ms=100)
     with pytest.raises(CatalogError, match="was given up"):
-        await catalog.open_wal(LOG, node_id=NODE, node_epoch=scene.epoch + 1, location="/a", now_ms=NOW)
+        await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch + 1, location="/a", now_ms=NOW)
 
 
 async def test_the_next_stream_id_lies_past_all_that_were_handed_out(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     assert await catalog.next_stream_id() == max(scene.streams) + 1
     await catalog.delete_topics([scene.topic.topic_id], now_ms=NOW, delete_after_ms=NOW)
     assert await catalog.next_stream_id() == max(scene.streams) + 1
@@ -221,7 +221,7 @@ async def test_the_file_alone_is_whole_after_a_clean_close(tmp_path: Path, *, re
     with closing(sqlite3.connect(path)) as beside:
         if reader:
             beside.execute("SELECT * FROM topics").fetchall()
-        await Scene.make(catalog)
+        await MetadataNode.started(catalog)
         await catalog.close()
         (tmp_path / "copy").mkdir()
         copy = Path(shutil.copy(path, tmp_path / "copy"))
@@ -241,6 +241,6 @@ async def test_a_reader_in_the_middle_of_a_snapshot_does_not_hold_up_a_close(
     with closing(sqlite3.connect(path, isolation_level=None)) as beside:
         beside.execute("BEGIN")
         beside.execute("SELECT * FROM topics").fetchall()
-        await Scene.make(catalog)
+        await MetadataNode.started(catalog)
         await catalog.close()
     assert "whole only with its -wal file" in capsys.readouterr().out

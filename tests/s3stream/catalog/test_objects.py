@@ -8,23 +8,22 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
 from s3stream.model import NewObject, ObjectKind, ObjectState
-from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, bounds_of, span
-from tests.support.topics import delete_topic
+from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, bounds_of, delete_topic, span
 
 
 @pytest.fixture
-async def scene(catalog: Catalog) -> Scene:
-    return await Scene.make(catalog)
+async def scene(catalog: Catalog) -> MetadataNode:
+    return await MetadataNode.started(catalog)
 
 
-async def committed(scene: Scene, stream_id: int) -> int:
+async def committed(scene: MetadataNode, stream_id: int) -> int:
     return (await scene.catalog.get_streams([stream_id]))[stream_id].end_offset
 
 
 # uploads
 
 
-async def test_an_upload_shows_objects_ends_and_snapshots_at_once(scene: Scene) -> None:
+async def test_an_upload_shows_objects_ends_and_snapshots_at_once(scene: MetadataNode) -> None:
     a, b, c = scene.streams
     objects = await scene.new_objects([span(a, 0, 5), span(b, 0, 8)], [span(c, 0, 100)], [span(a, 5, 7)])
     await scene.catalog.commit_upload(scene.upload_commit(objects, {a: b"state of a", c: b"state of c"}))
@@ -40,7 +39,7 @@ async def test_an_upload_shows_objects_ends_and_snapshots_at_once(scene: Scene) 
     assert [infos[o.object_id].size_bytes for o in objects] == [o.size_bytes for o in objects]
 
 
-async def test_a_repeated_upload_succeeds_and_changes_nothing(scene: Scene) -> None:
+async def test_a_repeated_upload_succeeds_and_changes_nothing(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     commit = scene.upload_commit(await scene.new_objects([span(stream, 0, 5)]), {stream: b"1"})
     await scene.catalog.commit_upload(commit)
@@ -53,7 +52,7 @@ async def test_a_repeated_upload_succeeds_and_changes_nothing(scene: Scene) -> N
     assert await scene.bounds(stream) == [(0, 5), (5, 9)]
 
 
-async def test_a_repeated_upload_succeeds_after_its_objects_were_trimmed(scene: Scene) -> None:
+async def test_a_repeated_upload_succeeds_after_its_objects_were_trimmed(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     commit = scene.upload_commit(await scene.new_objects([span(stream, 0, 5)]))
     await scene.catalog.commit_upload(commit)
@@ -62,7 +61,7 @@ async def test_a_repeated_upload_succeeds_after_its_objects_were_trimmed(scene: 
     assert await scene.state(commit.objects[0]) == (ObjectState.DESTROYED, LATER)
 
 
-async def test_other_ranges_under_a_committed_object_are_refused(scene: Scene) -> None:
+async def test_other_ranges_under_a_committed_object_are_refused(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     (item,) = await scene.upload([span(stream, 0, 5)])
     changed = replace(item, ranges=[span(stream, 0, 6)])
@@ -71,7 +70,7 @@ async def test_other_ranges_under_a_committed_object_are_refused(scene: Scene) -
 
 
 @pytest.mark.parametrize("start", [4, 6, 0])
-async def test_a_range_must_begin_at_the_streams_end(scene: Scene, start: int) -> None:
+async def test_a_range_must_begin_at_the_streams_end(scene: MetadataNode, start: int) -> None:
     stream, other = scene.streams[:2]
     await scene.upload([span(stream, 0, 5)])
     objects = await scene.new_objects([span(other, 0, 3)], [span(stream, start, 9)])
@@ -81,14 +80,14 @@ async def test_a_range_must_begin_at_the_streams_end(scene: Scene, start: int) -
     assert {(await scene.state(o))[0] for o in objects} == {ObjectState.PREPARED}
 
 
-async def test_a_gap_inside_one_commit_is_refused(scene: Scene) -> None:
+async def test_a_gap_inside_one_commit_is_refused(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     objects = await scene.new_objects([span(stream, 0, 5)], [span(stream, 6, 9)])
     with pytest.raises(CatalogError, match="stream's end 5, found"):
         await scene.catalog.commit_upload(scene.upload_commit(objects))
 
 
-async def test_stale_epochs_get_nothing_through(scene: Scene) -> None:
+async def test_stale_epochs_get_nothing_through(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     objects = await scene.new_objects([span(stream, 0, 5)])
     commit = scene.upload_commit(objects)
@@ -96,7 +95,7 @@ async def test_stale_epochs_get_nothing_through(scene: Scene) -> None:
         await scene.catalog.commit_upload(scene.upload_commit(objects, stream_epoch=0))
     with pytest.raises(CatalogError, match="names no epoch"):
         await scene.catalog.commit_upload(replace(commit, stream_epochs={}))
-    await scene.catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=1)
+    await scene.catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
     with pytest.raises(NodeFenced):
         await scene.catalog.commit_upload(commit)
     with pytest.raises(NodeFenced):
@@ -104,18 +103,18 @@ async def test_stale_epochs_get_nothing_through(scene: Scene) -> None:
     assert await committed(scene, stream) == 0
 
 
-async def test_a_snapshot_needs_the_streams_epoch_too(scene: Scene) -> None:
+async def test_a_snapshot_needs_the_streams_epoch_too(scene: MetadataNode) -> None:
     stream, other = scene.streams[:2]
     objects = await scene.new_objects([span(stream, 0, 5)])
-    commit = UploadCommit(NODE, scene.epoch, objects, {stream: 1, other: 0}, {other: b"x"}, NOW)
+    commit = UploadCommit(NODE_ID, scene.epoch, objects, {stream: 1, other: 0}, {other: b"x"}, NOW)
     with pytest.raises(StreamFenced, match=f"stream {other}"):
         await scene.catalog.commit_upload(commit)
 
 
-async def test_ranges_of_deleted_streams_are_dropped_from_an_upload(scene: Scene) -> None:
-    other = await scene.catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE, internal=False)
+async def test_ranges_of_deleted_streams_are_dropped_from_an_upload(scene: MetadataNode) -> None:
+    other = await scene.catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE_ID, internal=False)
     kept = other.partitions[0].stream_id
-    await scene.catalog.open_streams([kept], node_id=NODE, node_epoch=scene.epoch)
+    await scene.catalog.open_streams([kept], node_id=NODE_ID, node_epoch=scene.epoch)
     gone = scene.streams[0]
     await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     mixed, dead = await scene.new_objects([span(gone, 0, 5), span(kept, 0, 3)], [span(gone, 5, 9)])
@@ -126,13 +125,13 @@ async def test_ranges_of_deleted_streams_are_dropped_from_an_upload(scene: Scene
     await scene.catalog.commit_upload(scene.upload_commit([mixed, dead], {gone: b"x", kept: b"y"}))
 
 
-async def test_a_stream_that_never_was_is_refused(scene: Scene) -> None:
+async def test_a_stream_that_never_was_is_refused(scene: MetadataNode) -> None:
     objects = await scene.new_objects([span(999, 0, 5)])
     with pytest.raises(StreamNotFound, match="stream 999 never existed"):
         await scene.catalog.commit_upload(scene.upload_commit(objects))
 
 
-async def test_malformed_objects_are_refused(scene: Scene) -> None:
+async def test_malformed_objects_are_refused(scene: MetadataNode) -> None:
     a, b, _ = scene.streams
     (item,) = await scene.new_objects([span(a, 0, 5)])
     for broken, message in (
@@ -145,7 +144,7 @@ async def test_malformed_objects_are_refused(scene: Scene) -> None:
             await scene.catalog.commit_upload(scene.upload_commit([broken]))
 
 
-async def test_another_nodes_object_cannot_be_committed(scene: Scene) -> None:
+async def test_another_nodes_object_cannot_be_committed(scene: MetadataNode) -> None:
     other = await scene.catalog.register_node(2, "h", 1, now_ms=NOW, lease_ms=1)
     (item,) = await scene.new_objects([span(scene.streams[0], 0, 5)])
     commit = replace(scene.upload_commit([item]), node_id=2, node_epoch=other.epoch)
@@ -156,7 +155,7 @@ async def test_another_nodes_object_cannot_be_committed(scene: Scene) -> None:
 # the life of an object
 
 
-async def test_object_ids_are_never_given_twice(scene: Scene) -> None:
+async def test_object_ids_are_never_given_twice(scene: MetadataNode) -> None:
     first = await scene.prepare(3)
     await scene.catalog.forget_objects(first)
     again = await scene.prepare(3)
@@ -165,7 +164,7 @@ async def test_object_ids_are_never_given_twice(scene: Scene) -> None:
     assert await scene.prepare(0) == []
 
 
-async def test_prepared_objects_become_reapable_at_their_deadline(scene: Scene) -> None:
+async def test_prepared_objects_become_reapable_at_their_deadline(scene: MetadataNode) -> None:
     first, second = await scene.prepare(2)
     await scene.catalog.note_multipart(second, "upload-2")
     assert await scene.catalog.list_reapable(now_ms=DEADLINE - 1, limit=10) == []
@@ -177,7 +176,7 @@ async def test_prepared_objects_become_reapable_at_their_deadline(scene: Scene) 
     assert len(await scene.catalog.list_reapable(now_ms=DEADLINE, limit=1)) == 1
 
 
-async def test_an_object_says_how_old_its_data_is_and_whether_it_was_cleaned(scene: Scene) -> None:
+async def test_an_object_says_how_old_its_data_is_and_whether_it_was_cleaned(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     (fresh,) = await scene.prepare()
     aged = await scene.prepare(2, oldest_data_ms=NOW - 5)
@@ -196,7 +195,7 @@ async def test_an_object_says_how_old_its_data_is_and_whether_it_was_cleaned(sce
     assert await facts() == [(NOW, False), (NOW - 5, False), (NOW - 5, False), (NOW, True)]
 
 
-async def test_a_condemned_object_can_no_longer_be_committed(scene: Scene) -> None:
+async def test_a_condemned_object_can_no_longer_be_committed(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     late, reaped = await scene.new_objects([span(stream, 0, 5)], [span(stream, 5, 9)])
     assert await scene.catalog.condemn_objects([late.object_id], now_ms=DEADLINE - 1) == []
@@ -211,7 +210,7 @@ async def test_a_condemned_object_can_no_longer_be_committed(scene: Scene) -> No
         await scene.catalog.commit_upload(scene.upload_commit([reaped]))
 
 
-async def test_a_committed_object_is_neither_condemned_nor_forgotten(scene: Scene) -> None:
+async def test_a_committed_object_is_neither_condemned_nor_forgotten(scene: MetadataNode) -> None:
     (item,) = await scene.upload([span(scene.streams[0], 0, 5)])
     spare = await scene.prepare(1)
     assert await scene.catalog.condemn_objects([item.object_id], now_ms=LATER) == []
@@ -225,14 +224,14 @@ async def test_a_committed_object_is_neither_condemned_nor_forgotten(scene: Scen
     ]
 
 
-async def test_forgetting_is_repeatable(scene: Scene) -> None:
+async def test_forgetting_is_repeatable(scene: MetadataNode) -> None:
     ids = await scene.prepare(2)
     await scene.catalog.forget_objects(ids)
     await scene.catalog.forget_objects(ids)
     assert await scene.catalog.get_objects(ids) == {}
 
 
-async def test_counts_and_pages_of_objects(scene: Scene) -> None:
+async def test_counts_and_pages_of_objects(scene: MetadataNode) -> None:
     a, b, c = scene.streams
     await scene.upload([span(a, 0, 5), span(b, 0, 5)], [span(c, 0, 5)])
     await scene.prepare(2)
@@ -249,7 +248,7 @@ async def test_counts_and_pages_of_objects(scene: Scene) -> None:
 # look-ups
 
 
-async def test_ranges_are_found_by_overlap(scene: Scene) -> None:
+async def test_ranges_are_found_by_overlap(scene: MetadataNode) -> None:
     a, b, _ = scene.streams
     await scene.upload([span(a, 0, 10), span(b, 0, 3)], [span(a, 10, 20)], [span(a, 20, 30)])
 
@@ -268,7 +267,7 @@ async def test_ranges_are_found_by_overlap(scene: Scene) -> None:
     assert (location.object.store, location.object.writer_id) == ("main", "writer")
 
 
-async def test_offsets_are_64_bit(scene: Scene) -> None:
+async def test_offsets_are_64_bit(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     far = 2**62
     await scene.upload([span(stream, 0, far, records=2)], [span(stream, far, far + 2**33, records=1)])
@@ -277,7 +276,7 @@ async def test_offsets_are_64_bit(scene: Scene) -> None:
     assert bounds_of(found) == [(far, far + 2**33)]
 
 
-async def test_time_finds_the_first_range_that_reaches_it(scene: Scene) -> None:
+async def test_time_finds_the_first_range_that_reaches_it(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     times = [50, 10, 70, 60, 90]
     await scene.upload(*([span(stream, 10 * i, 10 * i + 10, timestamp=t)] for i, t in enumerate(times)))
@@ -291,7 +290,7 @@ async def test_time_finds_the_first_range_that_reaches_it(scene: Scene) -> None:
     assert [await start(t) for t in (0, 60, 65, 70, 90, 91)] == [30, 30, 40, 40, 40, None]
 
 
-async def test_time_after_a_compaction(scene: Scene) -> None:
+async def test_time_after_a_compaction(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     times = [50, 10, 70, 60, 90]
     objects = await scene.upload(*([span(stream, 10 * i, 10 * i + 10, timestamp=t)] for i, t in enumerate(times)))
@@ -308,7 +307,7 @@ async def test_time_after_a_compaction(scene: Scene) -> None:
 # compaction
 
 
-async def test_compaction_swaps_inputs_for_outputs(scene: Scene) -> None:
+async def test_compaction_swaps_inputs_for_outputs(scene: MetadataNode) -> None:
     a, b, _ = scene.streams
     inputs = await scene.upload(
         [span(a, 0, 5), span(b, 0, 5)], [span(a, 5, 10), span(b, 5, 10)], kinds=[ObjectKind.SSO] * 2
@@ -326,7 +325,7 @@ async def test_compaction_swaps_inputs_for_outputs(scene: Scene) -> None:
     assert await committed(scene, a) == 10
 
 
-async def test_compaction_refuses_what_would_lose_double_or_invent_data(scene: Scene) -> None:
+async def test_compaction_refuses_what_would_lose_double_or_invent_data(scene: MetadataNode) -> None:
     a, b, _ = scene.streams
     inputs = await scene.upload([span(a, 0, 10), span(b, 0, 10)], [span(a, 10, 20)], [span(a, 20, 30)])
     first, _, last = inputs
@@ -345,13 +344,13 @@ async def test_compaction_refuses_what_would_lose_double_or_invent_data(scene: S
     assert {(await scene.state(o))[0] for o in inputs} == {ObjectState.COMMITTED}
 
 
-async def test_an_object_that_was_never_committed_is_no_input(scene: Scene) -> None:
+async def test_an_object_that_was_never_committed_is_no_input(scene: MetadataNode) -> None:
     objects = await scene.new_objects([span(scene.streams[0], 0, 5)], [span(scene.streams[0], 0, 5)])
     with pytest.raises(CatalogError, match="input object 1 was never committed"):
         await scene.catalog.commit_compaction(scene.compaction(objects[:1], objects[1:]))
 
 
-async def test_two_compactions_of_one_input_cannot_both_win(scene: Scene) -> None:
+async def test_two_compactions_of_one_input_cannot_both_win(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     inputs = await scene.upload([span(stream, 0, 5)], [span(stream, 5, 9)])
     slow = await scene.new_objects([span(stream, 0, 9)])
@@ -363,7 +362,7 @@ async def test_two_compactions_of_one_input_cannot_both_win(scene: Scene) -> Non
     assert await scene.bounds(stream) == [(0, 9)]
 
 
-async def test_compaction_goes_on_when_streams_were_trimmed_meanwhile(scene: Scene) -> None:
+async def test_compaction_goes_on_when_streams_were_trimmed_meanwhile(scene: MetadataNode) -> None:
     a, b, _ = scene.streams
     inputs = await scene.upload([span(a, 0, 5), span(b, 0, 5)], [span(a, 5, 10)], [span(a, 10, 15)])
     outputs = await scene.new_objects([span(a, 0, 10)], [span(a, 10, 15)], [span(b, 0, 5)])
@@ -376,7 +375,7 @@ async def test_compaction_goes_on_when_streams_were_trimmed_meanwhile(scene: Sce
     assert await scene.state(outputs[2]) == (ObjectState.DESTROYED, NOW)
 
 
-async def test_an_input_destroyed_meanwhile_by_a_trim_is_no_obstacle(scene: Scene) -> None:
+async def test_an_input_destroyed_meanwhile_by_a_trim_is_no_obstacle(scene: MetadataNode) -> None:
     a, b, _ = scene.streams
     inputs = await scene.upload([span(a, 0, 5)], [span(a, 5, 10), span(b, 0, 5)])
     outputs = await scene.new_objects([span(a, 0, 10)], [span(b, 0, 5)])
@@ -386,10 +385,10 @@ async def test_an_input_destroyed_meanwhile_by_a_trim_is_no_obstacle(scene: Scen
     assert await scene.state(inputs[0]) == (ObjectState.DESTROYED, LATER)
 
 
-async def test_compaction_goes_on_when_a_topic_was_deleted_meanwhile(scene: Scene) -> None:
-    other = await scene.catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE, internal=False)
+async def test_compaction_goes_on_when_a_topic_was_deleted_meanwhile(scene: MetadataNode) -> None:
+    other = await scene.catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE_ID, internal=False)
     kept = other.partitions[0].stream_id
-    await scene.catalog.open_streams([kept], node_id=NODE, node_epoch=scene.epoch)
+    await scene.catalog.open_streams([kept], node_id=NODE_ID, node_epoch=scene.epoch)
     gone = scene.streams[0]
     inputs = await scene.upload([span(gone, 0, 5), span(kept, 0, 5)], [span(gone, 5, 9), span(kept, 5, 9)])
     outputs = await scene.new_objects([span(gone, 0, 9)], [span(kept, 0, 9)])
@@ -399,7 +398,7 @@ async def test_compaction_goes_on_when_a_topic_was_deleted_meanwhile(scene: Scen
     assert await scene.state(outputs[0]) == (ObjectState.DESTROYED, NOW)
 
 
-async def test_compaction_without_outputs_drops_dead_inputs_only(scene: Scene) -> None:
+async def test_compaction_without_outputs_drops_dead_inputs_only(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     (item,) = await scene.upload([span(stream, 0, 5)])
     with pytest.raises(CatalogError, match=r"in the outputs \[\]"):
@@ -409,18 +408,18 @@ async def test_compaction_without_outputs_drops_dead_inputs_only(scene: Scene) -
     assert await scene.state(item) == (ObjectState.DESTROYED, LATER)
 
 
-async def test_compaction_holds_the_node_fence(scene: Scene) -> None:
+async def test_compaction_holds_the_node_fence(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     inputs = await scene.upload([span(stream, 0, 5)])
     outputs = await scene.new_objects([span(stream, 0, 5)])
     with pytest.raises(CatalogError, match="are input and output"):
         await scene.catalog.commit_compaction(scene.compaction(inputs, inputs))
-    await scene.catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=1)
+    await scene.catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
     with pytest.raises(NodeFenced):
         await scene.catalog.commit_compaction(scene.compaction(inputs, outputs))
 
 
-async def test_a_range_may_be_split_by_compaction_and_time_still_finds_it(scene: Scene) -> None:
+async def test_a_range_may_be_split_by_compaction_and_time_still_finds_it(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     inputs = await scene.upload([span(stream, 0, 10, timestamp=90)], [span(stream, 10, 20, timestamp=40)])
     await scene.compact(
@@ -431,18 +430,18 @@ async def test_a_range_may_be_split_by_compaction_and_time_still_finds_it(scene:
     assert [s and s.range.start_offset for s in starts] == [0, 4, 4, None]
 
 
-async def test_what_compaction_asks(scene: Scene) -> None:
+async def test_what_compaction_asks(scene: MetadataNode) -> None:
     a, b, c = scene.streams
     groups = [[span(a, 10 * i, 10 * i + 10)] for i in range(3)] + [[span(b, 10 * i, 10 * i + 10)] for i in range(2)]
     sos = await scene.upload(*groups)
     ssos = await scene.upload([span(a, 30, 40), span(c, 0, 10)], [span(b, 20, 30), span(c, 10, 20)])
-    assert await scene.catalog.list_compactable_streams(NODE, objects_min=2, limit=10) == [a, b]
-    assert await scene.catalog.list_compactable_streams(NODE, objects_min=3, limit=10) == [a]
-    assert await scene.catalog.list_compactable_streams(NODE, objects_min=1, limit=1) == [a]
+    assert await scene.catalog.list_compactable_streams(NODE_ID, objects_min=2, limit=10) == [a, b]
+    assert await scene.catalog.list_compactable_streams(NODE_ID, objects_min=3, limit=10) == [a]
+    assert await scene.catalog.list_compactable_streams(NODE_ID, objects_min=1, limit=1) == [a]
     assert await scene.catalog.list_compactable_streams(2, objects_min=1, limit=10) == []
-    newest = await scene.catalog.list_node_ssos(NODE, limit=10)
+    newest = await scene.catalog.list_node_ssos(NODE_ID, limit=10)
     assert [info.object_id for info in newest] == [o.object_id for o in ssos]
-    assert [i.object_id for i in await scene.catalog.list_node_ssos(NODE, limit=1)] == [ssos[-1].object_id]
+    assert [i.object_id for i in await scene.catalog.list_node_ssos(NODE_ID, limit=1)] == [ssos[-1].object_id]
     assert bounds_of(await scene.catalog.list_stream_objects(a)) == [(0, 10), (10, 20), (20, 30)]
     held = await scene.catalog.object_ranges([ssos[0].object_id, sos[0].object_id, 999])
     assert {key: [item.range for item in found] for key, found in held.items()} == {

@@ -10,7 +10,7 @@ from s3stream.catalog import database as database_module
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown
-from tests.s3stream.catalog.scene import NODE, NOW, Scene, span
+from tests.support.catalog_node import NODE_ID, NOW, MetadataNode, span
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_proxy import LossyServer, lossy_server
 
@@ -92,12 +92,12 @@ async def test_a_repeat_on_a_server_that_is_read_only_by_now_leaves_the_outcome_
 
 
 async def test_a_refusal_of_a_repeat_is_no_refusal_of_the_command(lossy: LossyServer, far: Catalog) -> None:
-    scene = await Scene.make(far)
+    scene = await MetadataNode.started(far)
     elsewhere = Catalog(lossy.url)
     await elsewhere.open(cluster="test")
 
     async def fence() -> None:
-        await elsewhere.register_node(NODE, "elsewhere", 1, now_ms=NOW, lease_ms=1)
+        await elsewhere.register_node(NODE_ID, "elsewhere", 1, now_ms=NOW, lease_ms=1)
 
     lossy.after_loss = fence
     lossy.losses = 1
@@ -292,7 +292,7 @@ async def test_a_corrupt_sqlite_file_stops_writes_and_is_told_at_the_start_too(t
     path = tmp_path / "c.db"
     catalog = Catalog(f"sqlite:///{path}")
     await catalog.open(cluster="test")
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     await scene.upload([span(scene.streams[0], 0, 5)])
     await catalog.close()
     catalog = Catalog(f"sqlite:///{path}")

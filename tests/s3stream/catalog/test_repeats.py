@@ -11,7 +11,7 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NewTopic
 from s3stream.errors import NodeFenced
 from s3stream.model import ObjectState
-from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, span
+from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, span
 
 TOPIC = b"t" * 16
 OTHER = b"o" * 16
@@ -49,133 +49,135 @@ OF_A_PERSON = frozenset({"fill", "advance"})
 """Run by hand while no node runs: repeated, `fill` refuses a catalog that is not empty, `advance` skips more ids."""
 
 Command = Callable[[], Awaitable[Any]]
-Prepare = Callable[[Scene], Awaitable[Command]]
+Prepare = Callable[[MetadataNode], Awaitable[Command]]
 
 
-async def register_node(scene: Scene) -> Command:
+async def register_node(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.register_node(2, "a", 1, now_ms=NOW, lease_ms=1)
 
 
-async def renew_lease(scene: Scene) -> Command:
-    return lambda: scene.catalog.renew_lease(NODE, scene.epoch, now_ms=NOW, lease_ms=1)
+async def renew_lease(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1)
 
 
-async def stop_node(scene: Scene) -> Command:
-    await scene.catalog.open_wal("w", node_id=NODE, node_epoch=scene.epoch, location="/w", now_ms=NOW)
-    return lambda: scene.catalog.stop_node(NODE, scene.epoch, drained_wal="w", now_ms=NOW)
+async def stop_node(scene: MetadataNode) -> Command:
+    await scene.catalog.open_wal("w", node_id=NODE_ID, node_epoch=scene.epoch, location="/w", now_ms=NOW)
+    return lambda: scene.catalog.stop_node(NODE_ID, scene.epoch, drained_wal="w", now_ms=NOW)
 
 
-async def open_wal(scene: Scene) -> Command:
-    return lambda: scene.catalog.open_wal("w", node_id=NODE, node_epoch=scene.epoch, location="/w", now_ms=NOW)
+async def open_wal(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.open_wal("w", node_id=NODE_ID, node_epoch=scene.epoch, location="/w", now_ms=NOW)
 
 
-async def give_up_wal(scene: Scene) -> Command:
+async def give_up_wal(scene: MetadataNode) -> Command:
     await (await open_wal(scene))()
-    seen = await scene.catalog.get_node(NODE)
+    seen = await scene.catalog.get_node(NODE_ID)
     assert seen is not None
     return lambda: scene.catalog.give_up_wal("w", seen=seen, now_ms=NOW)
 
 
-async def remove_node(scene: Scene) -> Command:
+async def remove_node(scene: MetadataNode) -> Command:
     await scene.catalog.register_node(2, "a", 1, now_ms=0, lease_ms=1)
     return lambda: scene.catalog.remove_node(2, now_ms=NOW)
 
 
-async def create_topic(scene: Scene) -> Command:
-    return lambda: scene.catalog.create_topic("new", OTHER, partitions=2, configs={}, leader=NODE, internal=False)
+async def create_topic(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.create_topic("new", OTHER, partitions=2, configs={}, leader=NODE_ID, internal=False)
 
 
-async def create_topics(scene: Scene) -> Command:
+async def create_topics(scene: MetadataNode) -> Command:
     wanted = [NewTopic("new", OTHER, 2, {}), NewTopic("t", b"x" * 16, 1, {})]
-    return lambda: _told(scene.catalog.create_topics(wanted, leader=NODE))
+    return lambda: _told(scene.catalog.create_topics(wanted, leader=NODE_ID))
 
 
 async def _told(answers: Awaitable[Any]) -> list[str]:
     return [str(answer) for answer in await answers]
 
 
-async def add_partitions(scene: Scene) -> Command:
-    return lambda: scene.catalog.add_partitions(TOPIC, 5, leader=NODE)
+async def add_partitions(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.add_partitions(TOPIC, 5, leader=NODE_ID)
 
 
-async def delete_topics(scene: Scene) -> Command:
+async def delete_topics(scene: MetadataNode) -> Command:
     await scene.upload([span(scene.streams[0], 0, 5)])
     return lambda: scene.catalog.delete_topics([TOPIC], now_ms=NOW, delete_after_ms=LATER)
 
 
-async def alter_topic(scene: Scene) -> Command:
+async def alter_topic(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.alter_topic(TOPIC, set_configs={"a": "1"}, unset=["b"])
 
 
-async def detach_topic(scene: Scene) -> Command:
+async def detach_topic(scene: MetadataNode) -> Command:
     ends = dict.fromkeys(scene.streams, 0)
-    return lambda: scene.catalog.detach_topic("t", TOPIC, ends=ends, node_id=NODE, node_epoch=scene.epoch, now_ms=NOW)
+    return lambda: scene.catalog.detach_topic(
+        "t", TOPIC, ends=ends, node_id=NODE_ID, node_epoch=scene.epoch, now_ms=NOW
+    )
 
 
-async def attach_topic(scene: Scene) -> Command:
+async def attach_topic(scene: MetadataNode) -> Command:
     await (await detach_topic(scene))()
-    return lambda: scene.catalog.attach_topic(TOPIC, "back", node_id=NODE, node_epoch=scene.epoch)
+    return lambda: scene.catalog.attach_topic(TOPIC, "back", node_id=NODE_ID, node_epoch=scene.epoch)
 
 
-async def clone_topic(scene: Scene) -> Command:
+async def clone_topic(scene: MetadataNode) -> Command:
     ends = dict.fromkeys(scene.streams, 0)
-    return lambda: scene.catalog.clone_topic("t", "c", OTHER, ends=ends, node_id=NODE, node_epoch=scene.epoch)
+    return lambda: scene.catalog.clone_topic("t", "c", OTHER, ends=ends, node_id=NODE_ID, node_epoch=scene.epoch)
 
 
-async def open_streams(scene: Scene) -> Command:
-    return lambda: scene.catalog.open_streams(scene.streams, node_id=NODE, node_epoch=scene.epoch)
+async def open_streams(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.open_streams(scene.streams, node_id=NODE_ID, node_epoch=scene.epoch)
 
 
-async def trim_stream(scene: Scene) -> Command:
+async def trim_stream(scene: MetadataNode) -> Command:
     await scene.upload([span(scene.streams[0], 0, 5)], [span(scene.streams[0], 5, 9)])
     return lambda: scene.catalog.trim_stream(scene.streams[0], 1, 6, now_ms=NOW, delete_after_ms=LATER)
 
 
-async def prepare_objects(scene: Scene) -> Command:
+async def prepare_objects(scene: MetadataNode) -> Command:
     return lambda: scene.prepare(2)
 
 
-async def note_multipart(scene: Scene) -> Command:
+async def note_multipart(scene: MetadataNode) -> Command:
     (object_id,) = await scene.prepare()
     return lambda: scene.catalog.note_multipart(object_id, "upload")
 
 
-async def commit_upload(scene: Scene) -> Command:
+async def commit_upload(scene: MetadataNode) -> Command:
     objects = await scene.new_objects([span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5)])
     return lambda: scene.catalog.commit_upload(scene.upload_commit(objects, {scene.streams[0]: b"state"}))
 
 
-async def commit_compaction(scene: Scene) -> Command:
+async def commit_compaction(scene: MetadataNode) -> Command:
     stream = scene.streams[0]
     inputs = await scene.upload([span(stream, 0, 5)], [span(stream, 5, 9)])
     outputs = await scene.new_objects([span(stream, 0, 9)])
     return lambda: scene.catalog.commit_compaction(scene.compaction(inputs, outputs))
 
 
-async def condemn_objects(scene: Scene) -> Command:
+async def condemn_objects(scene: MetadataNode) -> Command:
     ids = await scene.prepare(2)
     return lambda: scene.catalog.condemn_objects(ids, now_ms=DEADLINE)
 
 
-async def discard_objects(scene: Scene) -> Command:
+async def discard_objects(scene: MetadataNode) -> Command:
     ids = await scene.prepare(2)
     return lambda: scene.catalog.discard_objects(ids, now_ms=NOW, delete_after_ms=LATER)
 
 
-async def forget_objects(scene: Scene) -> Command:
+async def forget_objects(scene: MetadataNode) -> Command:
     ids = await scene.prepare(2)
     return lambda: scene.catalog.forget_objects(ids)
 
 
-async def alter_config(scene: Scene) -> Command:
+async def alter_config(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.alter_config("k", "n", set_configs={"a": "1"}, unset=["b"])
 
 
-async def next_manifest(scene: Scene) -> Command:
+async def next_manifest(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.next_manifest(0)
 
 
-async def next_producer_ids(scene: Scene) -> Command:
+async def next_producer_ids(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.next_producer_ids(10)
 
 
@@ -242,7 +244,7 @@ async def state_of(catalog: Catalog) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 async def test_a_repeated_command_succeeds_and_changes_no_more(catalog: Catalog, name: str) -> None:
-    command = await COMMANDS[name](await Scene.make(catalog))
+    command = await COMMANDS[name](await MetadataNode.started(catalog))
     lost = await command()
     state = await state_of(catalog)
     again = await command()
@@ -253,17 +255,17 @@ async def test_a_repeated_command_succeeds_and_changes_no_more(catalog: Catalog,
 
 @pytest.mark.parametrize("name", ["detach_topic", "attach_topic", "clone_topic", "commit_upload", "commit_compaction"])
 async def test_a_command_that_took_effect_is_not_refused_to_who_is_fenced_by_now(catalog: Catalog, name: str) -> None:
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     command = await COMMANDS[name](scene)
     lost = await command()
-    await catalog.register_node(NODE, "elsewhere", 1, now_ms=NOW, lease_ms=1)
+    await catalog.register_node(NODE_ID, "elsewhere", 1, now_ms=NOW, lease_ms=1)
     assert await command() == lost
     with pytest.raises(NodeFenced):
         await scene.prepare()
 
 
 async def test_what_is_discarded_is_neither_committed_nor_forgotten_before_its_time(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     stream = scene.streams[0]
     done, open_ = await scene.new_objects([span(stream, 0, 5)], [span(stream, 5, 9)])
     await catalog.commit_upload(scene.upload_commit([done]))

@@ -17,14 +17,13 @@ from s3stream.errors import (
     StreamNotFound,
 )
 from s3stream.model import ObjectState
-from tests.s3stream.catalog.scene import LATER, NODE, NOW, Scene, span
-from tests.support.topics import delete_topic
+from tests.support.catalog_node import LATER, NODE_ID, NOW, MetadataNode, delete_topic, span
 
 
 async def test_everything_survives_a_restart(url: str) -> None:
     first = Catalog(url)
     await first.open(cluster="c")
-    scene = await Scene.make(first)
+    scene = await MetadataNode.started(first)
     (item,) = await scene.upload([span(scene.streams[0], 0, 10)])
     await first.close()
 
@@ -34,7 +33,7 @@ async def test_everything_survives_a_restart(url: str) -> None:
     assert [topic.name for topic in await again.list_topics()] == ["t"]
     assert await scene.bounds(scene.streams[0]) == [(0, 10)]
     assert (await scene.state(item))[0] is ObjectState.COMMITTED
-    assert (await again.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=1)).epoch == scene.epoch + 1
+    assert (await again.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)).epoch == scene.epoch + 1
     await again.close()
 
 
@@ -147,10 +146,10 @@ async def test_topics_are_listed_by_name_with_partitions_in_order(catalog: Catal
 
 
 async def test_adding_partitions(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog, partitions=2)
+    scene = await MetadataNode.started(catalog, partitions=2)
     grown = await catalog.add_partitions(b"t" * 16, 4, leader=5)
     assert grown == await catalog.add_partitions(b"t" * 16, 4, leader=6)
-    assert [p.leader for p in grown.partitions] == [NODE, NODE, 5, 5]
+    assert [p.leader for p in grown.partitions] == [NODE_ID, NODE_ID, 5, 5]
     assert [p.stream_id for p in grown.partitions][:2] == scene.streams
     with pytest.raises(CatalogError, match="has 4 partitions already"):
         await catalog.add_partitions(b"t" * 16, 3, leader=1)
@@ -159,7 +158,7 @@ async def test_adding_partitions(catalog: Catalog) -> None:
 
 
 async def test_altering_a_topic(catalog: Catalog) -> None:
-    await Scene.make(catalog)
+    await MetadataNode.started(catalog)
     await catalog.alter_topic(b"t" * 16, set_configs={"a": "1", "b": "2"}, unset=["absent"])
     altered = await catalog.alter_topic(b"t" * 16, set_configs={"b": "3"}, unset=["a"])
     assert altered.configs == {"b": "3"}
@@ -170,20 +169,20 @@ async def test_altering_a_topic(catalog: Catalog) -> None:
 
 async def test_a_topic_made_anew_under_the_name_is_another(catalog: Catalog) -> None:
     """A repeated command, the answer to which was lost, leaves it alone."""
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     await catalog.delete_topics([scene.topic.topic_id], now_ms=NOW, delete_after_ms=LATER)
-    await catalog.create_topic("t", b"n" * 16, partitions=1, configs={"a": "1"}, leader=NODE, internal=False)
+    await catalog.create_topic("t", b"n" * 16, partitions=1, configs={"a": "1"}, leader=NODE_ID, internal=False)
     with pytest.raises(NotFound):
         await catalog.alter_topic(scene.topic.topic_id, set_configs={"a": "2"}, unset=())
     with pytest.raises(NotFound):
-        await catalog.add_partitions(scene.topic.topic_id, 9, leader=NODE)
+        await catalog.add_partitions(scene.topic.topic_id, 9, leader=NODE_ID)
     (found,) = await catalog.list_topics()
     assert (found.topic_id, found.configs, len(found.partitions)) == (b"n" * 16, {"a": "1"}, 1)
 
 
 async def test_configs_are_listed_where_there_are_any(catalog: Catalog) -> None:
-    await Scene.make(catalog)
-    await catalog.create_topic("u", b"u" * 16, partitions=1, configs={"a": "1"}, leader=NODE, internal=False)
+    await MetadataNode.started(catalog)
+    await catalog.create_topic("u", b"u" * 16, partitions=1, configs={"a": "1"}, leader=NODE_ID, internal=False)
     assert await catalog.list_topic_configs() == {b"u" * 16: {"a": "1"}}
     await catalog.alter_topic(b"t" * 16, set_configs={"b": "2"}, unset=())
     await catalog.alter_topic(b"u" * 16, set_configs={}, unset=["a"])
@@ -191,7 +190,7 @@ async def test_configs_are_listed_where_there_are_any(catalog: Catalog) -> None:
 
 
 async def test_opening_streams_moves_both_epochs_and_the_leader(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     a, b, _ = scene.streams
     other = await catalog.register_node(2, "h", 1, now_ms=NOW, lease_ms=1)
     opened = await catalog.open_streams([b, a], node_id=2, node_epoch=other.epoch)
@@ -200,36 +199,36 @@ async def test_opening_streams_moves_both_epochs_and_the_leader(catalog: Catalog
         (a, 2, 2, 2),
     ]
     (topic,) = await catalog.list_topics()
-    assert [(p.leader, p.leader_epoch) for p in topic.partitions] == [(2, 2), (2, 2), (NODE, 1)]
+    assert [(p.leader, p.leader_epoch) for p in topic.partitions] == [(2, 2), (2, 2), (NODE_ID, 1)]
     (again,) = await catalog.open_streams([a], node_id=2, node_epoch=other.epoch)
     assert again.info.epoch == 3
 
 
 async def test_opening_refuses_stale_nodes_and_unknown_streams(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
-    await catalog.register_node(NODE, "h", 1, now_ms=NOW, lease_ms=1)
+    scene = await MetadataNode.started(catalog)
+    await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
     with pytest.raises(NodeFenced):
-        await catalog.open_streams([scene.streams[0]], node_id=NODE, node_epoch=scene.epoch)
+        await catalog.open_streams([scene.streams[0]], node_id=NODE_ID, node_epoch=scene.epoch)
     with pytest.raises(StreamNotFound, match="stream 99 does not exist"):
-        await catalog.open_streams([scene.streams[0], 99], node_id=NODE, node_epoch=scene.epoch + 1)
+        await catalog.open_streams([scene.streams[0], 99], node_id=NODE_ID, node_epoch=scene.epoch + 1)
     assert (await catalog.get_streams(scene.streams))[scene.streams[0]].epoch == 1, "a refused command changes nothing"
 
 
 async def test_deleted_streams_are_gone_and_their_ids_are_not_reused(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     await delete_topic(catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     assert await catalog.get_streams(scene.streams) == {}
-    again = await catalog.create_topic("t", b"n" * 16, partitions=3, configs={}, leader=NODE, internal=False)
+    again = await catalog.create_topic("t", b"n" * 16, partitions=3, configs={}, leader=NODE_ID, internal=False)
     assert min(p.stream_id for p in again.partitions) > max(scene.streams)
 
 
 async def test_topics_are_deleted_in_one_command(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     others = await catalog.create_topics(
-        [NewTopic("u", b"u" * 16, 1, {}), NewTopic("v", b"v" * 16, 1, {})], leader=NODE
+        [NewTopic("u", b"u" * 16, 1, {}), NewTopic("v", b"v" * 16, 1, {})], leader=NODE_ID
     )
     u, v = (topic.partitions[0].stream_id for topic in others if isinstance(topic, TopicInfo))
-    await catalog.open_streams([u, v], node_id=NODE, node_epoch=scene.epoch)
+    await catalog.open_streams([u, v], node_id=NODE_ID, node_epoch=scene.epoch)
     both, kept = await scene.upload(
         [span(scene.streams[0], 0, 5), span(u, 0, 5)], [span(scene.streams[1], 0, 5), span(v, 0, 5)]
     )
@@ -253,9 +252,9 @@ async def test_a_deletion_that_is_repeated_leaves_a_new_topic_of_the_name_alone(
 
 
 async def test_deleting_a_topic_destroys_only_what_nobody_else_needs(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
-    other = await catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE, internal=False)
-    (kept,) = await catalog.open_streams([other.partitions[0].stream_id], node_id=NODE, node_epoch=scene.epoch)
+    scene = await MetadataNode.started(catalog)
+    other = await catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE_ID, internal=False)
+    (kept,) = await catalog.open_streams([other.partitions[0].stream_id], node_id=NODE_ID, node_epoch=scene.epoch)
     alone, shared = await scene.upload(
         [span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5), span(kept.info.stream_id, 0, 5)]
     )
@@ -267,7 +266,7 @@ async def test_deleting_a_topic_destroys_only_what_nobody_else_needs(catalog: Ca
 
 
 async def test_trim_moves_forward_only_and_destroys_whole_objects(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog)
+    scene = await MetadataNode.started(catalog)
     stream = scene.streams[0]
     first, second = await scene.upload([span(stream, 0, 10)], [span(stream, 10, 20)])
 
@@ -293,20 +292,20 @@ async def test_trim_moves_forward_only_and_destroys_whole_objects(catalog: Catal
 
 
 async def test_a_duration_in_place_of_a_deadline_is_refused(catalog: Catalog) -> None:
-    await Scene.make(catalog)
+    await MetadataNode.started(catalog)
     with pytest.raises(CatalogError, match="a deadline is a time at or after now"):
         await delete_topic(catalog, "t", now_ms=1_700_000_000_000, delete_after_ms=60_000)
 
 
 async def test_streams_are_listed_in_pages(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog, partitions=5)
+    scene = await MetadataNode.started(catalog, partitions=5)
     first = await catalog.list_streams(after=0, limit=3)
     rest = await catalog.list_streams(after=first[-1].stream_id, limit=3)
     assert [info.stream_id for info in (*first, *rest)] == scene.streams
 
 
 async def test_many_streams_go_in_one_command(catalog: Catalog) -> None:
-    scene = await Scene.make(catalog, partitions=12_000)
+    scene = await MetadataNode.started(catalog, partitions=12_000)
     found = await catalog.get_streams(scene.streams)
     assert len(found) == 12_000
     assert {info.epoch for info in found.values()} == {1}

@@ -11,8 +11,7 @@ from s3stream.errors import CatalogError, CatalogUnavailable, NotFound, StoreErr
 from s3stream.maintain.gc import GarbageCollector, GcSettings
 from s3stream.model import NewObject, ObjectState, object_key
 from s3stream.store.memory import MemoryStore
-from tests.s3stream.catalog.scene import DEADLINE, LATER, NODE, NOW, Scene, span
-from tests.support.topics import delete_topic
+from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span
 
 CLUSTER = "test"
 
@@ -30,10 +29,10 @@ class Clock:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path) -> AsyncIterator[MetadataNode]:
     catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
     await catalog.open(cluster=CLUSTER)
-    yield await Scene.make(catalog)
+    yield await MetadataNode.started(catalog)
     await catalog.close()
 
 
@@ -48,7 +47,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def collector(scene: Scene, store: MemoryStore, clock: Clock) -> GarbageCollector:
+def collector(scene: MetadataNode, store: MemoryStore, clock: Clock) -> GarbageCollector:
     return make(scene.catalog, store, clock)
 
 
@@ -61,7 +60,7 @@ async def put(store: MemoryStore, *ids: int, writer_id: str = "writer") -> None:
         await store.put(key(object_id), [b"x" * 10], writer_id=writer_id)
 
 
-async def upload(scene: Scene, store: MemoryStore, count: int) -> list[NewObject]:
+async def upload(scene: MetadataNode, store: MemoryStore, count: int) -> list[NewObject]:
     """Commit `count` objects of one stream, with bytes in the store."""
     stream = scene.streams[0]
     objects = await scene.upload(*([span(stream, 10 * i, 10 * i + 10)] for i in range(count)))
@@ -70,7 +69,7 @@ async def upload(scene: Scene, store: MemoryStore, count: int) -> list[NewObject
 
 
 async def test_prepared_objects_are_reaped_after_their_deadline(
-    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
 ) -> None:
     written, absent = await scene.prepare(2)
     await put(store, written)
@@ -86,7 +85,7 @@ async def test_prepared_objects_are_reaped_after_their_deadline(
 
 
 async def test_an_upload_under_way_is_aborted(
-    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
 ) -> None:
     (object_id,) = await scene.prepare(1)
     upload = await store.start_multipart(key(object_id), writer_id="writer")
@@ -98,7 +97,7 @@ async def test_an_upload_under_way_is_aborted(
 
 
 async def test_another_writers_object_is_left_alone(
-    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
 ) -> None:
     (object_id,) = await scene.prepare(1)
     await put(store, object_id, writer_id="somebody else")
@@ -109,7 +108,7 @@ async def test_another_writers_object_is_left_alone(
 
 
 async def test_destroyed_objects_stay_for_their_delay(
-    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
 ) -> None:
     first, second = await upload(scene, store, 2)
     await scene.catalog.trim_stream(scene.streams[0], 1, 10, now_ms=NOW, delete_after_ms=LATER)
@@ -125,7 +124,7 @@ async def test_destroyed_objects_stay_for_their_delay(
 
 
 async def test_committed_objects_are_deleted_in_batches_without_a_head_call(
-    scene: Scene, store: MemoryStore, clock: Clock
+    scene: MetadataNode, store: MemoryStore, clock: Clock
 ) -> None:
     await upload(scene, store, 600)
     await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
@@ -137,7 +136,7 @@ async def test_committed_objects_are_deleted_in_batches_without_a_head_call(
 
 
 async def test_keys_that_fail_stay_for_the_next_round_and_do_not_block_the_others(
-    scene: Scene, store: MemoryStore, clock: Clock
+    scene: MetadataNode, store: MemoryStore, clock: Clock
 ) -> None:
     objects = await upload(scene, store, 9)
     stuck = {key(o.object_id) for o in objects[:4]}
@@ -160,7 +159,7 @@ async def test_keys_that_fail_stay_for_the_next_round_and_do_not_block_the_other
     assert store.objects == {}
 
 
-async def test_a_store_in_trouble_ends_the_round(scene: Scene, store: MemoryStore, clock: Clock) -> None:
+async def test_a_store_in_trouble_ends_the_round(scene: MetadataNode, store: MemoryStore, clock: Clock) -> None:
     ids = await scene.prepare(30)
     await put(store, *ids)
 
@@ -176,10 +175,10 @@ async def test_a_store_in_trouble_ends_the_round(scene: Scene, store: MemoryStor
 
 
 async def test_a_store_nobody_configured_keeps_its_objects(
-    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
 ) -> None:
     ids = await scene.catalog.prepare_objects(
-        1, node_id=NODE, node_epoch=scene.epoch, writer_id="w", store="other", now_ms=NOW, deadline_ms=DEADLINE
+        1, node_id=NODE_ID, node_epoch=scene.epoch, writer_id="w", store="other", now_ms=NOW, deadline_ms=DEADLINE
     )
     clock.now_ms = DEADLINE
     assert await collector.collect() == 0
@@ -187,7 +186,7 @@ async def test_a_store_nobody_configured_keeps_its_objects(
 
 
 async def test_a_writer_that_comes_too_late_is_refused(
-    scene: Scene, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
 ) -> None:
     """Whichever comes first wins: no committed object ever loses its bytes."""
     late, early = await scene.new_objects([span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5)])
@@ -211,7 +210,7 @@ async def test_a_writer_that_comes_too_late_is_refused(
 
 
 async def test_a_crash_between_delete_and_forget_is_made_good(
-    scene: Scene, store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    scene: MetadataNode, store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await upload(scene, store, 3)
     (prepared,) = await scene.prepare(1)
@@ -232,7 +231,7 @@ async def test_a_crash_between_delete_and_forget_is_made_good(
 
 
 async def test_the_loop_goes_on_after_a_failed_round(
-    scene: Scene, store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    scene: MetadataNode, store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (object_id,) = await scene.prepare(1)
     await put(store, object_id)

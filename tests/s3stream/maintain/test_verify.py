@@ -13,13 +13,13 @@ from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, Strea
 from s3stream.object.format import FOOTER_BYTES
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.memory import MemoryStore
-from tests.s3stream.catalog.scene import LATER, NOW, Scene
+from tests.support.catalog_node import LATER, NOW, MetadataNode
 
 CLUSTER = "test"
 Runs = Sequence[tuple[int, int, int]]
 
 
-class Storage(Scene):
+class Storage(MetadataNode):
     """A scene whose objects have real bytes in a store."""
 
     store: MemoryStore
@@ -70,7 +70,7 @@ def url(tmp_path: Path) -> str:
 async def storage(url: str) -> AsyncIterator[Storage]:
     catalog = Catalog(url)
     await catalog.open(cluster=CLUSTER)
-    scene = await Storage.make(catalog)
+    scene = await Storage.started(catalog)
     scene.store = MemoryStore("main")
     yield scene
     await catalog.close()

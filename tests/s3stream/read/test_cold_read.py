@@ -26,8 +26,8 @@ from s3stream.object.reader import decode_index
 from s3stream.read.cold_read import ColdReader
 from s3stream.read.loader import LOCATIONS_PER_LOOKUP
 from s3stream.settings import StorageSettings
+from tests.support.catalog_node import delete_topic
 from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
-from tests.support.topics import delete_topic
 from tests.support.virtual_time import run_virtual
 
 NO_CACHE = replace(SMALL, log_cache_bytes=1, upload_threshold_bytes=1 << 20)

@@ -16,9 +16,9 @@ from s3stream.outages import Outage
 from s3stream.settings import MIB, StorageSettings
 from s3stream.store.memory import let_through
 from s3stream.upload.split import RunSize, plan_split
+from tests.support.catalog_node import delete_topic
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import CLUSTER, NODE_ID, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
-from tests.support.topics import delete_topic
 from tests.support.waiting import until
 
 

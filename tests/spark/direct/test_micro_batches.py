@@ -23,9 +23,8 @@ from spark.direct.offsets import Storage, TopicPartition, check_bounds, find_par
 from spark.direct.options import DataLossError, parse_options
 from spark.direct.plan import Piece
 from spark.direct.readers import JsonOffsets, StreamRead, from_json
-from tests.compaction.cluster import CLUSTER, NODE
 from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
-from tests.support.topics import delete_topic
+from tests.support.catalog_node import CLUSTER, NODE_ID, delete_topic
 
 SCHEMA = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])
 Row = tuple[int, int]
@@ -113,7 +112,7 @@ def start(filled: KafkaCluster) -> Iterator[Start]:
 def compact(filled: KafkaCluster) -> None:
     """Replace objects, and delete what was replaced."""
     assert not asyncio.run(filled.made.service().run_once()).errors
-    filled.made.clock.now += 24 * 3_600_000
+    filled.made.clock.ms += 24 * 3_600_000
     collector = GarbageCollector(
         catalog=filled.made.catalog,
         stores={"local": filled.made.store},
@@ -125,17 +124,17 @@ def compact(filled: KafkaCluster) -> None:
 
 def add_partition(filled: KafkaCluster) -> None:
     async def add() -> None:
-        there = await filled.made.topic("t")
+        there = await filled.made.find_topic("t")
         total = len(there.partitions) + 1
-        topic = await filled.made.catalog.add_partitions(there.topic_id, total, leader=NODE)
-        await filled.made._open([topic.partitions[-1].stream_id])
+        topic = await filled.made.catalog.add_partitions(there.topic_id, total, leader=NODE_ID)
+        await filled.made.open_streams([topic.partitions[-1].stream_id])
 
     asyncio.run(add())
 
 
 def all_rows(filled: KafkaCluster, since: JsonOffsets | None = None) -> Counter[Row]:
     """Each record there is once, from some offsets on."""
-    topic = asyncio.run(filled.made.topic("t"))
+    topic = asyncio.run(filled.made.find_topic("t"))
     first = from_json(since or {})
     return Counter(
         (each.index, offset)
@@ -155,7 +154,7 @@ def test_each_record_once_through_crashes_new_data_new_partitions_and_compaction
     begun: JsonOffsets | None = None
 
     def upload() -> None:
-        filled.upload(sorted(filled.made.epochs), objects=1, value_bytes=50)
+        filled.upload(sorted(filled.made.stream_epochs), objects=1, value_bytes=50)
 
     def change() -> None:
         rng.choice([upload, upload, lambda: compact(filled), lambda: add_partition(filled), query.restart])()
@@ -189,11 +188,11 @@ def test_a_first_batch_that_is_repeated_leaves_nothing_out(filled: KafkaCluster,
 def make_anew(filled: KafkaCluster, objects: int) -> None:
     async def replace() -> list[int]:
         catalog = filled.made.catalog
-        await delete_topic(catalog, "t", now_ms=filled.made.clock.now, delete_after_ms=filled.made.clock.now)
-        filled.made.epochs.clear()
-        made = await catalog.create_topic("t", b"2" * 16, partitions=2, configs={}, leader=NODE, internal=False)
+        await delete_topic(catalog, "t", now_ms=filled.made.clock.ms, delete_after_ms=filled.made.clock.ms)
+        filled.made.stream_epochs.clear()
+        made = await catalog.create_topic("t", b"2" * 16, partitions=2, configs={}, leader=NODE_ID, internal=False)
         ids = [partition.stream_id for partition in made.partitions]
-        await filled.made._open(ids)
+        await filled.made.open_streams(ids)
         return ids
 
     filled.upload(asyncio.run(replace()), objects=objects)

@@ -17,8 +17,8 @@ from spark.direct.plan import INT64_MAX, Task
 from spark.direct.read import ObjectGoneError, read_task
 from spark.direct.readers import FORMAT_TYPES
 from spark.storage import StorageLocation
-from tests.compaction.cluster import CLUSTER
 from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+from tests.support.catalog_node import CLUSTER
 
 SCHEMA = pa.schema([pa.field(name, FORMAT_TYPES[name]) for name in ("topic", "partition", "offset", "value")])
 OBJECTS = 10
@@ -58,7 +58,7 @@ def read(location: StorageLocation, task: Task) -> Iterable[pa.RecordBatch]:
 def compact(filled: KafkaCluster) -> None:
     """Replace all objects, and delete what was replaced."""
     assert not asyncio.run(filled.made.service().run_once()).errors
-    filled.made.clock.now += 24 * 3_600_000
+    filled.made.clock.ms += 24 * 3_600_000
     collector = GarbageCollector(
         catalog=filled.made.catalog,
         stores={"local": filled.made.store},
