@@ -1,4 +1,4 @@
-"""Errors of the storage engine. Each message says what, where, and what was expected."""
+"""Errors of the storage engine. Each message names the problem, its place, and what was expected there."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ class StorageFull(StorageError):
 
 
 class AppendTooLarge(StorageError):
-    """The WAL never takes an append of this size. Nothing was appended; waiting does not help."""
+    """The append is larger than the WAL ever accepts. Nothing was appended; waiting does not help."""
 
 
 class StorageStopped(StorageError):
-    """The engine takes no more appends: the WAL failed, the node was fenced, or it is closing. Says why."""
+    """The engine refuses appends: the WAL failed, the node was fenced, or it is closing. The message is the reason."""
 
 
 class StreamFenced(StorageError):
@@ -24,7 +24,7 @@ class StreamFenced(StorageError):
 
 
 class StreamNotFound(StorageError):
-    """The catalog has no such stream (any more)."""
+    """The catalog has no such stream; it may have been deleted."""
 
 
 class OffsetOutOfRange(StorageError):
@@ -32,27 +32,27 @@ class OffsetOutOfRange(StorageError):
 
 
 class Place(NamedTuple):
-    """Part of an object that is read, and checked, as one."""
+    """Part of an object that is read and checked as a whole."""
 
     object_id: int
     store: str
     key: str
     position: int
-    """Of a block; -1: the object as a whole, or its index."""
+    """Position of a block; -1: the object as a whole, or its index."""
 
 
 class ObjectDamage(StorageError):
-    """An object is corrupt or missing. Where it is a committed one, waiting does not help, as it does in an outage."""
+    """An object is corrupt or missing. If it is committed, waiting does not help, in contrast to an outage."""
 
     place: Place | None = None
-    """What was read, as far as it is known."""
+    """Place that was read, if it is known."""
 
 
 class CorruptObject(ObjectDamage):
     """An object's bytes do not match their checksum or format. Names object, position, expected and found."""
 
     def __init__(self, message: str, *, position: int = -1, expected: str = "", found: str = "") -> None:
-        """`position` in the object, or -1: of the object as a whole."""
+        """`position` in the object, or -1 for the object as a whole."""
         super().__init__(message)
         self.position = position
         self.expected = expected
@@ -64,41 +64,41 @@ class Discontinuity(StorageError):
 
 
 class UnknownStreams(StorageError):
-    """The WAL holds records of streams that the catalog has never made: one of the two is the wrong one."""
+    """The WAL holds records of streams that the catalog never created: one of the two is the wrong one."""
 
 
 class CatalogError(StorageError):
     """The catalog refused a command (stale range, unknown object, illegal state change): nothing has changed.
 
-    Its subclasses are refusals of the same kind, but for `CatalogUnavailable` and `CatalogDamaged`.
+    Its subclasses are such refusals, except `CatalogUnavailable` and `CatalogDamaged`.
     """
 
 
 class CatalogUnavailable(CatalogError):
-    """The catalog cannot be reached, or cannot work just now (disk full, going down): the call may succeed later."""
+    """The catalog cannot be reached or cannot work at the moment (disk full, shutdown): the call may succeed later."""
 
 
 class OutcomeUnknown(CatalogUnavailable):
-    """A command may have taken effect, or not: its commit was never answered, and repeating it has not told either.
+    """A command may or may not have taken effect: its commit was not answered, and repeating it did not show it either.
 
-    Never undo what belongs to such a command: repeat it, or ask the catalog what became of it.
+    Never undo what belongs to such a command: repeat it, or look its outcome up in the catalog.
     """
 
 
 class CatalogDamaged(CatalogError):
-    """The catalog's database is damaged, or is no catalog any more: no more is written to it. Says what can be done."""
+    """The catalog's database is damaged or not a catalog: nothing more is written to it. The message names remedies."""
 
 
 class NodeFenced(CatalogError):
-    """Another process registered with this node's id and a higher epoch."""
+    """Another process has registered with this node's id and a higher epoch."""
 
 
 class NodeInUse(CatalogError):
-    """The node lives, or leads partitions, so that it cannot be removed."""
+    """The node cannot be removed, because it is running or leads partitions."""
 
 
 class EndMoved(CatalogError):
-    """A stream's committed end is not where the command expects it: look again, and repeat."""
+    """A stream's committed end is not where the command expects it: look it up again, and repeat."""
 
 
 class AlreadyExists(CatalogError):
@@ -110,16 +110,16 @@ class NotFound(CatalogError):
 
 
 class StoreError(StorageError):
-    """An object store call failed for good: not retried, or retries ran out."""
+    """An object store call failed: it must not be retried, or its retries ran out."""
 
 
 class ObjectNotFound(StoreError, ObjectDamage):
-    """No object under that key."""
+    """The store has no object under that key."""
 
 
 class ObjectTooShort(StoreError, ObjectDamage):
-    """The object under that key ends before the bytes asked for."""
+    """The object under that key ends before the requested bytes."""
 
 
 class ObjectExists(StoreError):
-    """A conditional put met an object of another writer."""
+    """A conditional PUT found an object of another writer under the key."""

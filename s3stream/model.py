@@ -9,7 +9,7 @@ from wal.interface import Buffer
 
 
 class StreamBatch(NamedTuple):
-    """One append of one stream: opaque bytes with what storage must know of them. Ranges are half open: [base, end)."""
+    """One append of one stream: opaque bytes and what storage must know of them. Ranges are half open: [base, end)."""
 
     stream_id: int
     base_offset: int
@@ -39,14 +39,14 @@ class ReadResult(NamedTuple):
 
 
 class ObjectKind(IntEnum):
-    """Stream set objects hold runs of many streams, stream objects one run of one stream."""
+    """Kind of an object: a stream set object (SSO) holds runs of many streams, a stream object (SO) a run of one."""
 
     SSO = 1
     SO = 2
 
 
 class ObjectState(IntEnum):
-    """Life of an object in the catalog: nothing else may lie in a store (invariant 6)."""
+    """State of an object in the catalog; every object in a store is in one of them (invariant 6)."""
 
     PREPARED = 1
     COMMITTED = 2
@@ -67,46 +67,46 @@ class StreamRange:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object as the catalog knows it."""
+    """An object as the catalog lists it."""
 
     object_id: int
     kind: ObjectKind
     state: ObjectState
     store: str
-    """Name of the object store it lies in."""
+    """Name of the object store that holds it."""
     size_bytes: int
     node_id: int
-    """Node that wrote it."""
+    """Node that wrote the object."""
     writer_id: str
-    """In the object's metadata too: a roll-back deletes only what its own writer made (invariant 5)."""
+    """Id of the writer, also in the object's metadata: a rollback deletes only its writer's objects (invariant 5)."""
     deadline_ms: int
-    """Prepared: when it is reaped. Destroyed: when it is deleted. Committed: 0."""
+    """Prepared: time at which it is reaped. Destroyed: time at which it is deleted. Committed: 0."""
     committed_ms: int
     """0: it was never committed."""
     oldest_data_ms: int = 0
-    """When its oldest data was first committed, in whatever object held it then; 0 until the object is committed."""
+    """Time of the first commit of its oldest data, in whatever object held it then; 0 until the object is committed."""
     cleaned: bool = False
     """True if log compaction wrote it: each key is there once, but for what later parts of the stream hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeLocation:
-    """Where a run of a stream lies: the range and the object that holds it."""
+    """Location of a run of a stream: the range and the object that holds it."""
 
     range: StreamRange
     object: ObjectInfo
     source_stream_id: int = 0
-    """The stream under whose id the object has it: a clone refers to what its original wrote. 0: the range's own."""
+    """Stream id of the run inside the object, if it differs: a clone refers to runs of its original. Else 0."""
 
     @property
     def stored_stream_id(self) -> int:
-        """The stream id in the object's index and blocks: what to look the range up by."""
+        """Stream id of the run in the object's index and blocks."""
         return self.source_stream_id or self.range.stream_id
 
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An object about to be committed: prepared before, its bytes complete in the store, its ranges in stream order."""
+    """An object to be committed: prepared, its bytes complete in the store, its ranges in stream order."""
 
     object_id: int
     kind: ObjectKind
@@ -116,7 +116,7 @@ class NewObject:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as the catalog knows it."""
+    """A stream as the catalog lists it."""
 
     stream_id: int
     epoch: int
@@ -124,11 +124,11 @@ class StreamInfo:
     """Node that has it open, or -1."""
     start_offset: int
     end_offset: int
-    """End of what is committed to objects; what is only in a node's WAL lies past it."""
+    """End of the data that is committed to objects; data that is only in a node's WAL lies past it."""
     snapshot: bytes
     """The owner's opaque state as of `end_offset` (producer ids, epochs, aborted transactions), or empty."""
 
 
 def object_key(cluster: str, object_id: int) -> str:
-    """Key of an object: the hex digits of its id reversed, so that keys written in turn spread over the key space."""
+    """Return the key of an object: it begins with the reversed hex digits of its id, which spreads successive keys."""
     return f"{f'{object_id:016x}'[::-1]}/{cluster}/{object_id}"

@@ -1,7 +1,7 @@
-"""What does not answer at the moment, since when, and what it said last: for the status of a node.
+"""Current outages of the catalog and the object stores, for the status of a node.
 
-Whoever meets a failure that is waited for notes it here, and whoever then succeeds at the same place says that it is
-over. Nothing is decided by it.
+A caller that waits for a failed service notes the failure here, and its end when a call succeeds again. No decision
+depends on it.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,30 +12,30 @@ CATALOG: Final = "catalog"
 
 
 def object_store(name: str) -> str:
-    """Place of an object store's outages."""
+    """Return the place under which outages of an object store are noted."""
     return f"object store {name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A place that fails."""
+    """An outage of one place: the catalog or an object store."""
 
     where: str
     reason: str
-    """The last error's text."""
+    """Text of the last error."""
     since_ms: int
     """Wall clock of the first failure since the last success."""
 
 
 class Outages:
-    """Those of one node, by place."""
+    """Current outages of one node, by place."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._current: dict[str, Outage] = {}
 
     def note(self, where: str, error: Exception) -> None:
-        """A call has failed that will be repeated."""
+        """Note that a call failed and will be repeated."""
         known = self._current.get(where)
         if known is None:
             self._current[where] = Outage(where, str(error), self._now_ms())
@@ -43,9 +43,9 @@ class Outages:
             self._current[where] = replace(known, reason=str(error))
 
     def over(self, where: str) -> None:
-        """A call has succeeded."""
+        """Note that a call succeeded: the outage, if any, is over."""
         self._current.pop(where, None)
 
     def current(self) -> Sequence[Outage]:
-        """Those that last, the longest first."""
+        """Return the current outages, the longest first."""
         return sorted(self._current.values(), key=lambda outage: (outage.since_ms, outage.where))

@@ -8,7 +8,7 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Limits and intervals of one engine. What is `None` follows from another setting, as its line says."""
+    """Limits and intervals of one engine. A value of `None` is derived from other settings, see its description."""
 
     upload_threshold_bytes: int | None = None
     """Log cache bytes that start an upload; None: a third of the WAL or of the log cache, at most 512 MiB."""
@@ -17,7 +17,7 @@ class StorageSettings:
     wal_pressure_ratio: float = 0.6
     """Share of the WAL in use that starts an upload early: padding of small writes fills the ring before the cache."""
     wal_full_ratio: float = 0.9
-    """Share of the WAL in use at which clients are slowed down, so that no append meets a full ring."""
+    """Share of the WAL in use at which clients are slowed down, so that appends do not find the ring full."""
     split_bytes: int = 8 * MIB
     """A stream's run of at least this size becomes a stream object (SO) at once; smaller ones share an SSO."""
     uploads_in_flight: int = 2
@@ -31,17 +31,17 @@ class StorageSettings:
     so_put_bytes_max: int = 32 * MIB
     """A stream object up to this size is a single PUT; longer ones go in parts of half of it, two at a time."""
     part_hedge_ratio: float = 4.0
-    """A part is sent a second time when it takes so many times as long as the slowest tenth of late; 0: never."""
+    """A part is sent a second time when it takes this many times as long as the slowest tenth of late; 0: never."""
     part_hedge_ms_min: int = 500
-    """But not before this: a second attempt costs as much as the first."""
+    """Least time before a part is sent a second time: a second attempt costs as much as the first."""
     prepare_ttl_ms: int = 60 * 60_000
-    """A prepared object that was not committed by then is reaped."""
+    """Time after which a prepared object that was not committed is reaped."""
     delete_delay_ms: int = 10 * 60_000
-    """Objects that nobody needs any more are deleted this long after: readers in flight are done by then."""
+    """Delay before an object that is no longer needed is deleted: readers in flight are done by then."""
     retry_ms_min: int = 100
     """First pause before a failed store or catalog call of an upload is repeated; doubles each time."""
     retry_ms_max: int = 10_000
-    """Longest such pause. Uploads never give up: what they hold stays in the WAL and in memory, bounded."""
+    """Longest such pause. Uploads are repeated forever: their data stays in the WAL and in memory, both bounded."""
     log_cache_bytes: int = 768 * MIB
     """Bound of the log cache. Uploaded blocks are evicted above it; what is not uploaded slows clients down."""
     block_cache_bytes: int = 256 * MIB
@@ -49,11 +49,11 @@ class StorageSettings:
     index_cache_bytes: int = 32 * MIB
     """Bound of the cache of object indexes."""
     location_cache_streams: int = 4096
-    """Streams whose object locations are remembered."""
+    """Streams whose object locations are cached."""
     read_bytes_max: int = 8 * MIB
-    """Largest ranged GET; longer runs become several, side by side."""
+    """Largest ranged GET; longer runs become several concurrent ones."""
     read_split_bytes_min: int = 4 * MIB
-    """A run is not cut into pieces smaller than this to keep idle connections busy: a call costs CPU, too."""
+    """Smallest part that a run is cut into to keep idle connections busy: a call costs CPU, too."""
     read_gap_bytes_max: int = 64 * KIB
     """Two ranges of an object with no more than this between them are read in one GET: cheaper than a second call."""
     read_ahead_bytes_max: int = 8 * MIB
@@ -61,7 +61,7 @@ class StorageSettings:
     read_ahead_total_bytes: int | None = None
     """Bound of all read-ahead under way; None: half of the block cache."""
     read_ahead_readers: int = 1024
-    """Sequential readers that are remembered."""
+    """Sequential readers that are tracked."""
     reads_in_flight: int = 16
     """Ranged GETs at the same time, all priorities together."""
     cold_reads_in_flight: int = 64

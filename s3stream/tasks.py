@@ -1,9 +1,9 @@
-"""Tasks side by side, and their ends, so that a cancellation is never taken for something else.
+"""Runs and ends concurrent tasks so that a cancellation of their owner is never lost.
 
-Why not Python's own task group: it raises the errors of its tasks even where its owner was cancelled meanwhile, and the
-cancellation is forgotten; whoever takes such an error for one that heals goes on for ever, and a stop waits as long.
-Up to Python 3.12, moreover, an owner that waits for its tasks when one fails counts as being cancelled ever after, so
-that a time-out around it ends as a cancellation. Where errors are bugs, and end everything, a task group is as good.
+asyncio.TaskGroup is not enough for that. It raises the errors of its tasks even if its owner was cancelled meanwhile,
+and the cancellation is lost: an owner that retries after the error runs forever, and a shutdown waits as long. Up to
+Python 3.12, moreover, an owner that waits for its tasks when one fails stays marked as being cancelled, so that a
+timeout around it ends as a cancellation. Where errors are bugs, and end everything, a task group is good enough.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ import structlog
 
 T = TypeVar("T")
 
-AGAIN_S = 10.0
-"""After so long a task that has not ended is cancelled once more; longer than any clean-up takes."""
+RECANCEL_AFTER_S = 10.0
+"""Time after which a task that has not ended is cancelled again; longer than any clean-up takes."""
 
 log = structlog.get_logger(__name__)
 
 
 async def side_by_side(works: Iterable[Coroutine[object, object, T]]) -> list[T]:
-    """Run all, and return their results in order. None is left running when this ends, well or badly.
+    """Run all concurrently and return their results in order. No task is left running when this returns or raises.
 
-    The first error ends the others and is raised; a cancellation of the caller ends them all and is raised, whatever
-    they raise meanwhile.
+    The first error cancels the others and is raised. A cancellation of the caller cancels them all and is raised,
+    whatever they raise meanwhile.
     """
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(work) for work in list(works)]  # when `works` fails half way, nothing has begun
@@ -50,12 +50,12 @@ async def side_by_side(works: Iterable[Coroutine[object, object, T]]) -> list[T]
     return [task.result() for task in tasks]
 
 
-async def end_tasks(tasks: Iterable["asyncio.Task[object]"], *, again_s: float = AGAIN_S) -> None:
+async def end_tasks(tasks: Iterable["asyncio.Task[object]"], *, recancel_after_s: float = RECANCEL_AFTER_S) -> None:
     """Cancel tasks and wait until they have ended."""
     left = set(tasks)
     while left:
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=again_s)
+        _, left = await asyncio.wait(left, timeout=recancel_after_s)
         for task in left:
-            log.warning("a cancelled task goes on: cancelled again", task=repr(task.get_coro()))
+            log.warning("a cancelled task has not ended; cancelling it again", task=repr(task.get_coro()))

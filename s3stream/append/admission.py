@@ -11,7 +11,7 @@ This module is the only owner of that question. The engine as a whole is in one 
 
 FULL means that the WAL had no room for an append; it ends as soon as something was written out or uploaded. The two
 levels that rise before that point, uncommitted bytes of the log cache and used bytes of the WAL, are compared with
-their limits when somebody asks. In the last three states `error` holds the reason.
+their limits on each query. In the last three states `error` holds the reason.
 
 A stream has a refusal or none, see `StreamAdmission`.
 """

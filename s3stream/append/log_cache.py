@@ -1,12 +1,14 @@
-"""The log cache: what was appended lately, by reference to the memory it was received in.
+"""The log cache: recent appends, by reference to the memory they were received in.
 
-It is a sequence of blocks. Appends go into the current block; a seal closes it and it becomes one upload; after the
-upload's commit it is only a cache, evicted oldest first above the byte bound. What is not committed never leaves
-(invariant 2). What is committed leaves at once when log compaction has removed records of it from objects. Inside a
-block each stream has one run: its batches in offset order, contiguous. A stream's runs over all blocks are contiguous
-too, and end where the stream ends, so a read that finds its offset here never meets a gap.
+It is a sequence of upload blocks. Appends go into the current block; a seal closes it and it becomes one upload; after
+the upload's commit it is only a cache, evicted oldest first above the byte bound. What is not committed is never
+evicted (invariant 2). What is committed is removed at once when log compaction has removed records of it from objects.
 
-Lists beside the batches (ends, cumulative sizes) make a read two bisections and one slice, however small the batches.
+Inside a block each stream has one run: its batches in offset order, contiguous. A stream's runs over all blocks are
+contiguous too, and end where the stream ends, so a read that finds its offset here never meets a gap.
+
+Each run keeps lists of the batches' ends and cumulative sizes, so that a read is two bisections and one slice, however
+small the batches are.
 """
 
 from asyncio import Future, TimerHandle, get_running_loop
@@ -20,7 +22,7 @@ from wal.interface import Durable
 
 
 class UploadRun:
-    """One stream's batches of one block."""
+    """The batches of one stream in one upload block."""
 
     __slots__ = ("batches", "block", "cumulative_bytes", "ends", "start_offset")
 
@@ -51,11 +53,11 @@ class UploadRun:
         self.ends.append(batch.end_offset)
 
     def clear(self) -> None:
-        """Let the batches go: a stream remembers its last run for its next append, which may never come."""
+        """Release the batches: a stream keeps its last run for its next append, which may never come."""
         self.batches, self.ends, self.cumulative_bytes = [], [], []
 
     def slice(self, offset: int, end_offset: int, bytes_max: int) -> list[StreamBatch]:
-        """Batches from the one that holds `offset`, that begin before `end_offset`, up to `bytes_max` but at least one.
+        """Return batches from the one that holds `offset`, up to `bytes_max` but at least one, all before the end.
 
         `offset` lies in [start, end) of the run, and before `end_offset`.
         """
@@ -71,7 +73,7 @@ class UploadRun:
 
 
 class UploadBlock:
-    """What one upload takes: from one seal to the next."""
+    """The batches of one upload: all that was appended from one seal to the next."""
 
     __slots__ = (
         "_uploaded",
@@ -89,15 +91,15 @@ class UploadBlock:
     def __init__(self) -> None:
         self.runs: dict[int, UploadRun] = {}
         self.size_bytes = 0
-        """Payloads and overhead."""
+        """Bytes of payloads and their overhead."""
         self.wal_offset = -1
         """WAL offset of the last record: trimming to it frees the block's records."""
         self.durable: Durable | None = None
-        """Completion of the last record, and so of all."""
+        """WAL completion of the last record, and so of all."""
         self.snapshots: dict[int, bytes] = {}
-        """Taken at the seal, as of the end of the stream's run."""
+        """Owners' states by stream, taken at the seal, as of the end of the stream's run."""
         self.due = False
-        """Somebody asked for the seal."""
+        """True if a seal is requested."""
         self.committed = False
         self._uploaded: Future[None] | None = None
         """Done when the block is committed and the WAL trimmed, or with the error that stopped the upload."""
@@ -123,24 +125,24 @@ class UploadBlock:
 
 
 class StreamRuns:
-    """One stream's runs over all blocks, oldest first."""
+    """The runs of one stream over all blocks, oldest first."""
 
     __slots__ = ("is_open", "runs", "superseded_end")
 
     def __init__(self) -> None:
         self.runs: list[UploadRun] = []
         self.superseded_end = 0
-        """Before this, objects hold less than what was appended: a run leaves as soon as it is committed."""
+        """Log compaction removed records before this offset: a run that begins before it is removed once committed."""
         self.is_open = False
-        """The stream is open, so this is kept when the last run is evicted."""
+        """True if the stream is open, so that this object is kept when the last run is evicted."""
 
     @property
     def start_offset(self) -> int:
-        """First offset in the cache, or -1 when there is none."""
+        """First cached offset, or -1 when nothing is cached."""
         return self.runs[0].start_offset if self.runs else -1
 
     def read(self, offset: int, end_offset: int, bytes_max: int) -> list[StreamBatch] | None:
-        """Batches from the one that holds `offset`, contiguous; None when the cache does not hold it.
+        """Return contiguous batches from the one that holds `offset`; None when the cache does not hold it.
 
         `offset` lies before `end_offset`, which lies at or before the end of the last run.
         """
@@ -168,16 +170,16 @@ def _run_end(run: UploadRun) -> int:
 
 
 class LogCache:
-    """All blocks, and for each stream its runs. Not bound to an event loop; touched from one thread."""
+    """All blocks, and for each stream its runs. Used from one thread."""
 
     def __init__(self, bytes_max: int, headroom_bytes: int) -> None:
-        """Evict committed blocks so that `bytes_max` holds with `headroom_bytes` for the current block to grow."""
+        """Evict committed blocks so that `bytes_max` holds even when the current block grows by `headroom_bytes`."""
         self.bytes_max = bytes_max
         self._headroom_bytes = headroom_bytes
         self.current = UploadBlock()
         self.streams: dict[int, StreamRuns] = {}
         self.sealed_bytes = 0
-        """Bytes sealed but not committed."""
+        """Bytes sealed and not committed."""
         self.committed_bytes = 0
         self.evicted_bytes = 0
         self._committed: deque[UploadBlock] = deque()
@@ -189,18 +191,18 @@ class LogCache:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held in all."""
+        """Bytes of all blocks."""
         return self.committed_bytes + self.sealed_bytes + self.current.size_bytes
 
     def runs_of(self, stream_id: int) -> StreamRuns:
-        """The stream's runs; made when there are none yet."""
+        """Return the stream's runs; empty ones are created for a new stream."""
         runs = self.streams.get(stream_id)
         if runs is None:
             runs = self.streams[stream_id] = StreamRuns()
         return runs
 
     def start_run(self, stream_id: int, start_offset: int) -> UploadRun:
-        """The stream's run in the current block: made when its first batch since the seal comes."""
+        """Return the stream's run in the current block, creating it for the first batch since the seal."""
         block = self.current
         run = block.runs.get(stream_id)
         if run is None:
@@ -208,8 +210,8 @@ class LogCache:
             self.runs_of(stream_id).runs.append(run)
         return run
 
-    def grow(self, run: UploadRun) -> None:
-        """Count a recovered run's bytes."""
+    def count_recovered(self, run: UploadRun) -> None:
+        """Add the bytes of a recovered run to those of its block."""
         run.block.size_bytes += run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
 
     def seal(self) -> UploadBlock:
@@ -220,7 +222,7 @@ class LogCache:
         return block
 
     def commit(self, block: UploadBlock) -> None:
-        """The block's data is in the catalog: from now on it may be evicted. Blocks are committed in order."""
+        """Mark a block as committed in the catalog: from now on it may be evicted. Blocks are committed in order."""
         assert not block.committed
         block.committed = True
         block.snapshots.clear()
@@ -233,7 +235,7 @@ class LogCache:
         self._evict()
 
     def supersede(self, stream_id: int, end_offset: int) -> None:
-        """Records before `end_offset` were removed from objects: let go of every run that may hold one.
+        """Remove every run that may hold records before `end_offset`, since log compaction removed some of them.
 
         A run that is not known to be committed stays until it is.
         """
@@ -243,7 +245,7 @@ class LogCache:
             self._remove_superseded(stream_id)
 
     def drop(self, stream_id: int) -> None:
-        """Forget a stream that is deleted, fenced or opened anew: this is wanted neither cached nor uploaded."""
+        """Remove all runs of a stream that is deleted, fenced or opened again: they are not uploaded."""
         runs = self.streams.pop(stream_id, None)
         if runs is None:
             return
@@ -251,7 +253,7 @@ class LogCache:
             self._remove(stream_id, run)
 
     def close(self, stream_id: int) -> None:
-        """The stream is closed: forget it once it has nothing cached."""
+        """Note that the stream is closed; it is forgotten once nothing of it is cached."""
         runs = self.streams.get(stream_id)
         if runs is not None:
             runs.is_open = False
@@ -268,7 +270,7 @@ class LogCache:
             del self.streams[stream_id]
 
     def _remove(self, stream_id: int, run: UploadRun) -> None:
-        """Take a run out of its block."""
+        """Remove a run from its block."""
         block = run.block
         freed = run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
         del block.runs[stream_id]
@@ -287,7 +289,7 @@ class LogCache:
             self.evicted_bytes += block.size_bytes
             for stream_id, run in block.runs.items():
                 cached = self.streams[stream_id]
-                assert cached.runs[0] is run, "runs of a stream leave in the order they came"
+                assert cached.runs[0] is run, "runs of a stream are evicted in the order they were added"
                 del cached.runs[0]
                 run.clear()
                 if not cached.runs and not cached.is_open:
@@ -295,7 +297,7 @@ class LogCache:
             block.runs.clear()
 
     def describe(self) -> Mapping[str, int]:
-        """Figures for stats and consoles."""
+        """Return sizes for stats and consoles."""
         return {
             "bytes": self.size_bytes,
             "uncommitted_bytes": self.uncommitted_bytes,

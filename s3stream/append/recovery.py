@@ -1,8 +1,8 @@
-"""Decides what of a recovered WAL is live: records in, plan out, no IO.
+"""Plans the recovery of a WAL: which of its records are live. Pure: records in, plan out.
 
-Live is what lies at or past a stream's committed end, without a gap, of a stream that exists and is this node's. A gap
-stops the stream and keeps its records in the WAL (invariant 11): it is for a person to decide what to do with them.
-Records of deleted streams are skipped. Those of streams that the catalog has never made stop the start: either the WAL
+Live records lie at or past the committed end of a stream that exists and belongs to this node, without a gap. A gap
+stops the stream and keeps its records in the WAL (invariant 11), for an operator to decide what to do with them.
+Records of deleted streams are skipped. Records of streams that the catalog never created end the start: either the WAL
 or the catalog is the wrong one, and trimming would destroy what was acknowledged.
 """
 
@@ -26,11 +26,11 @@ class StoppedStream:
     """First offset the stream's uncommitted records hold; there are gaps between it and `end_offset`."""
     end_offset: int = 0
     record_count: int = 0
-    """Records of the owner that are lost when the stream's WAL records are given up."""
+    """Number of the owner's records that are lost when the stream's WAL records are given up."""
     size_bytes: int = 0
 
     def add(self, batch: StreamBatch, wal_offset: int) -> "StoppedStream":
-        """With one more batch."""
+        """Return the extent with one more batch."""
         return replace(
             self,
             last_wal_offset=wal_offset,
@@ -43,24 +43,24 @@ class StoppedStream:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What to do with the records of a WAL."""
+    """The records of a WAL, sorted by their use."""
 
     live: Mapping[int, Sequence[StreamBatch]]
     """Batches of each stream, contiguous from its committed end."""
     stopped: Mapping[int, StoppedStream]
     fenced: frozenset[int]
-    """Streams another node has taken over: their records here can never be committed."""
+    """Streams that another node has taken over: their records here can never be committed."""
     skipped_records: int
     last_wal_offset: int
     """Offset of the last record of any kind; -1 when there is none."""
 
 
 UNKNOWN_SHOWN = 5
-"""Unknown streams that an error names one by one."""
+"""Unknown streams that the error names one by one."""
 
 
 def check_streams_known(records: Iterable[WalRecord], next_stream_id: int) -> None:
-    """Raise UnknownStreams for records of streams that the catalog, whose next id is given, has never made."""
+    """Raise UnknownStreams for records of streams that the catalog, whose next id is given, never created."""
     found: dict[int, tuple[int, int, int]] = {}
     for record in records:
         batch = record.batch
@@ -77,8 +77,8 @@ def check_streams_known(records: Iterable[WalRecord], next_stream_id: int) -> No
             named.append(f"{len(found) - len(named):,} streams more")
         raise UnknownStreams(
             f"the WAL holds records of streams that the catalog has never made, its next id being {next_stream_id} "
-            f"({'; '.join(named)}): this is not the WAL's catalog, or an older state of it. Nothing was trimmed. Check "
-            "catalog.url and wal.path, or restore a newer backup of the catalog"
+            f"({'; '.join(named)}): the catalog is not the one of this WAL, or an older state of it. Nothing was "
+            "trimmed. Check catalog.url and wal.path, or restore a newer backup of the catalog"
         )
 
 
@@ -87,7 +87,7 @@ def plan_recovery(
 ) -> RecoveryPlan:
     """Sort records, given in WAL order, into live, committed, deleted, fenced and discontinuous ones.
 
-    `streams` has those of the records' streams that exist, and no stream from `next_stream_id` on was ever made.
+    `streams` has those of the records' streams that exist; no stream from `next_stream_id` on was ever created.
     Raises UnknownStreams.
     """
     check_streams_known(records, next_stream_id)

@@ -79,7 +79,7 @@ class StreamRegistry:
             run = self._journal.start_run(stream_id, batches[0].base_offset)
             for batch in batches:
                 run.add(batch)
-            cache.grow(run)
+            cache.count_recovered(run)
             self._sealer.not_replayed.add(stream_id)
             stats.recovered_records += len(batches)
             stats.recovered_bytes += run.size_bytes

@@ -1,6 +1,6 @@
-"""The body of a WAL record as the engine writes it; `s3stream/append/WAL_RECORD.md` is its description.
+"""The body of a WAL record as the engine writes it, described in `s3stream/append/WAL_RECORD.md`.
 
-The WAL checks its own CRC over the whole body, so there is none here. Integers are little-endian.
+The WAL checks a CRC over the whole body, so the body has none. Integers are little-endian.
 """
 
 from enum import IntEnum
@@ -18,16 +18,16 @@ assert RECORD_HEADER_BYTES == 48, "the header has a fixed size"
 
 
 class RecordKind(IntEnum):
-    """What a WAL record is."""
+    """Kind of a WAL record."""
 
     BATCH = 0
-    """One append: the payload follows the header."""
+    """An append: the payload follows the header."""
     RESET = 1
-    """The stream was taken over from another node: its earlier records here are void. No payload."""
+    """Voids the earlier records of a stream that was taken over from another node, or given up. No payload."""
 
 
 class WalRecordError(StorageError):
-    """A WAL record whose checksum holds but whose content makes no sense to this program."""
+    """A WAL record whose checksum is right but whose content is invalid for this version."""
 
 
 class WalRecord(NamedTuple):
@@ -36,12 +36,12 @@ class WalRecord(NamedTuple):
     wal_offset: int
     kind: RecordKind
     epoch: int
-    """Stream epoch under which it was written."""
+    """Stream epoch under which the record was written."""
     batch: StreamBatch
 
 
 def encode_reset(stream_id: int, epoch: int, offset: int) -> bytes:
-    """A record that voids the stream's earlier ones; appends under `epoch` begin at `offset`."""
+    """Encode a record that voids the stream's earlier ones; appends under `epoch` begin at `offset`."""
     return RECORD_HEADER.pack(RECORD_VERSION, RecordKind.RESET, 0, 0, stream_id, epoch, offset, offset, -1)
 
 

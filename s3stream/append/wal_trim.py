@@ -45,7 +45,7 @@ class WalTrimmer:
             await self._wal.trim(self._trimmable_wal_offset)
 
     async def _release_deleted(self) -> None:
-        """Release the streams that were deleted: nobody needs their records any more."""
+        """Release the streams that were deleted: their records are no longer needed."""
         alive = await self._catalog.get_streams(list(self._stopped))
         for stream_id in self._stopped.keys() - alive.keys():
             del self._stopped[stream_id]

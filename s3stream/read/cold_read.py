@@ -1,13 +1,13 @@
 """Reads what the log cache does not hold: from the block cache, and from objects into it.
 
-A read walks what is known (locations, indexes, blocks) and stops at the first thing missing; the missing thing is
-loaded, and the walk goes on from there. So the walk is plain code, a read that finds everything in memory costs no
-task, and loads of the same thing are shared. A reader that gives up leaves its load running into the caches (a Fetch
-whose wait ends finds the data there next time).
+A read walks the locations, indexes and blocks that are in memory and stops at the first that is missing. That one is
+loaded, and the walk continues from there. So the walk is plain code, a read that finds everything in memory costs no
+task, and concurrent loads of the same thing are one. A reader that gives up leaves its load running into the caches: a
+Fetch whose wait ended finds the data there next time.
 
-Locations may be stale: compaction replaces objects under a running engine. An object that is gone is looked up afresh.
-What is still missing or corrupt then is damage: it is raised to whoever reads at that very place, and what lies before
-it is served.
+Locations may be stale, because compaction replaces objects under a running engine. A missing object is looked up again
+in the catalog. What is still missing or corrupt then is damage: it is raised to the reads at that very place, and what
+lies before it is served.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 
 STALE_RETRIES = 3
-"""Times that an object must be missing, each time after another look at where the data lies."""
+"""Attempts, each with a new look-up of the location, after which an object counts as missing."""
 CORRUPT_RETRIES = 2
-"""Times that an object must be corrupt: once it may have been on the way here."""
+"""Attempts after which an object counts as corrupt: once may be an error of the transfer."""
 
 
 @dataclass(slots=True)
-class _Request:
-    """A read and how far it got. What it was given stays its own, so that it ends however small the caches are."""
+class _ColdRead:
+    """A read and its progress. It keeps what was loaded for it, so that it ends however small the caches are."""
 
     stream_id: int
     offset: int
@@ -57,13 +57,13 @@ class _Request:
     batches: list[StreamBatch] = field(default_factory=list)
     size_bytes: int = 0
     index: ObjectIndex | None = None
-    """Index asked for last."""
+    """Index loaded last."""
     held: dict[BlockKey, CachedBlock] = field(default_factory=dict)
-    """Blocks of the object under the walk."""
+    """Loaded blocks of the object at `at`."""
 
     @property
     def at(self) -> int:
-        """Where the walk goes on."""
+        """Offset at which the walk continues."""
         return self.batches[-1].end_offset if self.batches else self.offset
 
 
@@ -82,7 +82,7 @@ class ColdReader:
         is_log_writing: Callable[[], bool],
         damaged: DamagedObjects,
     ) -> None:
-        """`is_log_writing` tells whether the log is at work on an append: reads of history leave it room then."""
+        """`is_log_writing` returns whether the log is at work on an append: reads of history slow down then."""
         self.loader = ObjectLoader(
             catalog=catalog,
             stores=stores,
@@ -105,30 +105,30 @@ class ColdReader:
     async def read(
         self, stream_id: int, offset: int, bytes_max: int, end_offset: int, committed_end: int
     ) -> list[StreamBatch]:
-        """Contiguous batches from the one that holds `offset`, at least one, none that begins at or past `end_offset`.
+        """Return contiguous batches from the one that holds `offset`, at least one; all begin before `end_offset`.
 
         `offset` lies before `end_offset`, which is at most `committed_end`. Raises OffsetOutOfRange when the start
         moved past `offset` meanwhile, StreamNotFound, CorruptObject, StoreError.
         """
         newest = self.loader.is_newest(stream_id, offset, committed_end)
         priority = Priority.TAIL if newest else Priority.CATCH_UP
-        request = _Request(stream_id, offset, bytes_max, end_offset, committed_end, priority)
+        request = _ColdRead(stream_id, offset, bytes_max, end_offset, committed_end, priority)
         batches = request.batches
-        ahead = self._ahead.arrive(stream_id, offset, committed_end)
+        ahead = self._ahead.begin_read(stream_id, offset, committed_end)
         need = self._walk(request)
         if need is not None:
-            # Shared by its whole meaning, so that a client that asks again and again starts no second load.
+            # Shared by all its arguments, so that a client that repeats a read starts no second load.
             key = ReadKey(stream_id, offset, bytes_max, end_offset)
-            found = await self.loader.shared(key, lambda: self._complete(request, need))
+            found = await self.loader.load_once(key, lambda: self._complete(request, need))
             assert isinstance(found, list)
             batches = found
-        self._ahead.leave(stream_id, committed_end, ahead, batches[-1].end_offset)
+        self._ahead.end_read(stream_id, committed_end, ahead, batches[-1].end_offset)
         return list(batches)
 
     async def find_time(
         self, stream_id: int, timestamp_ms: int, start_offset: int, committed_end: int
     ) -> StreamBatch | None:
-        """The first committed batch past `start_offset` whose max timestamp is at or after `timestamp_ms`."""
+        """Return the first committed batch past `start_offset` whose max timestamp is at or after `timestamp_ms`."""
         for attempt in range(STALE_RETRIES):
             try:
                 self._stats.location_lookups += 1
@@ -141,18 +141,18 @@ class ColdReader:
         raise AssertionError("the last attempt returns or raises")
 
     async def index(self, info: ObjectInfo) -> ObjectIndex:
-        """An object's index, through the cache. For `find_first`."""
+        """Return an object's index, through the cache. For `find_first`."""
         return await self.loader.index(info)
 
     async def batches(self, info: ObjectInfo, entry: IndexEntry, from_offset: int) -> Iterable[StreamBatch]:
-        """A block's batches, through the cache. For `find_first`."""
+        """Return a block's batches, through the cache. For `find_first`."""
         blocks = await self.loader.load_blocks(info, [entry], Priority.CATCH_UP)
         return blocks[0].from_offset(from_offset)
 
     # the walk
 
-    def _walk(self, request: _Request) -> Need | None:
-        """Go on with the request as far as memory allows; None when it is complete, else what it lacks."""
+    def _walk(self, request: _ColdRead) -> Need | None:
+        """Continue the read as far as memory allows; return None when it is complete, else what to load next."""
         while request.at < request.end_offset and (request.size_bytes < request.bytes_max or not request.batches):
             location = self.loader.location(request.stream_id, request.at)
             if location is None:
@@ -179,7 +179,7 @@ class ColdReader:
             request.held.clear()
         return None
 
-    def _block(self, request: _Request, object_id: int, entry: IndexEntry) -> CachedBlock | None:
+    def _block(self, request: _ColdRead, object_id: int, entry: IndexEntry) -> CachedBlock | None:
         key = BlockKey(object_id, entry.position)
         block = request.held.get(key)
         if block is None:
@@ -189,12 +189,12 @@ class ColdReader:
                 request.held[key] = block
         return block
 
-    async def _complete(self, request: _Request, need: Need | None) -> list[StreamBatch]:
-        """Load what the walk lacks until it ends."""
+    async def _complete(self, request: _ColdRead, need: Need | None) -> list[StreamBatch]:
+        """Load what the walk needs until it ends."""
         async with self._slots[request.priority]:
             return await self._load_all(request, need)
 
-    async def _load_all(self, request: _Request, need: Need | None) -> list[StreamBatch]:
+    async def _load_all(self, request: _ColdRead, need: Need | None) -> list[StreamBatch]:
         failures = 0
         while need is not None:
             try:
@@ -204,7 +204,7 @@ class ColdReader:
                 is_missing = isinstance(error, ObjectNotFound)
                 if failures >= (STALE_RETRIES if is_missing else CORRUPT_RETRIES):
                     if request.batches:
-                        break  # what lies before the damage is served; the next read meets it
+                        break  # serve what lies before the damage; the next read raises it
                     if is_missing or not isinstance(need, NeedBlocks) or request.bytes_max <= 1:
                         raise
                     # Perhaps only a later block is damaged: read one alone.
@@ -217,7 +217,7 @@ class ColdReader:
             need = self._walk(request)
         return request.batches
 
-    async def _fill(self, request: _Request, need: Need) -> None:
+    async def _fill(self, request: _ColdRead, need: Need) -> None:
         if isinstance(need, NeedLocation):
             await self.loader.find_location(request.stream_id, need.offset, request.committed_end)
         elif isinstance(need, NeedIndex):
@@ -228,8 +228,8 @@ class ColdReader:
                 request.held[BlockKey(need.object.object_id, entry.position)] = block
 
 
-def _take(request: _Request, blocks: Sequence[CachedBlock], end_offset: int) -> bool:
-    """Move batches that begin before `end_offset` into the answer; False when it is full."""
+def _take(request: _ColdRead, blocks: Sequence[CachedBlock], end_offset: int) -> bool:
+    """Move batches that begin before `end_offset` into the answer; return False when it is full."""
     for block in blocks:
         for batch in block.from_offset(request.at):
             if batch.base_offset >= end_offset:

@@ -1,8 +1,8 @@
-"""Remembers which committed objects could not be read because they are corrupt or missing.
+"""Keeps a list of the committed objects that could not be read because they are corrupt or missing.
 
-An outage passes; damage stays until somebody restores the object or gives it up. So it is kept by object and position,
-for whoever asks what is wrong: said in the log once, forgotten when the place is read well again, or when the catalog
-no longer lists the object.
+An outage passes; damage stays until an operator restores the object or gives it up. So it is kept by object and
+position for the node's status and logged once. It is forgotten when the place can be read again, or when the catalog no
+longer lists the object.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,24 +19,24 @@ from s3stream.model import ObjectState
 log = structlog.get_logger("storage")
 
 ENTRIES_MAX: Final = 1000
-"""Places remembered; reads of further ones are only counted."""
+"""Places kept; reads of further ones are only counted."""
 STREAMS_MAX: Final = 100
-"""Streams remembered of one place."""
+"""Streams kept of one place."""
 LINES_MAX: Final = 10
-"""Lines in the log within `LINES_MS`."""
+"""Log lines within `LINES_MS`."""
 LINES_MS: Final = 60_000
 WHOLE: Final = -1
-"""Position of what concerns an object as a whole: that it is missing, or its index."""
+"""Position of damage to an object as a whole: a missing object, or its index."""
 ADVICE: Final = "`anabranch storage verify --deep` lists all damage; restore the object under its key, or read past it"
 
 
 @dataclass(slots=True)
 class Damage:
-    """What is wrong with a place, and who has met it."""
+    """Damage at one place, and the streams whose reads found it."""
 
     place: Place
     position: int
-    """Where in the object what was found differs; -1: it is the object as a whole."""
+    """Position of the damage in the object; -1: the object as a whole."""
     expected: str
     found: str
     reason: str
@@ -44,10 +44,10 @@ class Damage:
     last_ms: int
     times: int = 0
     streams: set[str] = field(default_factory=set)
-    """What their owners call the streams."""
+    """Labels of the streams."""
 
     def as_json(self) -> dict[str, Any]:
-        """For `/status`."""
+        """Return the entry of the `/status` page."""
         return {
             "store": self.place.store,
             "key": self.place.key,
@@ -65,7 +65,7 @@ class Damage:
 
 
 class DamagedObjects:
-    """The damage that reads have met since the node started, and that may still be there."""
+    """The damage that reads have found since the node started, and that may still exist."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -73,17 +73,17 @@ class DamagedObjects:
         self._lines_from_ms = 0
         self._lines = 0
         self.reads = 0
-        """Reads that met any."""
+        """Reads that failed because of damage."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def entries(self) -> Iterable[Damage]:
-        """What is known, the oldest first."""
+        """Return the known damage, the oldest first."""
         return self._entries.values()
 
     def note(self, error: ObjectDamage, stream: str = "") -> None:
-        """A read failed for good: for `stream`, as its owner calls it, or for whoever says so in the log by himself."""
+        """Note the damage that made a read fail; log it if a stream's label is given, else the caller logs it."""
         self.reads += 1
         place = error.place
         if place is None:
@@ -97,14 +97,14 @@ class DamagedObjects:
                 return
             entry = self._entries[place] = _describe(place, error, now_ms)
         if stream and not entry.streams:
-            self._say(entry, stream, now_ms)
+            self._log(entry, stream, now_ms)
         entry.last_ms = now_ms
         entry.times += 1
         if stream and len(entry.streams) < STREAMS_MAX:
             entry.streams.add(stream)
 
-    def read_well(self, place: Place) -> None:
-        """The place was read, and is as it should be. Cheap while there is no damage."""
+    def mark_readable(self, place: Place) -> None:
+        """Forget the damage of a place that was read and checked. Cheap while there is no damage."""
         if self._entries:
             whole = place._replace(position=WHOLE)
             for each in {place, whole}:
@@ -115,7 +115,7 @@ class DamagedObjects:
 
     @contextmanager
     def noting(self, stream: str) -> Iterator[None]:
-        """Note the damage that the body meets when it reads for a stream."""
+        """Note the damage that the body raises when it reads for a stream, given by its label."""
         try:
             yield
         except ObjectDamage as error:
@@ -123,7 +123,7 @@ class DamagedObjects:
             raise
 
     async def forget_removed(self, catalog: Catalog) -> None:
-        """Forget the objects that are committed no longer: nobody will read them. Raises CatalogError."""
+        """Forget the objects that are no longer committed, and so no longer read. Raises CatalogError."""
         if places := list(self._entries):
             known = await catalog.get_objects(sorted({place.object_id for place in places}))
             committed = {object_id for object_id, info in known.items() if info.state is ObjectState.COMMITTED}
@@ -131,7 +131,7 @@ class DamagedObjects:
                 if place.object_id not in committed:
                     self._entries.pop(place, None)
 
-    def _say(self, entry: Damage, stream: str, now_ms: int) -> None:
+    def _log(self, entry: Damage, stream: str, now_ms: int) -> None:
         if not 0 <= now_ms - self._lines_from_ms < LINES_MS:
             self._lines_from_ms, self._lines = now_ms, 0
         self._lines += 1

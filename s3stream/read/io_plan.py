@@ -1,8 +1,8 @@
-"""Decides how wanted ranges of an object become ranged GETs, and whose turn it is. Pure: data in, plan out.
+"""Plans the ranged GETs of an object, and chooses the class of reads that comes next. Pure: data in, plan out.
 
 The unit is the data block: ranges begin and end where blocks do, so reads are aligned to blocks by construction and no
-byte is fetched twice. Neighbours are merged because a call costs more than a few bytes; a long run is cut where that
-keeps idle connections busy, and goes in as few calls as possible where other work waits (adaptive read size).
+byte is fetched twice. Neighbours are merged because a call costs more than a few bytes. A long run is cut where that
+keeps idle connections busy, and is read in as few calls as possible while other work waits (adaptive read size).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,68 +11,68 @@ from enum import IntEnum
 from typing import NamedTuple
 
 FAIR_TURN = 8
-"""Every so many grants the least urgent class that waits goes first: nobody starves."""
+"""Every FAIR_TURN-th grant goes to the least urgent class that waits, so that no class starves."""
 
 
 class Priority(IntEnum):
     """Classes of reads, most urgent first."""
 
     TAIL = 0
-    """A reader near the end of its stream waits."""
+    """Reads near the end of a stream, for which a reader waits."""
     CATCH_UP = 1
-    """A reader of history waits."""
+    """Reads of history, for which a reader waits."""
     READ_AHEAD = 2
-    """Nobody waits yet."""
+    """Reads for which nobody waits yet."""
     COMPACTION = 3
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes [start, end) of an object."""
 
     start: int
     end: int
 
 
-class Piece(NamedTuple):
-    """One GET, and which of the wanted spans (by index) it brings."""
+class PlannedGet(NamedTuple):
+    """Byte range of one GET, and the indexes of the requested ranges that it covers."""
 
     start: int
     end: int
     members: Sequence[int]
 
 
-def plan_pieces(
-    spans: Sequence[Span], *, gap_bytes_max: int, read_bytes_max: int, split_bytes_min: int, idle: int
-) -> list[Piece]:
-    """Merge overlapping, adjacent and near spans, and cut what is too long between spans.
+def plan_gets(
+    ranges: Sequence[ByteRange], *, gap_bytes_max: int, read_bytes_max: int, split_bytes_min: int, idle: int
+) -> list[PlannedGet]:
+    """Merge overlapping, adjacent and near ranges, and cut what is too long between ranges.
 
-    A piece is at most `read_bytes_max` long unless a single span is longer. With `idle` > 1 connections and little to
-    do, pieces get shorter, down to `split_bytes_min`.
+    A GET is at most `read_bytes_max` long unless a single range is longer. With `idle` > 1 connections and few bytes to
+    read, GETs become shorter, down to `split_bytes_min`.
     """
-    order = sorted(range(len(spans)), key=spans.__getitem__)
-    total = sum(span.end - span.start for span in spans)
+    order = sorted(range(len(ranges)), key=ranges.__getitem__)
+    total = sum(span.end - span.start for span in ranges)
     target = min(read_bytes_max, max(split_bytes_min, -(-total // max(1, idle))))
-    pieces: list[Piece] = []
+    gets: list[PlannedGet] = []
     members: list[int] = []
     start = end = 0
     for index in order:
-        span = spans[index]
+        span = ranges[index]
         if members and (
             span.start > end + gap_bytes_max or (span.start >= end and max(end, span.end) - start > target)
         ):
-            pieces.append(Piece(start, end, tuple(members)))
+            gets.append(PlannedGet(start, end, tuple(members)))
             members = []
         if not members:
             start, end = span
         members.append(index)
         end = max(end, span.end)
     if members:
-        pieces.append(Piece(start, end, tuple(members)))
-    return pieces
+        gets.append(PlannedGet(start, end, tuple(members)))
+    return gets
 
 
 def slots_by_priority(slots: int) -> Mapping[Priority, int]:
-    """How many of `slots` each class may hold: the less urgent, the fewer, so that tail reads always find one free."""
+    """Return how many of `slots` each class may hold: fewer for the less urgent, so that tail reads find one free."""
     return {
         Priority.TAIL: slots,
         Priority.CATCH_UP: max(1, slots * 3 // 4),
@@ -81,10 +81,10 @@ def slots_by_priority(slots: int) -> Mapping[Priority, int]:
     }
 
 
-def choose(
+def choose_priority(
     waiting: AbstractSet[Priority], running: Mapping[Priority, int], limits: Mapping[Priority, int], turn: int
 ) -> Priority | None:
-    """The class that gets the next free slot: the most urgent within its limit; at a fair turn, the least urgent."""
+    """Return the class that gets the next free slot: the most urgent within its limit; at a fair turn, the least."""
     allowed = sorted(kind for kind in waiting if running.get(kind, 0) < limits[kind])
     if not allowed:
         return None

@@ -1,9 +1,9 @@
-"""Brings locations, indexes and blocks of objects into memory, each once however many want it.
+"""Loads locations, indexes and blocks of objects into memory, each once for all concurrent readers.
 
-Loads are tasks of the engine: whoever asked may give up, the load runs on into the caches. Objects are immutable, so
-only locations go stale, when compaction replaces an object; `invalidate` forgets them. What was begun before that, a
-read or a look-up of locations, is not shared with reads that come after it, nor kept: log compaction removes records,
-and a reader that comes after its commit must not meet them.
+Loads are tasks of the engine: when their reader gives up, they continue into the caches. Objects are immutable, so only
+locations go stale, when compaction replaces an object; `invalidate` forgets them. A read or a look-up of locations that
+began before that is neither shared with later reads nor kept: log compaction removes records, and a read that begins
+after its commit must not return them.
 """
 
 import asyncio
@@ -38,28 +38,29 @@ from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 
 LOCATIONS_PER_LOOKUP = 32
+"""Locations that one catalog look-up returns at most."""
 
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None]], None]
-"""Starts a task that outlives whoever asked, or raises StorageError."""
+"""Starts a task that outlives its caller, or raises StorageError."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedLocation:
-    """Where an offset of the stream lies is not known."""
+    """The location of a stream's offset must be looked up."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class NeedIndex:
-    """An object's index is not in memory."""
+    """An object's index must be loaded."""
 
     object: ObjectInfo
 
 
 @dataclass(frozen=True, slots=True)
 class NeedBlocks:
-    """Blocks of an object are not in memory."""
+    """Blocks of an object must be loaded."""
 
     object: ObjectInfo
     entries: Sequence[IndexEntry]
@@ -69,7 +70,7 @@ Need: TypeAlias = NeedLocation | NeedIndex | NeedBlocks
 
 
 class ReadKey(NamedTuple):
-    """A read of a stream by its whole meaning: reads of the same key share one load."""
+    """All arguments of a stream's read: reads of the same key share one load."""
 
     stream_id: int
     offset: int
@@ -78,16 +79,16 @@ class ReadKey(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Lookup:
+class _LocationLookup:
     """A look-up of locations under way."""
 
     stream_id: int
     stale: bool = False
-    """The answer may be of before an invalidation."""
+    """True if the stream was invalidated after the look-up began: its answer may be outdated."""
 
 
 class ObjectLoader:
-    """What is known of committed data, and how to learn more."""
+    """Caches of what is known of committed data, and the loads that fill them."""
 
     def __init__(
         self,
@@ -112,15 +113,15 @@ class ObjectLoader:
         self._spawn = spawn
         self._damaged = damaged
         self._locations: OrderedDict[int, list[RangeLocation]] = OrderedDict()
-        self._lookups: set[_Lookup] = set()
+        self._lookups: set[_LocationLookup] = set()
         self._loading: dict[Hashable, asyncio.Future[object]] = {}
         self._detached: set[asyncio.Future[object]] = set()
-        """Loads under way that nobody joins any more."""
+        """Loads under way that began before an invalidation: no later read joins them."""
         self._answers: dict[BlockKey, asyncio.Future[memoryview]] = {}
-        """The reads behind the blocks in `_loading`."""
+        """Reads of the blocks in `_loading`."""
 
     def close(self, error: StorageError) -> None:
-        """Answer whoever waits for a load that was cancelled before it began."""
+        """Answer with `error` the callers that wait for a load that was cancelled before it began."""
         for future in (*self._loading.values(), *self._detached):
             if not future.done():
                 future.set_exception(error)
@@ -143,7 +144,7 @@ class ObjectLoader:
             self._detached.add(self._loading.pop(key))
 
     def location(self, stream_id: int, offset: int) -> RangeLocation | None:
-        """Where the offset lies, if that is known."""
+        """Return the location of the offset, if it is in memory."""
         locations = self._locations.get(stream_id)
         if not locations:
             return None
@@ -154,12 +155,12 @@ class ObjectLoader:
         return locations[at]
 
     def is_newest(self, stream_id: int, offset: int, committed_end: int) -> bool:
-        """Whether the offset is known to lie in the stream's last range."""
+        """Return whether the offset is known to lie in the stream's last range."""
         location = self.location(stream_id, offset)
         return location is not None and location.range.end_offset >= committed_end
 
     async def find_location(self, stream_id: int, offset: int, committed_end: int) -> None:
-        """Ask the catalog; `location` knows then. Raises StreamNotFound, OffsetOutOfRange when the start has moved."""
+        """Look the location up, for `location`. Raises StreamNotFound, OffsetOutOfRange when the start has moved."""
         found = await self._find_ranges(stream_id, offset, committed_end)
         if not found or not found[0].range.start_offset <= offset < found[0].range.end_offset:
             info = (await self._catalog.get_streams((stream_id,))).get(stream_id)
@@ -174,10 +175,10 @@ class ObjectLoader:
             self._locations.popitem(last=False)
 
     async def _find_ranges(self, stream_id: int, offset: int, committed_end: int) -> list[RangeLocation]:
-        """Ask until an answer comes that nothing was invalidated during."""
+        """Look ranges up, again whenever the stream was invalidated during the look-up."""
         while True:
             self._stats.location_lookups += 1
-            lookup = _Lookup(stream_id)
+            lookup = _LocationLookup(stream_id)
             self._lookups.add(lookup)
             try:
                 found = await self._catalog.find_ranges(stream_id, offset, committed_end, limit=LOCATIONS_PER_LOOKUP)
@@ -187,16 +188,16 @@ class ObjectLoader:
                 return list(found)
 
     async def index(self, info: ObjectInfo) -> ObjectIndex:
-        """The index of an object."""
+        """Return the index of an object."""
         index = self.indexes.get(info.object_id)
         if index is None:
-            found = await self.shared(("index", info.object_id), partial(self._read_index, info))
+            found = await self.load_once(("index", info.object_id), partial(self._read_index, info))
             assert isinstance(found, ObjectIndex)
             index = found
         return index
 
-    def expect(self, stream_id: int, offset: int) -> None:
-        """A reader will come to `offset`, and then on into the next object: have both indexes loaded, if need be."""
+    def preload_indexes(self, stream_id: int, offset: int) -> None:
+        """Start loading the indexes of the object that holds `offset` and of the next one, unless they are cached."""
         location = self.location(stream_id, offset)
         following = self.location(stream_id, location.range.end_offset) if location is not None else None
         for found in (location, following):
@@ -219,13 +220,13 @@ class ObjectLoader:
     async def load_blocks(
         self, info: ObjectInfo, entries: Sequence[IndexEntry], priority: Priority
     ) -> list[CachedBlock]:
-        """The blocks of the entries; those under way for somebody else are waited for, not read again."""
-        return await self.end_blocks(self.begin_blocks(info, entries, priority))
+        """Return the blocks of the entries; blocks that are being loaded for another reader are not read again."""
+        return await self.finish_loading(self.begin_loading(info, entries, priority))
 
-    def begin_blocks(
+    def begin_loading(
         self, info: ObjectInfo, entries: Sequence[IndexEntry], priority: Priority
     ) -> list["asyncio.Future[object] | CachedBlock"]:
-        """Have the blocks loaded that are not in the cache."""
+        """Start loading the blocks that are not cached, for `finish_loading`."""
         store, key = self._store(info), self._key(info)
         waiting: list[asyncio.Future[object] | CachedBlock] = []
         for entry in entries:
@@ -242,13 +243,13 @@ class ObjectLoader:
                 loading = self._start(block_key, partial(self._decode, info, entry, answer))
             else:
                 self._stats.reads_joined += 1
-                self.io.urge(self._answers[block_key], priority)
+                self.io.raise_priority(self._answers[block_key], priority)
             waiting.append(loading)
         return waiting
 
     @staticmethod
-    async def end_blocks(waiting: Sequence["asyncio.Future[object] | CachedBlock"]) -> list[CachedBlock]:
-        """Wait for what `begin_blocks` has begun."""
+    async def finish_loading(waiting: Sequence["asyncio.Future[object] | CachedBlock"]) -> list[CachedBlock]:
+        """Return the blocks of a `begin_loading`, once they are loaded."""
         blocks = []
         for item in waiting:
             block = item if isinstance(item, CachedBlock) else await asyncio.shield(item)
@@ -269,22 +270,22 @@ class ObjectLoader:
         return block
 
     def place(self, info: ObjectInfo, position: int = WHOLE) -> Place:
-        """Name part of an object."""
+        """Return the place of part of an object."""
         return Place(info.object_id, info.store, self._key(info), position)
 
     @contextmanager
     def checking(self, info: ObjectInfo, position: int) -> Iterator[None]:
-        """Read and check part of an object in the body: what is damaged is raised with its place."""
+        """Add the place of part of an object to the damage that the body raises when it reads and checks it."""
         place = self.place(info, position)
         try:
             yield
         except ObjectDamage as error:
             error.place = place
             raise
-        self._damaged.read_well(place)
+        self._damaged.mark_readable(place)
 
-    async def shared(self, key: Hashable, load: Callable[[], Coroutine[object, object, object]]) -> object:
-        """The result of the load under `key`: of the one under way, or of a new one that outlives this caller."""
+    async def load_once(self, key: Hashable, load: Callable[[], Coroutine[object, object, object]]) -> object:
+        """Return the result of the load under `key`: the one under way, or a new one that outlives this caller."""
         future = self._loading.get(key)
         if future is None:
             future = self._start(key, load)
@@ -306,9 +307,9 @@ class ObjectLoader:
             result = await load()
         except StorageError as error:
             future.set_exception(error)
-            future.exception()  # everybody who asked may be gone
+            future.exception()  # all callers may be gone
         except BaseException:
-            future.set_exception(StoreError(f"the load of {key} was given up"))
+            future.set_exception(StoreError(f"the load of {key} was cancelled"))
             future.exception()
             raise
         else:
@@ -321,7 +322,7 @@ class ObjectLoader:
     def _store(self, info: ObjectInfo) -> ObjectStore:
         store = self._stores.get(info.store)
         if store is None:
-            raise StoreError(f"object {info.object_id} lies in the store {info.store!r}, which is not configured")
+            raise StoreError(f"object {info.object_id} is in the store {info.store!r}, which is not configured")
         return store
 
     def _key(self, info: ObjectInfo) -> str:
@@ -331,7 +332,7 @@ class ObjectLoader:
 def choose_entries(
     index: ObjectIndex, stream_id: int, offset: int, end_offset: int, bytes_max: int
 ) -> list[IndexEntry]:
-    """Entries from the one that holds `offset`, contiguous, as many as `bytes_max` needs, at least one."""
+    """Return entries from the one that holds `offset`, contiguous, enough for `bytes_max`, at least one."""
     expected = offset
     chosen = index.find(stream_id, offset, end_offset, bytes_max=bytes_max)
     for entry in chosen:

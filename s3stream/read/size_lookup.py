@@ -1,8 +1,8 @@
-"""Finds where a stream must begin so that it holds no more than so many bytes: retention by size.
+"""Finds the offset at which to cut a stream for retention by size.
 
-As Kafka does it with segments: what goes is taken from the old end as long as what stays is at least the limit, so a
-stream is never cut below it. The grain is a block (about 512 KiB of batches) of an object, not a segment. Counted is
-what the blocks take in objects, plus the batches that are not in objects yet; those stay, whatever the limit.
+As Kafka does with segments: the oldest data is removed as long as the rest is at least the limit, so a stream is never
+cut below it. The unit is a block (about 512 KiB of batches) of an object instead of a segment. The size of a stream is
+that of its blocks in objects plus that of the batches that are not in objects yet. The latter always stay.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from s3stream.read.time_lookup import RANGES_PER_LOOKUP, BlockSource
 
 SLACK_BYTES_MAX: Final = 512 << 10
 SLACK_SHARE: Final = 16
-"""An excess below this share of the limit is not looked into: finding the block would cost a read for little."""
+"""An excess below the limit divided by this is ignored: finding the block would cost a read for little."""
 
 
 async def find_size_cut(
@@ -27,11 +27,11 @@ async def find_size_cut(
     start_offset: int,
     end_offset: int,
 ) -> int:
-    """The offset in [start, end] from which on the stream is cut closest to `bytes_max`, not below it.
+    """Return the start offset in [start, end] that leaves the stream closest to `bytes_max`, not below it.
 
-    `end_offset` is the end of what is committed, and `uncommitted_bytes` what lies past it. Nothing is cut when an
-    upload or a compaction came between: what was counted is not what is there. Raises CatalogError, StoreError,
-    CorruptObject.
+    `end_offset` is the committed end, and `uncommitted_bytes` the size of what lies past it. Nothing is cut when an
+    upload or a compaction was committed during the search, because the count is outdated then. Raises CatalogError,
+    StoreError, CorruptObject.
     """
     committed_bytes = (await catalog.stream_bytes([stream_id]))[stream_id]
     excess = committed_bytes + uncommitted_bytes - bytes_max
@@ -48,7 +48,7 @@ async def find_size_cut(
 async def _find_cut(
     catalog: Catalog, source: BlockSource, stream_id: int, excess: int, start_offset: int, end_offset: int
 ) -> int:
-    """The offset up to which whole blocks take no more than `excess`."""
+    """Return the offset up to which whole blocks take no more than `excess`."""
     at = start_offset
     while at < end_offset:
         locations = await catalog.find_ranges(stream_id, at, end_offset, limit=RANGES_PER_LOOKUP)
@@ -61,7 +61,7 @@ async def _find_cut(
                 at = span.end_offset
                 continue
             entries = await _entries(source, location)
-            excess -= sum(entry.size_bytes for entry in entries if entry.end_offset <= at)  # gone, though counted
+            excess -= sum(entry.size_bytes for entry in entries if entry.end_offset <= at)  # deleted, though counted
             for entry in entries:
                 if entry.end_offset > at:
                     if entry.size_bytes > excess:

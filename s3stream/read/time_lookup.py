@@ -1,20 +1,21 @@
 """Finds offsets by time in committed data: from the catalog's ranges and the objects' index entries, and one block.
 
-Ranges, index entries and batches each tell the largest timestamp in them, so the same question is asked of all three,
-from the coarse to the fine. Producers' timestamps come in any order; both boundaries are defined so that order does not
+Ranges, index entries and batches each carry the largest timestamp in them, so the search goes through all three, from
+the coarse to the fine. Producers' timestamps come in any order; both boundaries are defined so that order does not
 matter:
 
-- **first at or after** T: the first that reaches T. Everything before it is older than T.
-- **last at or before** T: the last of those that, with everything before them, are not newer than T. It is what comes
-  right before the first at or after T + 1, whatever the grain; where timestamps only grow, it is the last one of T or
-  earlier.
+- **first at or after** T: the first item that reaches T. Everything before it is older than T.
+- **last at or before** T: the last item such that it and everything before it are not newer than T. It comes right
+  before the first at or after T + 1, for ranges, entries and batches alike. Where timestamps only grow, it is the last
+  one of T or earlier.
 
-Who can decode batches refines both inside the one batch that is found. A range may promise a time that only what was
-trimmed away had: then the search goes on behind it, and that is the one case in which more than one block is read.
+A caller that can decode batches refines both inside the one batch that is found. The largest timestamp of a range may
+belong to a batch that was trimmed: then the search continues behind the range. That is the only case in which more than
+one block is read.
 
-Records without a timestamp are as old as the commit of the object that holds them. A clone's are as old as the
-original's; what compaction writes anew looks younger, and so is kept longer. Ranges and index entries tell only of
-those that hold nothing else, so where both kinds may be, blocks are read.
+Records without a timestamp are as old as the commit of the object that holds them. Those of a clone are as old as the
+original's. Those that compaction rewrites look younger, and so are kept longer. The timestamps of ranges and index
+entries reveal such records only where there are no others, so where both kinds may be, blocks are read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,7 @@ from s3stream.object.reader import ObjectIndex
 from wal.interface import Buffer
 
 RANGES_PER_LOOKUP: Final = 32
+"""Ranges that one catalog look-up returns at most."""
 
 
 class Timed(Protocol):
@@ -39,30 +41,30 @@ class Timed(Protocol):
 
 
 class BlockSource(Protocol):
-    """Where indexes and blocks come from: a node's caches, or plain reads."""
+    """Source of indexes and blocks: a node's caches, or plain reads."""
 
     async def index(self, info: ObjectInfo) -> ObjectIndex:
-        """The index of an object."""
+        """Return the index of an object."""
         ...
 
     async def batches(self, info: ObjectInfo, entry: IndexEntry, from_offset: int) -> Iterable[StreamBatch]:
-        """The batches of a block that end past `from_offset`."""
+        """Return the batches of a block that end past `from_offset`."""
         ...
 
 
 IsUntimed: TypeAlias = Callable[[Buffer], bool]
-"""Tells of a payload whether it holds records without a timestamp."""
+"""Returns whether a payload holds records without a timestamp."""
 
 Item = TypeVar("Item", bound=Timed)
 
 
 def first_at_or_after(items: Iterable[Item], timestamp_ms: int) -> Item | None:
-    """The first of items in the order of offsets that reaches the time."""
+    """Return the first item, in the order of offsets, that reaches the time."""
     return next((item for item in items if item.max_timestamp_ms >= timestamp_ms), None)
 
 
 def last_at_or_before(items: Iterable[Item], timestamp_ms: int) -> Item | None:
-    """The last of items in the order of offsets that, with all before it, is not newer than the time."""
+    """Return the last item, in the order of offsets, that like all before it is not newer than the time."""
     last = None
     for item in items:
         if item.max_timestamp_ms > timestamp_ms:
@@ -74,9 +76,9 @@ def last_at_or_before(items: Iterable[Item], timestamp_ms: int) -> Item | None:
 async def find_first(
     catalog: Catalog, source: BlockSource, stream_id: int, timestamp_ms: int, start_offset: int, end_offset: int
 ) -> StreamBatch | None:
-    """The first committed batch past `start_offset` whose largest timestamp is at or after `timestamp_ms`.
+    """Return the first committed batch past `start_offset` whose largest timestamp is at or after `timestamp_ms`.
 
-    `end_offset` is the end of what is committed. Raises CatalogError, StoreError, CorruptObject.
+    `end_offset` is the committed end. Raises CatalogError, StoreError, CorruptObject.
     """
     first = await catalog.find_time(stream_id, timestamp_ms)
     locations: Sequence[RangeLocation] = () if first is None else (first,)
@@ -86,7 +88,7 @@ async def find_first(
                 found = await _find_in(source, location, timestamp_ms, start_offset)
                 if found is not None:
                     return found
-        # What made the range look late enough lies before the stream's start: look behind the range.
+        # The batch with the range's largest timestamp lies before the stream's start: search behind the range.
         behind = locations[-1].range.end_offset
         locations = await catalog.find_ranges(stream_id, behind, end_offset, limit=RANGES_PER_LOOKUP)
     return None
@@ -95,7 +97,7 @@ async def find_first(
 async def find_last_offset(
     catalog: Catalog, source: BlockSource, stream_id: int, timestamp_ms: int, start_offset: int, end_offset: int
 ) -> int | None:
-    """The offset up to which everything from `start_offset` on is at or before `timestamp_ms`; None: nothing is.
+    """Return the last offset such that all batches from `start_offset` to it are at or before `timestamp_ms`, or None.
 
     Batches count as a whole: the one after it has a newer record, though perhaps not as its first.
     """
@@ -104,7 +106,7 @@ async def find_last_offset(
 
 
 def offset_before(newer: StreamBatch | None, start_offset: int, end_offset: int) -> int | None:
-    """The last offset in [start, end) before a batch, or at all when there is none such; None when that is none."""
+    """Return the last offset in [start, end) before the batch `newer`, if any; None when there is no such offset."""
     bound = end_offset if newer is None else min(newer.base_offset, end_offset)
     return bound - 1 if bound > start_offset else None
 
@@ -133,9 +135,9 @@ async def find_untimed(
     end_offset: int,
     is_untimed: IsUntimed,
 ) -> int | None:
-    """Where the first batch without timestamps lies in [start, end) that was committed at or after `since_ms`.
+    """Return the offset of the first batch without timestamps in [start, end) committed since `since_ms`, or None.
 
-    `end_offset` is at most the end of what is committed. Raises CatalogError, StoreError, CorruptObject.
+    `end_offset` is at most the committed end. Raises CatalogError, StoreError, CorruptObject.
     """
     at = start_offset
     while at < end_offset:
@@ -154,7 +156,7 @@ async def find_untimed(
 def first_untimed(
     batches: Iterable[StreamBatch], start_offset: int, end_offset: int, is_untimed: IsUntimed
 ) -> int | None:
-    """The first offset in [start, end) of a batch with records without a timestamp."""
+    """Return the first offset in [start, end) of a batch with records without a timestamp."""
     for batch in batches:
         if batch.base_offset >= end_offset:
             break

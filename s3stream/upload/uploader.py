@@ -1,12 +1,12 @@
-"""Uploads one sealed block: wait until it is durable, write its objects, commit them, in the order of the blocks.
+"""Uploads one sealed block: waits until it is durable, writes its objects, and commits them in the order of the blocks.
 
-`plan_split` decides which objects a block becomes. The shell repeats what may succeed later for ever, with growing
-pauses: while the store or the catalog is away the data stays in the WAL and in the log cache, both bounded. What can't
-heal (a fence, a range that does not begin at its stream's end) is raised, never retried. A commit that was not answered
-is repeated until the catalog tells what became of it; it is never undone here.
+`plan_split` decides which objects a block becomes. Calls that may succeed later are repeated forever, with growing
+pauses: while the store or the catalog is unavailable the data stays in the WAL and in the log cache, both bounded. An
+error that cannot heal (a fence, a range that does not begin at its stream's end) is raised, never retried. A commit
+that was not answered is repeated until the catalog shows its outcome; it is never undone here.
 
-Nothing is left behind: objects are written within half the time after which the collector reaps them, and what still
-arrives in the store after they were (a machine that slept in the middle of a PUT) is deleted here.
+No objects are left behind: they are written within half the time after which the collector reaps them, and one that
+arrives in the store later (a machine that slept in the middle of a PUT) is deleted here.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ from s3stream.upload.split import ObjectPlan, RunSize, plan_split
 log = structlog.get_logger(__name__)
 
 BYTES_PER_TURN = 256 * 1024
-"""Bytes (and overhead) of batches handed to an object writer before other tasks get a turn."""
+"""Bytes of batches, overhead included, that are written before other tasks get a turn."""
 OBJECT_OVERHEAD_BYTES = 128
-"""Above what framing a batch costs in an object, its share of block header and index entry included."""
+"""Upper bound of a batch's framing in an object, its share of block header and index entry included."""
 
 
-class _PreparedTooLong(StorageError):
-    """Objects prepared so long ago that they may be reaped before the commit: prepare others."""
+class _PrepareExpired(StorageError):
+    """The objects were prepared so long ago that they may be reaped before the commit: prepare others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +57,27 @@ class _UploadAttempt:
 
     writer_id: str
     give_up_ms: int
-    """When to begin again with other objects, long before these may be reaped."""
+    """Wall clock at which to start over with other objects, long before these may be reaped."""
     prepared: dict[int, str]
-    """Store by object id."""
+    """Store name by object id."""
 
 
 class WriterIdentity(NamedTuple):
-    """Who writes."""
+    """Cluster, node and epoch of the writer of uploaded objects."""
 
     cluster: str
     node_id: int
     node_epoch: int
     new_writer_id: Callable[[], str]
-    """A fresh id for each upload: roll-backs delete only what bears it."""
+    """Returns a fresh id for each upload: a rollback deletes only objects with that id."""
 
     def writer_id(self) -> str:
-        """The writer id of one upload."""
+        """Return the writer id of one upload."""
         return upload_writer_id(self.new_writer_id(), UploadWriter(self.node_id, self.node_epoch))
 
 
 class Uploader:
-    """Turns blocks into committed objects."""
+    """Uploads sealed blocks as committed objects."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Uploader:
         }
 
     async def upload(self, block: UploadBlock, previous: asyncio.Future[None] | None) -> None:
-        """Return when the block is committed, which is after `previous` is. Raises what cannot heal; WalError, too."""
+        """Return when the block is committed, which is after `previous`. Raises WalError, or what cannot heal."""
         if block.durable is not None:
             await block.durable
         backoff = Backoff(self._settings)
@@ -123,10 +123,10 @@ class Uploader:
                 if previous is not None:
                     await asyncio.shield(previous)
                 await self._commit(block, objects)
-            except (NotFound, ObjectExists, _PreparedTooLong) as error:
-                # The objects were reaped, or their time is up: begin again with new ones.
+            except (NotFound, ObjectExists, _PrepareExpired) as error:
+                # The objects were reaped, or their time is over: start over with new ones.
                 self._stats.upload_retries += 1
-                log.warning("upload begins again", reason=str(error))
+                log.warning("upload starts over with new objects", reason=str(error))
                 await self._remove_reaped(attempt)
                 await backoff.pause()
             else:
@@ -150,7 +150,7 @@ class Uploader:
                     self._write_object(block, plan, object_ids[plan.store].pop(0), attempt) for plan in plans
                 )
         except TimeoutError:
-            raise _PreparedTooLong(f"objects {sorted(attempt.prepared)} could not be written in time") from None
+            raise _PrepareExpired(f"objects {sorted(attempt.prepared)} could not be written in time") from None
         return [item for item in written if item is not None]
 
     async def _prepare(self, count: int, store: str, writer_id: str) -> Sequence[int]:
@@ -176,9 +176,9 @@ class Uploader:
     async def _write_object(
         self, block: UploadBlock, plan: ObjectPlan, object_id: int, attempt: _UploadAttempt
     ) -> NewObject | None:
-        """Write one object, again and again until it is there; None when all its streams are gone meanwhile."""
-        # Each attempt writes the same bytes, whatever happens to the streams: the store takes a repeated PUT of one
-        # writer for the earlier one.
+        """Write one object, repeating until it succeeds; return None when all its streams were dropped meanwhile."""
+        # Each attempt writes the same bytes, whatever happens to the streams: the store treats a repeated PUT of one
+        # writer as the earlier one.
         runs = [block.runs[stream_id] for stream_id in plan.stream_ids if stream_id in block.runs]
         if not runs:
             return None
@@ -194,23 +194,23 @@ class Uploader:
                             if written >= BYTES_PER_TURN:
                                 written = 0
                                 await asyncio.sleep(0)
-                    made = await writer.close()
+                    new_object = await writer.close()
             except (ObjectExists, NotFound):
                 raise
             except (StoreError, CatalogUnavailable) as error:
                 if self._now_ms() >= attempt.give_up_ms:
-                    raise _PreparedTooLong(f"object {object_id} could not be written in time: {error}") from error
+                    raise _PrepareExpired(f"object {object_id} could not be written in time: {error}") from error
                 where = CATALOG if isinstance(error, CatalogUnavailable) else object_store(plan.store)
                 await self._pause(backoff, f"object {object_id}", where, error)
             else:
                 self._outages.over(object_store(plan.store))
-                return made
+                return new_object
 
     def _writer(self, plan: ObjectPlan, runs: Sequence[UploadRun], object_id: int, writer_id: str) -> ObjectWriter:
         settings = self._settings
         part_bytes, parts_in_flight = settings.object_part_bytes, PARTS_IN_FLIGHT
         if plan.kind is ObjectKind.SO:
-            # Many stream objects are written at a time; a part more or less is what their calls cost.
+            # Many stream objects are written at a time; the number of their parts is their cost in calls.
             size_bytes = sum(run.size_bytes + OBJECT_OVERHEAD_BYTES * len(run.batches) for run in runs)
             alone = size_bytes + OBJECT_OVERHEAD_BYTES <= settings.so_put_bytes_max
             part_bytes = settings.so_put_bytes_max if alone else settings.so_put_bytes_max // 2
@@ -233,7 +233,7 @@ class Uploader:
         )
 
     async def _commit(self, block: UploadBlock, written: Sequence[NewObject]) -> None:
-        """Commit what is left of the objects after deletions and fences; nothing when nothing is."""
+        """Commit the ranges that deletions and fences left of the objects, if any."""
         backoff = Backoff(self._settings)
         unanswered = False
         while commit := self._plan_commit(block, written):
@@ -268,10 +268,10 @@ class Uploader:
         )
 
     async def _took_effect(self, block: UploadBlock, commit: UploadCommit) -> bool:
-        """Whether a commit that was not answered was applied. Raises CatalogUnavailable.
+        """Return whether a commit that was not answered was applied. Raises CatalogUnavailable.
 
-        The streams tell, also when compaction has replaced the objects since, and they are forgotten: under its epoch
-        nobody but this node moves a stream's end, and a commit moves all or none.
+        The ends of the streams show it, even when compaction has replaced the objects since: under its epoch only this
+        node moves a stream's end, and a commit moves all ends or none.
         """
         ends = {key: run.end_offset for key, run in block.runs.items()}
         infos = await self._catalog.get_streams(list(ends))
@@ -279,9 +279,9 @@ class Uploader:
         return any(info.end_offset >= ends[info.stream_id] for info in own)
 
     async def _remove_reaped(self, attempt: _UploadAttempt) -> None:
-        """Delete what arrived in the store after the collector had looked there: nobody else will come for it.
+        """Delete objects that arrived in the store after the collector had reaped them: nothing else deletes them.
 
-        Objects still prepared are left to the collector, committed ones (the answer was lost) to whoever reads them.
+        Objects that are still prepared are left to the collector. Committed ones, whose commit was not answered, stay.
         """
         try:
             known = await self._catalog.get_objects(list(attempt.prepared))
@@ -294,14 +294,16 @@ class Uploader:
                         if failures:
                             raise failures[key]
         except (StoreError, CatalogUnavailable) as error:
-            log.warning("objects of a late upload may be left", objects=sorted(attempt.prepared), reason=str(error))
+            log.warning(
+                "objects of a late upload may be left in the store", objects=sorted(attempt.prepared), reason=str(error)
+            )
 
     async def _drop_fenced(self, block: UploadBlock, epochs: Mapping[int, int], error: StreamFenced) -> None:
-        """Let go of the streams that others have taken over; the rest of the block is committed without them."""
+        """Drop the streams that other nodes have taken over; the rest of the block is committed without them."""
         try:
             infos = await self._catalog.get_streams(list(block.runs))
         except CatalogUnavailable:
-            return  # the caller repeats the commit, and comes here again
+            return  # the caller repeats the commit and calls this again
         fenced = [key for key, info in infos.items() if info.epoch != epochs.get(key)]
         if not fenced:
             raise error

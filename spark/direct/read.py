@@ -18,7 +18,7 @@ import pyarrow as pa
 from s3stream.errors import CatalogError, ObjectNotFound, StorageError
 from s3stream.model import object_key
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
-from s3stream.read.io_plan import Span, plan_pieces
+from s3stream.read.io_plan import ByteRange, plan_gets
 from s3stream.store.interface import ObjectStore
 from spark.direct.batches import BatchReader, Block
 from spark.direct.offsets import cut_pieces, find_locations
@@ -152,8 +152,8 @@ class _TaskReader:
             fresh = [entry for entry in entries if entry.max_timestamp_ms >= timestamp_ms_min]
             blocks += [Block(entry, 0, wanted) for entry in fresh]
             owners += [piece] * len(fresh)
-        spans = [Span(block.entry.position, block.entry.end_position) for block in blocks]
-        planned = plan_pieces(
+        spans = [ByteRange(block.entry.position, block.entry.end_position) for block in blocks]
+        planned = plan_gets(
             spans, gap_bytes_max=GAP_BYTES_MAX, read_bytes_max=READ_BYTES_MAX, split_bytes_min=READ_BYTES_MAX, idle=1
         )
         return [

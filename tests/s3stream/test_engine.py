@@ -208,7 +208,7 @@ def lose_record(cluster: Cluster, number: int) -> None:
     del cluster.wal._records[number]
 
 
-async def test_nothing_recovered_is_uploaded_before_its_owner_has_taken_it_up(tmp_path: Path) -> None:
+async def test_nothing_recovered_is_uploaded_before_its_owner_has_replayed_it(tmp_path: Path) -> None:
     async with memory_cluster(tmp_path, replace(SMALL, upload_threshold_bytes=1)) as cluster:
         ids = await cluster.create(2)
         sent = await crash_with(cluster, ids, 3)

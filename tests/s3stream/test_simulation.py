@@ -82,7 +82,7 @@ class Life:
         acked = self.acked[stream.stream_id]
         assert not acked or stream.confirmed_offset >= acked[-1].end_offset
 
-    async def take_up(self, stream: Stream) -> None:
+    async def replay(self, stream: Stream) -> None:
         """After a restart: check, then go on from what survived."""
         assert int(stream.snapshot or b"0") == stream.committed_offset
         start = self.starts[stream.stream_id]
@@ -149,7 +149,7 @@ async def test_nothing_acked_is_lost_in_a_hard_life(tmp_path: Path, seed: int) -
             async with cluster.engine() as engine:
                 streams = await engine.open_streams(life.ids)
                 for stream in streams:
-                    await life.take_up(stream)
+                    await life.replay(stream)
                 for _ in range(rng.randint(20, 80)):
                     await life.step(cluster, engine, rng.choice(streams))
                 assert engine.error is None
@@ -160,7 +160,7 @@ async def test_nothing_acked_is_lost_in_a_hard_life(tmp_path: Path, seed: int) -
         async with cluster.engine() as engine:
             streams = await engine.open_streams(life.ids)
             for stream in streams:
-                await life.take_up(stream)
+                await life.replay(stream)
             cluster.wal.complete()
             await engine.close()
             for stream in streams:

@@ -123,7 +123,7 @@ async def test_a_task_that_takes_a_cancellation_for_something_else_is_told_again
 
     task = asyncio.create_task(stubborn())
     await started.wait()
-    await end_tasks([task], again_s=0.01)
+    await end_tasks([task], recancel_after_s=0.01)
     assert ended
     assert task.cancelled()
     await end_tasks([])

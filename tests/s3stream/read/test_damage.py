@@ -57,7 +57,7 @@ def test_a_missing_object_is_one_entry_wherever_it_is_read(damaged: DamagedObjec
     damaged.note(missing(BLOCK), "t-0")
     damaged.note(missing(BLOCK._replace(position=0)), "t-0")
     assert len(damaged) == 1
-    damaged.read_well(BLOCK._replace(position=99))
+    damaged.mark_readable(BLOCK._replace(position=99))
     assert len(damaged) == 0, "it is there again"
 
 
@@ -66,7 +66,7 @@ def test_a_place_that_is_read_well_ends_its_own_damage_only(damaged: DamagedObje
     short.place = BLOCK._replace(position=WHOLE)
     for error in (corrupt(), corrupt(BLOCK._replace(position=0)), short):
         damaged.note(error, "t-0")
-    damaged.read_well(BLOCK)
+    damaged.mark_readable(BLOCK)
     assert [entry.place.position for entry in damaged.entries()] == [0, WHOLE]
 
 
@@ -78,7 +78,7 @@ def test_entries_and_lines_are_bounded(damaged: DamagedObjects, clock: Clock) ->
     with capture_logs() as lines:
         note(ENTRIES_MAX + 5)
         assert len(lines) == LINES_MAX
-        damaged.read_well(BLOCK._replace(object_id=0))
+        damaged.mark_readable(BLOCK._replace(object_id=0))
         clock.ms += LINES_MS
         note(1, ENTRIES_MAX + 5)
         assert lines[-1]["event"] == LINE

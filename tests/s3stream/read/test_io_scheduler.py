@@ -104,7 +104,7 @@ async def test_a_read_somebody_waits_for_now_overtakes() -> None:
         first = made.ask("a", 0, 1)
         await turns()
         rest = [made.ask(key, 0, 1, Priority.READ_AHEAD) for key in "bcd"]
-        made.io.urge(rest[2], Priority.CATCH_UP)
+        made.io.raise_priority(rest[2], Priority.CATCH_UP)
         made.gate.set()
         await asyncio.gather(first, *rest)
         assert made.started == ["a", "d", "b", "c"]
