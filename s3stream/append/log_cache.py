@@ -113,15 +113,16 @@ class UploadBlock:
             self._uploaded = get_running_loop().create_future()
         return self._uploaded
 
-    def end_upload(self, error: StorageError | None) -> None:
-        """Answer the callers that wait for the block's upload, unless they were answered before."""
-        if self._uploaded is None or self._uploaded.done():
-            return
-        if error is None:
+    def mark_uploaded(self) -> None:
+        """Answer the callers that wait for the block's upload: it is committed and the WAL trimmed."""
+        if self._uploaded is not None and not self._uploaded.done():
             self._uploaded.set_result(None)
-        else:
+
+    def abandon_upload(self, error: StorageError) -> None:
+        """Answer the callers that wait for the block's upload with an error, unless they were answered before."""
+        if self._uploaded is not None and not self._uploaded.done():
             self._uploaded.set_exception(error)
-            self._uploaded.exception()  # nobody may be waiting, and that is no mistake
+            self._uploaded.exception()  # marks it as retrieved: there may be no caller
 
 
 class StreamRuns:

@@ -100,7 +100,7 @@ class Sealer:
 
     def abandon_current(self, error: StorageError) -> None:
         """Answer the callers that wait for the current block with `error`: it will not be uploaded."""
-        self.cache.current.end_upload(error)
+        self.cache.current.abandon_upload(error)
 
     # recovered streams
 

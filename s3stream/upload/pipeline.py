@@ -8,7 +8,6 @@ is committed (invariant 2).
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from s3stream.append.admission import Admission
 from s3stream.append.journal import Journal
 from s3stream.append.log_cache import UploadBlock
 from s3stream.append.registry import StreamRegistry
@@ -35,7 +34,7 @@ class UploadPipeline:
         self._journal = journal
         self._cache = journal.cache
         self._sealer = journal.sealer
-        self._admission: Admission = journal.admission
+        self._admission = journal.admission
         self._wal_trimmer = wal_trimmer
         self._streams = streams
         self._uploader = uploader
@@ -48,7 +47,8 @@ class UploadPipeline:
             await self._sealer.wait_due()
             await self._slots.acquire()
             if not self._admission.uploads:
-                self._cache.current.end_upload(self._admission.error)
+                assert self._admission.error is not None, "an engine that stopped uploading has a reason"
+                self._sealer.abandon_current(self._admission.error)
                 return
             previous = self._sealer.last_upload
             spawn(self._upload(self._seal(), previous))
@@ -78,13 +78,13 @@ class UploadPipeline:
         except (StorageError, WalError) as error:
             self._fail(block, StorageStopped(f"an upload failed: {error}"))
         except asyncio.CancelledError:
-            block.end_upload(StorageStopped("the engine was closed before the upload ended"))
+            block.abandon_upload(StorageStopped("the engine was closed before the upload ended"))
             raise
         except BaseException as error:
             self._fail(block, StorageStopped(f"an upload failed by a bug: {error!r}"))
             raise
         else:
-            block.end_upload(None)
+            block.mark_uploaded()
         finally:
             self._slots.release()
             self._admission.made_room()
@@ -92,4 +92,4 @@ class UploadPipeline:
     def _fail(self, block: UploadBlock, error: StorageStopped) -> None:
         """Stop the engine; callers that wait for the block get the first failure, which may be another's."""
         self._journal.stop(error)
-        block.end_upload(self._admission.error)
+        block.abandon_upload(self._admission.error or error)
