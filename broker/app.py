@@ -7,21 +7,16 @@ open the streams, load the groups, listen. Stop: accept nothing more, answer wha
 log, end the lease.
 """
 
-import os
 import random
 import secrets
-import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-import structlog
-
 from broker.admin.http import AdminServer
 from broker.configs.broker import BrokerConfigs
-from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
 from broker.configs.cluster import ClusterConfigs
 from broker.configs.features import Features
 from broker.configs.group import GroupConfigs
@@ -32,48 +27,43 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import HANDLERS
 from broker.handlers.dispatch import Dispatcher
 from broker.logging.levels import LogLevels
-from broker.membership.lease import Claimant, LeaseKeeper, wait_until_free
-from broker.membership.log_identity import wal_id_of, why_blank_catalog_refused
+from broker.membership.join import join, log_owner, open_catalog_and_stores
+from broker.membership.lease import LeaseKeeper
+from broker.membership.log_identity import wal_id_of
 from broker.membership.node_log import NodeLog
 from broker.membership.other_nodes import other_nodes, warn_of_other_nodes
 from broker.net.ports import reserve_ports
 from broker.net.server import Server
 from broker.node import Address, Node, NodeFailure, NodeTasks
-from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of, tail_of
-from broker.partitions.producer_expiry import keep_expiring
+from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
-from broker.partitions.retention import keep_enforcing
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError, DataDirLock
 from broker.settings.memory import Memory, memory_for, with_sizes
 from broker.settings.model import Settings
-from broker.settings.producer_ids import ProducerIds
-from broker.settings.stores import check_stores_hold_objects, check_stores_known, find_object, make_stores
+from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
 from broker.telemetry.clients import ClientMetrics
+from broker.topics.compaction import make_cleaning
 from broker.topics.manager import TopicManager
 from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
-from compaction.interface import AbortedRange, Cleaning
+from broker.transactions.producer_ids import ProducerIds
 from compaction.node import CompactionNode
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
-from compaction.settings import CompactionSettings
 from protocol.messages import get_telemetry_subscriptions, push_telemetry
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeHolder, NodeInfo
+from s3stream.catalog.values import NodeInfo
 from s3stream.engine import S3Stream
-from s3stream.errors import NodeFenced, StorageError
-from s3stream.maintain.gc import GarbageCollector, GcSettings
-from s3stream.maintain.manifest_keeper import ManifestKeeper, check_catalog_is_newest, newest_manifest_key
-from s3stream.outages import CATALOG
-from s3stream.settings import StorageSettings
+from s3stream.errors import StorageError
+from s3stream.maintain.gc import GarbageCollector
+from s3stream.maintain.manifest_keeper import ManifestKeeper
 from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_ID_BYTES
 from wal.interface import WalError
 from wal.log import DeltaWal
-from wal.owner import Owner
 
 TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY})
 
@@ -170,13 +160,13 @@ async def _start(settings: Settings, stack: AsyncExitStack, log_levels: LogLevel
     warn_of_other_nodes(other_nodes(await node.catalog.list_nodes(), found, node.node_id, now_ms()))
     await node.groups.start()
     await node.transactions.start()
-    _start_background_work(node, cautious)
+    node.start_background_work()
     if admin_bound is not None:
         await admin.start(admin_bound)
         node.admin_address = admin.address
     await node.server.listen(bound)
     # Nothing is awaited once clients are served: whoever reads that the node serves can stop it cleanly.
-    _announce(node, time.perf_counter() - began)
+    node.log_serving(time.perf_counter() - began)
     return node, admin
 
 
@@ -192,18 +182,25 @@ async def _open_storage(
     catalog = Catalog(settings.catalog_url)
     stack.push_async_callback(catalog.close)
     node_log = await stack.enter_async_context(NodeLog.opened(settings))
-    stores = await _open_catalog(catalog, node_log, settings, stack)
-    info = await _register(catalog, node_log, settings, advertised, lock_id)
+    stores = await open_catalog_and_stores(
+        catalog,
+        node_log,
+        settings,
+        stack,
+        new_catalog_id=lambda: secrets.token_bytes(CATALOG_ID_BYTES),
+        rng=random.Random(),  # noqa: S311 - spreads retries in time
+    )
+    info = await join(catalog, node_log, settings, lock_id, host=advertised.host, port=advertised.port, now_ms=now_ms)
     lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)
     await stack.enter_async_context(lease)
-    wal = await node_log.make(_owner(settings, catalog, info.epoch), now_ms)
+    wal = await node_log.make(log_owner(settings, catalog, info.epoch), now_ms)
     stack.push_async_callback(wal.close)
     storage = S3Stream(
         wal=wal,
         catalog=catalog,
         stores=stores,
         default_store=settings.objects.store,
-        settings=_storage_settings(settings, memory),
+        settings=storage_settings(settings, memory.sizes),
         cluster=settings.node.cluster,
         node_id=info.node_id,
         node_epoch=info.epoch,
@@ -221,86 +218,6 @@ async def _open_storage(
         now_ms=now_ms(),
     )
     return _OpenStorage(settings, memory, catalog, stores, info, lease, wal, storage)
-
-
-async def _open_catalog(
-    catalog: Catalog, node_log: NodeLog, settings: Settings, stack: AsyncExitStack
-) -> Mapping[str, ObjectStore]:
-    """Open catalog and stores; an empty catalog beside a log or objects is refused, and left as it is."""
-    cluster = settings.node.cluster
-    blank = await catalog.is_blank()
-    if blank and (beside := node_log.why_not_new()):
-        raise StartError(why_blank_catalog_refused(catalog.where, beside))
-    if not blank:
-        await catalog.open(cluster=cluster, new_id=secrets.token_bytes(CATALOG_ID_BYTES))
-    stores = make_stores(settings, random.Random())  # noqa: S311 - spreads retries in time
-    if not blank:
-        check_stores_known(await catalog.count_committed(), stores)
-    for store in stores.values():
-        stack.push_async_callback(store.close)
-        await store.open()
-    default = stores[settings.objects.store]
-    if blank:
-        if found := await find_object(stores, cluster) or await newest_manifest_key(default, cluster):
-            beside = f"there are objects of cluster {cluster!r} ({found})"
-            raise StartError(why_blank_catalog_refused(catalog.where, beside))
-        await catalog.open(cluster=cluster, new_id=secrets.token_bytes(CATALOG_ID_BYTES))
-    else:
-        await check_catalog_is_newest(catalog, default, cluster)
-        await check_stores_hold_objects(catalog, stores, cluster)
-    return stores
-
-
-def _owner(settings: Settings, catalog: Catalog, epoch: int) -> Owner:
-    node = settings.node
-    return Owner(node.node_id, epoch, node.cluster, catalog.identity())
-
-
-async def _register(
-    catalog: Catalog, node_log: NodeLog, settings: Settings, advertised: Address, lock_id: str
-) -> NodeInfo:
-    """Take the node's id, if nobody has it and the log is the one to go on with."""
-    node_id, lease_ms = settings.node.node_id, settings.catalog.lease_ms
-    known = await catalog.get_node(node_id)
-    await node_log.check(_owner(settings, catalog, (0 if known is None else known.epoch) + 1), catalog)
-    claimant = Claimant(lock_id, socket.gethostname(), settings.one_machine, lease_ms)
-    seen = await wait_until_free(catalog, node_id, claimant)
-    await node_log.decide(catalog, node_id, seen)
-    return await catalog.register_node(
-        node_id,
-        advertised.host,
-        advertised.port,
-        now_ms=now_ms(),
-        lease_ms=lease_ms,
-        holder=NodeHolder(socket.gethostname(), os.getpid(), lock_id),
-        after_epoch=0 if seen is None else seen.epoch,
-    )
-
-
-def _storage_settings(settings: Settings, memory: Memory) -> StorageSettings:
-    given, sizes = settings.storage, memory.sizes
-    return StorageSettings(
-        upload_threshold_bytes=given.upload_bytes,
-        upload_age_ms=given.upload_age_ms,
-        split_bytes=given.split_bytes,
-        delete_delay_ms=given.delete_delay_ms,
-        prepare_ttl_ms=given.prepare_ttl_ms,
-        log_cache_bytes=sizes.log_cache_bytes,
-        block_cache_bytes=sizes.block_cache_bytes,
-        index_cache_bytes=sizes.index_cache_bytes,
-    )
-
-
-def _compaction_settings(settings: Settings, memory: Memory) -> CompactionSettings:
-    sizes = memory.sizes
-    return CompactionSettings(
-        period_ms=settings.compaction.period_ms,
-        split_bytes=settings.storage.split_bytes,
-        delete_delay_ms=settings.storage.delete_delay_ms,
-        memory_bytes=sizes.compaction_bytes,
-        index_bytes_max=sizes.compaction_index_bytes,
-        clean_keys_bytes_max=sizes.compaction_keys_bytes,
-    )
 
 
 def _make_node(
@@ -361,6 +278,14 @@ def _make_node(
         now_ms=now_ms,
         new_writer_id=_new_writer_id,
     )
+    collector = GarbageCollector(
+        catalog=catalog,
+        stores=opened.stores,
+        cluster=settings.node.cluster,
+        now_ms=cautious.now_ms,
+        settings=gc_settings(settings),
+        before_deleting=manifests.ensure_current,
+    )
     compaction_node, compaction, cleaning = _make_compaction(opened, topics, cautious)
     node = Node(
         settings=settings,
@@ -369,12 +294,14 @@ def _make_node(
         cluster_id=settings.node.cluster,
         node_epoch=info.epoch,
         now_ms=now_ms,
+        cautious_now_ms=cautious.now_ms,
         catalog=catalog,
         lease=opened.lease,
         wal=opened.wal,
         stores=opened.stores,
         storage=storage,
         manifests=manifests,
+        collector=collector,
         compaction_node=compaction_node,
         compaction=compaction,
         cleaning=cleaning,
@@ -403,8 +330,8 @@ def _make_node(
         ],
     )
     server.dispatch = Dispatcher(node, spawn=tasks.spawn).dispatch
-    _limit_connections(node)
-    broker_configs.watch(lambda: _limit_connections(node))
+    node.limit_connections()
+    broker_configs.watch(node.limit_connections)
     return node
 
 
@@ -412,24 +339,11 @@ def _make_compaction(
     opened: _OpenStorage, topics: TopicManager, cautious: CautiousClock
 ) -> tuple[CompactionNode, CompactionService, CleaningScheduler]:
     settings, storage = opened.settings, opened.storage
-
-    def vacate(stream_id: int, vacated: Sequence[AbortedRange]) -> None:
-        """Compaction has left only the markers of aborted transactions."""
-        for partition in topics.led_partitions():
-            if partition.stream.stream_id == stream_id:
-                partition.vacate(vacated)
-
-    cleaning = Cleaning(
-        KafkaBatches(),
-        lambda: clean_policies((topic.info, topic.config) for topic in topics),
-        history_of,
-        vacate,
-        storage.supersede,
-    )
+    cleaning = make_cleaning(topics, storage)
     node = CompactionNode(
         catalog=opened.catalog,
         stores=opened.stores,
-        settings=_compaction_settings(settings, opened.memory),
+        settings=compaction_settings(settings, opened.memory.sizes),
         cluster=settings.node.cluster,
         node_id=opened.info.node_id,
         node_epoch=opened.info.epoch,
@@ -449,75 +363,3 @@ def _make_compaction(
         steady_ms=steady_ms,
     )
     return node, service, scheduler
-
-
-def _limit_connections(node: Node) -> None:
-    """Apply the connection limits of the broker configs to the server."""
-    node.server.connections_max = node.broker_configs.number(CONNECTIONS_MAX)
-    node.server.connections_per_address_max = node.broker_configs.number(CONNECTIONS_PER_ADDRESS_MAX)
-
-
-def _start_background_work(node: Node, cautious: CautiousClock) -> None:
-    settings = node.settings
-    collector = GarbageCollector(
-        catalog=node.catalog,
-        stores=node.stores,
-        cluster=settings.node.cluster,
-        now_ms=cautious.now_ms,
-        settings=GcSettings(period_ms=settings.storage.gc_period_ms),
-        before_deleting=node.manifests.ensure_current,
-    )
-    for work in (
-        node.groups.run(),
-        node.transactions.run(),
-        collector.run(),
-        node.manifests.run(),
-        node.watch_storage(),
-        keep_expiring(
-            node.topics.led_partitions,
-            cautious.now_ms,
-            lambda: node.broker_configs.number(PRODUCER_ID_EXPIRATION),
-        ),
-        keep_enforcing(node.topics.led_partitions, cautious.now_ms, settings.topic.retention_check_interval_ms),
-    ):
-        node.tasks.spawn(work)
-    node.lease.on_renewed = node.follow_catalog
-    node.lease.on_failed = lambda error: node.storage.outages.note(CATALOG, error)
-    if settings.compaction.enabled:
-        node.tasks.spawn(_until_fenced(node.compaction.run(), node.failure))
-        node.tasks.spawn(_until_fenced(node.cleaning.run(), node.failure))
-
-
-async def _until_fenced(work: Awaitable[None], failure: NodeFailure) -> None:
-    try:
-        await work
-    except NodeFenced as error:
-        failure.report(error)
-
-
-def _announce(node: Node, seconds: float) -> None:
-    """Log what the node serves, once it does."""
-    log = structlog.get_logger("node")
-    storage = node.storage
-    log.info("memory", **node.memory.describe())
-    if node.memory.is_short:
-        log.warning("the caches and limits that are set or needed take more memory than is available")
-    log.info(
-        "serving",
-        address=node.bootstrap,
-        admin=node.admin_address or "off",
-        data_dir=str(node.settings.node.data_dir),
-        objects=node.settings.objects.store,
-        wal=node.wal.description,
-        topics=len(node.topics),
-        partitions=node.topics.partition_count,
-        recovered_records=storage.stats.recovered_records,
-        recovered_bytes=storage.stats.recovered_bytes,
-        seconds=round(seconds, 3),
-    )
-    for stream_id, stopped in storage.stopped_streams.items():
-        log.error(
-            "a partition is stopped: see `anabranch storage stopped`",
-            stream_id=stream_id,
-            reason=str(stopped.error),
-        )

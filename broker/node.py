@@ -14,6 +14,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from broker.configs.broker import BrokerConfigs
+from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
 from broker.configs.cluster import ClusterConfigs
 from broker.configs.features import Features
 from broker.configs.group import GroupConfigs
@@ -24,14 +25,16 @@ from broker.membership.lease import LeaseKeeper
 from broker.membership.log_identity import wal_id_of
 from broker.membership.other_nodes import ElsewhereNotice
 from broker.net.server import Server
+from broker.partitions.producer_expiry import keep_expiring
+from broker.partitions.retention import keep_enforcing
 from broker.settings.memory import Memory
 from broker.settings.model import Settings
-from broker.settings.producer_ids import ProducerIds
 from broker.telemetry.clients import ClientMetrics
 from broker.topics.manager import TopicManager
 from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
+from broker.transactions.producer_ids import ProducerIds
 from compaction.node import CompactionNode
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
@@ -39,6 +42,7 @@ from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.catalog import Catalog
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogError, NodeFenced
+from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest_keeper import ManifestKeeper
 from s3stream.outages import CATALOG
 from s3stream.store.interface import ObjectStore
@@ -113,6 +117,8 @@ class Node:
     cluster_id: str
     node_epoch: int
     now_ms: Callable[[], int]
+    cautious_now_ms: Callable[[], int]
+    """Clock for what is dropped by its age: records, committed offsets and idle producers."""
 
     catalog: Catalog
     lease: LeaseKeeper
@@ -121,6 +127,7 @@ class Node:
     """By name; the first is the default one."""
     storage: S3Stream
     manifests: ManifestKeeper
+    collector: GarbageCollector
     compaction_node: CompactionNode
     compaction: CompactionService
     cleaning: CleaningScheduler
@@ -168,9 +175,63 @@ class Node:
         """Done, with the reason, when the node can take no more writes."""
         return self.failure.reason
 
+    # start
+
+    def limit_connections(self) -> None:
+        """Apply the connection limits of the broker configs to the server."""
+        self.server.connections_max = self.broker_configs.number(CONNECTIONS_MAX)
+        self.server.connections_per_address_max = self.broker_configs.number(CONNECTIONS_PER_ADDRESS_MAX)
+
+    def start_background_work(self) -> None:
+        """Start the tasks that run until the node stops, and follow the catalog after each renewal of the lease."""
+        led_partitions = self.topics.led_partitions
+        for work in (
+            self.groups.run(),
+            self.transactions.run(),
+            self.collector.run(),
+            self.manifests.run(),
+            self._watch_storage(),
+            keep_expiring(
+                led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
+            ),
+            keep_enforcing(led_partitions, self.cautious_now_ms, self.settings.topic.retention_check_interval_ms),
+        ):
+            self.tasks.spawn(work)
+        if self.settings.compaction.enabled:
+            self.tasks.spawn(self._until_fenced(self.compaction.run()))
+            self.tasks.spawn(self._until_fenced(self.cleaning.run()))
+        self.lease.on_renewed = self._follow_catalog
+        self.lease.on_failed = lambda error: self.storage.outages.note(CATALOG, error)
+
+    def log_serving(self, start_seconds: float) -> None:
+        """Log that the node serves, and its state after the start."""
+        log, storage = _logger(), self.storage
+        log.info("memory", **self.memory.describe())
+        if self.memory.is_short:
+            log.warning("the caches and limits that are set or needed take more memory than is available")
+        log.info(
+            "serving",
+            address=self.bootstrap,
+            admin=self.admin_address or "off",
+            data_dir=str(self.settings.node.data_dir),
+            objects=self.settings.objects.store,
+            wal=self.wal.description,
+            topics=len(self.topics),
+            partitions=self.topics.partition_count,
+            recovered_records=storage.stats.recovered_records,
+            recovered_bytes=storage.stats.recovered_bytes,
+            seconds=round(start_seconds, 3),
+        )
+        for stream_id, stopped in storage.stopped_streams.items():
+            log.error(
+                "a partition is stopped: see `anabranch storage stopped`",
+                stream_id=stream_id,
+                reason=str(stopped.error),
+            )
+
     # while it runs
 
-    async def follow_catalog(self) -> None:
+    async def _follow_catalog(self) -> None:
         """Apply what the catalog has received through other nodes, and finish changes whose outcome was unknown."""
         if gone := await self.topics.resolve_outcomes():
             self.groups.forget_topics(gone)
@@ -189,10 +250,17 @@ class Node:
         except CatalogError as error:
             _logger().warning("configs that other nodes may have set could not be read", reason=str(error))
 
-    async def watch_storage(self) -> None:
+    async def _watch_storage(self) -> None:
         """Wait until the storage fails, and report it as the node's failure."""
         error = await self.storage.wait_stopped()
         if not self.stopping:
+            self.failure.report(error)
+
+    async def _until_fenced(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run compaction, and report it as the node's failure when it is fenced."""
+        try:
+            await work
+        except NodeFenced as error:
             self.failure.report(error)
 
     # stop

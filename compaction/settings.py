@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from s3stream.settings import StorageSettings
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+_STORAGE = StorageSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class CompactionSettings:
     """Most that the indexes of a run's inputs may take; what does not fit waits for a later run."""
     objects_max: int = 500
     """Stream set objects of one run at most."""
-    split_bytes: int = 8 * MIB
+    split_bytes: int = _STORAGE.split_bytes
     """A stream's run of at least this size becomes a stream object; shorter ones share the new stream set object."""
     force_split_ms: int = 120 * 60_000
     """Runs with data that has been in stream set objects for so long become stream objects whatever their size."""
@@ -63,7 +66,7 @@ class CompactionSettings:
     """Streams looked at in one run at most."""
     prepare_ttl_ms: int = 24 * 60 * 60_000
     """Outputs that were not committed by then are reaped."""
-    delete_delay_ms: int = 10 * 60_000
+    delete_delay_ms: int = _STORAGE.delete_delay_ms
     """Inputs are deleted this long after the commit: readers in flight are done by then."""
     pressure_pause_ms: int = 1_000
     """A run under upload pressure pauses so long before each iteration, again and again ..."""

@@ -74,3 +74,17 @@ class StorageSettings:
         if self.upload_threshold_bytes is not None:
             return self.upload_threshold_bytes
         return max(1, min(512 * MIB, wal_capacity_bytes // 3, self.log_cache_bytes // 3))
+
+
+@dataclass(frozen=True, slots=True)
+class GcSettings:
+    """Pace and limits of the collector."""
+
+    period_ms: int = 60_000
+    """From the end of one round to the begin of the next."""
+    batch_objects: int = 1_000
+    """Objects taken from the catalog at a time."""
+    calls_in_flight: int = 4
+    """Store calls at the same time."""
+    failures_max: int = 5_000
+    """A round that met as many failures ends: the store is in trouble, and the next round tries again."""

@@ -17,7 +17,7 @@ _MIB = 1 << 20
 class WalSettings:
     """How a Delta WAL uses its device."""
 
-    capacity_bytes: int = 2048 * _MIB
+    capacity_bytes: int = 1024 * _MIB
     """Bytes used of the device, headers included. Fixed when the log is formatted; `resize` changes it."""
     block_bytes_max: int = 256 << 10
     """Bytes of records in one write, which may be a page longer: a record of 256 KiB or four of 64 KiB fit in spite of

@@ -1,24 +1,23 @@
 """`anabranch catalog advance`: go on with an older copy of a catalog, without giving anything twice."""
 
-import asyncio
 import random
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
 
+from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.membership.node_log import NodeLog
-from broker.settings.data_dir import DataDirError, DataDirLock
+from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.fill import Advance
-from s3stream.errors import CatalogError, StorageError
+from s3stream.errors import CatalogError
 from s3stream.maintain.manifest import parse_manifest_key
 from s3stream.maintain.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED
 from s3stream.maintain.verify import parse_object_key
-from wal.interface import WalError
 
 
 @click.command(short_help="Go on with an older copy of the catalog.")
@@ -32,10 +31,7 @@ def advance(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:
     again. What was compacted since may be missing. `anabranch catalog rebuild` loses none of that: use it if you can.
     """
     settings = read_settings(config_file, data_dir)
-    try:
-        asyncio.run(_run(settings, ask=not yes))
-    except (DataDirError, StorageError, WalError) as error:
-        raise click.ClickException(str(error)) from None
+    run(_run(settings, ask=not yes))
 
 
 async def _run(settings: Settings, *, ask: bool) -> None:

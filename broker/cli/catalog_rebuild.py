@@ -1,6 +1,5 @@
 """`anabranch catalog rebuild`: a new catalog from the object store, when the old one is lost or damaged."""
 
-import asyncio
 import random
 import uuid
 from collections import Counter
@@ -15,15 +14,13 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.membership.log_identity import utc
 from broker.membership.rebuild import Entropy, Rebuild
-from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
 from s3stream.catalog.values import WalState
-from s3stream.errors import StorageError
 from s3stream.maintain.rebuild import StreamReader
-from wal.interface import WalError
 
 HOUR_MS: Final = 3_600_000
 SHOWN: Final = 20
@@ -58,10 +55,7 @@ def rebuild(
     next start, as after a crash.
     """
     settings = read_settings(config_file, data_dir)
-    try:
-        asyncio.run(_run(settings, manifest, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours))
-    except (DataDirError, StorageError, WalError) as error:
-        raise click.ClickException(str(error)) from None
+    run(_run(settings, manifest, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours))
 
 
 async def _run(

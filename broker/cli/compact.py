@@ -4,18 +4,15 @@ A running node is asked over its admin port. A stopped one is taken over: its da
 registered anew, so that a process that still believes to be it is fenced.
 """
 
-import asyncio
 import json
 import logging
-import os
 import random
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 import structlog
@@ -26,11 +23,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from broker.cli.admin_port import AdminPort, admin_option, configured, parse_admin
+from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
-
-if TYPE_CHECKING:
-    from s3stream.catalog.catalog import Catalog
 
 POLL_S: Final = 0.2
 STATUS_TIMEOUT_S: Final = 30.0
@@ -132,16 +128,8 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
             f"its node does not answer at {settings.admin.host}:{settings.admin.port}, and there is no catalog in the "
             f"data directory {settings.node.data_dir}: name the node's with --admin, --data-dir or --config"
         )
-    from broker.settings.data_dir import DataDirError
-    from s3stream.errors import StorageError
-
-    try:
-        with warnings_only():
-            return asyncio.run(_compact_stopped(settings, console, plan_only=plan_only))
-    except DataDirError as error:
-        raise click.ClickException(f"{error}; if that is the node, ask it with --admin HOST:PORT") from None
-    except StorageError as error:
-        raise click.ClickException(str(error)) from None
+    with warnings_only():
+        return run(_compact_stopped(settings, console, plan_only=plan_only))
 
 
 @contextmanager
@@ -159,97 +147,23 @@ def warnings_only() -> Iterator[None]:
 
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
-    from broker.app import now_ms
-    from broker.configs.broker import BrokerConfigs
-    from broker.configs.cluster import ClusterConfigs
-    from broker.configs.topic import parse_topic_config
-    from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
-    from broker.settings.data_dir import DataDirLock
-    from broker.settings.stores import check_stores_hold_objects, make_stores
-    from compaction.interface import Cleaning
-    from compaction.node import CompactionNode
-    from compaction.node import Progress as Step
-    from compaction.service import CompactionService
-    from compaction.settings import CompactionSettings
-    from s3stream.catalog.catalog import Catalog
-    from s3stream.maintain.manifest_keeper import check_catalog_is_newest
+    from broker.app import now_ms  # these two import everything
+    from broker.membership.stopped_node import StoppedNode
 
+    rng = random.Random()  # noqa: S311 - spreads retries and tells writers apart, hides nothing
     async with AsyncExitStack() as stack:
-        lock = DataDirLock(settings.node.data_dir)
-        stack.callback(lock.release)
-        catalog = Catalog(settings.catalog_url, read_only=plan_only)
-        stack.push_async_callback(catalog.close)
-        if await catalog.is_blank():
-            raise click.ClickException(f"there is nothing in the catalog {catalog.where}: check catalog.url")
-        await catalog.open(cluster=settings.node.cluster)
-        rng = random.Random()  # noqa: S311 - spreads retries and tells writers apart, hides nothing
-        stores = make_stores(settings, rng, read_only=plan_only)
-        for store in stores.values():
-            stack.push_async_callback(store.close)
-            await store.open()
-        await check_catalog_is_newest(catalog, stores[settings.objects.store], settings.node.cluster)
-        await check_stores_hold_objects(catalog, stores, settings.node.cluster)
-        topics = await catalog.list_topics()
-        configs = ClusterConfigs(catalog)
-        await configs.load()
-        defaults = BrokerConfigs(configs, settings, settings.node.node_id)
-        configured = [(topic, parse_topic_config(topic.configs, defaults)) for topic in topics]
-        policies = clean_policies(configured)
-        placement = {
-            partition.stream_id: config.store for topic, config in configured for partition in topic.partitions
-        }
-        epoch = -1
-        if not plan_only:
-            epoch = await _register(settings, catalog, lock.lock_id, now_ms)
+        try:
+            node = await stack.enter_async_context(StoppedNode.opened(settings, rng, now_ms, plan_only=plan_only))
+        except DataDirError as error:
+            raise DataDirError(f"{error}; if that is the node, ask it with --admin HOST:PORT") from None
         Console(stderr=True).print(
             f"node {settings.node.node_id} is stopped: its storage is {'looked at' if plan_only else 'worked on'}",
             highlight=False,
         )
-        node = CompactionNode(
-            catalog=catalog,
-            stores=stores,
-            settings=CompactionSettings(
-                split_bytes=settings.storage.split_bytes, delete_delay_ms=settings.storage.delete_delay_ms
-            ),
-            cluster=settings.node.cluster,
-            node_id=settings.node.node_id,
-            node_epoch=epoch,
-            now_ms=now_ms,
-            new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
-            cleaning=Cleaning(KafkaBatches(), lambda: policies, history_of),
-            placement=placement.get,
-        )
-        service = CompactionService(node)
         if plan_only:
-            return (await service.plan()).as_json(node)
+            return await node.plan()
         with progress_bar(console) as report:
-
-            def show(step: Step) -> None:
-                report(step.stage, step.done_bytes, step.total_bytes)
-
-            summary = (await service.run_once(show)).as_json()
-        await catalog.stop_node(settings.node.node_id, epoch, drained_wal=None, now_ms=now_ms())
-        return summary
-
-
-async def _register(settings: Settings, catalog: "Catalog", lock_id: str, now_ms: Callable[[], int]) -> int:
-    """Take the stopped node's id; return its new epoch. Raises NodeInUse when it runs, here or elsewhere."""
-    from broker.membership.lease import Claimant, wait_until_free
-    from s3stream.catalog.values import NodeHolder
-
-    host_name, node_id = socket.gethostname(), settings.node.node_id
-    claimant = Claimant(lock_id, host_name, settings.one_machine, settings.catalog.lease_ms)
-    seen = await wait_until_free(catalog, node_id, claimant)
-    info = await catalog.register_node(
-        node_id,
-        settings.listener.host,
-        settings.listener.port,
-        now_ms=now_ms(),
-        lease_ms=0,
-        holder=NodeHolder(host_name, os.getpid(), lock_id),
-        after_epoch=0 if seen is None else seen.epoch,
-    )
-    return info.epoch
+            return await node.compact(lambda step: report(step.stage, step.done_bytes, step.total_bytes))
 
 
 # output

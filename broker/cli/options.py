@@ -5,8 +5,9 @@ from typing import Final
 
 import click
 
+from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
-from broker.settings.sources import SettingsError, load
+from broker.settings.sources import load
 
 config_option: Final = click.option(
     "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="The node's settings file (TOML)."

@@ -15,17 +15,10 @@ import structlog
 from broker.logging import logs, stacks
 from broker.logging.levels import LogLevels
 from broker.logging.writer import LineWriter
+from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
-from broker.settings.sources import (
-    STORE_FLAG,
-    Setting,
-    SettingsError,
-    all_settings,
-    allowed_values,
-    area_models,
-    describe_default,
-    load,
-)
+from broker.settings.names import STORE_FLAG, Setting, all_settings, allowed_values, area_models, describe_default
+from broker.settings.sources import load
 
 if TYPE_CHECKING:
     from broker.node import Node

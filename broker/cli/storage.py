@@ -4,7 +4,6 @@ Reads the catalog and the object store that the node's settings name; changes ne
 node that runs.
 """
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,12 +20,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.stopped import discard, stopped
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
-from s3stream.errors import StorageError
 from s3stream.maintain.verify import VerifyReport, parse_object_key
 from s3stream.maintain.verify import verify as verify_storage
 from s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key
@@ -97,17 +96,14 @@ def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
     @config_option
     @data_dir_option
-    def run(config_file: Path | None, data_dir: Path | None, **arguments: Any) -> None:
+    def wrapped(config_file: Path | None, data_dir: Path | None, **arguments: Any) -> None:
         async def main() -> None:
             async with open_storage(read_settings(config_file, data_dir)) as opened:
                 await command(opened, **arguments)
 
-        try:
-            asyncio.run(main())
-        except StorageError as error:
-            raise click.ClickException(str(error)) from None
+        run(main())
 
-    return update_wrapper(run, command)
+    return update_wrapper(wrapped, command)
 
 
 @storage.command()

@@ -5,7 +5,7 @@ The log is opened and locked as the node does it: that of a running node is refu
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import update_wrapper
@@ -18,12 +18,12 @@ from rich.filesize import decimal
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.wal_give_up import give_up
 from broker.cli.wal_repair import describe_repair, save_damaged, save_path
 from wal.device import FileDevice, extend_file, open_device, shorten_file
 from wal.format import CATALOG_UNKNOWN, RING_POSITION, Header, Shutdown
-from wal.interface import WalError
 from wal.repair import plan_repair
 from wal.repair import repair as repair_log
 from wal.settings import WalSettings
@@ -51,24 +51,16 @@ def wal() -> None:
 wal.add_command(give_up)
 
 
-def on_log(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def on_log(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Give a command the arguments that find a log, and turn the log's errors into one line."""
 
     @click.argument("path", required=False, type=click.Path(path_type=Path))
     @config_option
     @data_dir_option
-    def run(path: Path | None, config_file: Path | None, data_dir: Path | None, **arguments: Any) -> None:
-        try:
-            path = path or read_settings(config_file, data_dir).wal_path
-            asyncio.run(_await(command(path, **arguments)))
-        except WalError as error:
-            raise click.ClickException(str(error)) from None
+    def wrapped(path: Path | None, config_file: Path | None, data_dir: Path | None, **arguments: Any) -> None:
+        run(command(path or read_settings(config_file, data_dir).wal_path, **arguments))
 
-    return update_wrapper(run, command)
-
-
-async def _await(awaitable: Awaitable[None]) -> None:
-    await awaitable
+    return update_wrapper(wrapped, command)
 
 
 @asynccontextmanager

@@ -4,8 +4,6 @@ A node does not start while the catalog says that another log than the one it fi
 that log is gone for good, somebody has to say so; this command shows what is at stake, and says it.
 """
 
-import asyncio
-import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -16,16 +14,16 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
+from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.membership.lease import Claimant, wait_until_free
+from broker.membership.join import claimant_of
+from broker.membership.lease import wait_until_free
 from broker.membership.log_identity import utc, wal_id_of
 from broker.membership.node_log import NodeLog
-from broker.settings.data_dir import DataDirError, DataDirLock
+from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo, WalInfo, WalState
-from s3stream.errors import StorageError
-from wal.interface import WalError
 
 PAGE = 1_000
 
@@ -50,10 +48,7 @@ def give_up(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:
     offsets again that they have seen with other records. The log that was given up is never used again.
     """
     settings = read_settings(config_file, data_dir)
-    try:
-        asyncio.run(_give_up(settings, ask=not yes))
-    except (DataDirError, StorageError, WalError) as error:
-        raise click.ClickException(str(error)) from None
+    run(_give_up(settings, ask=not yes))
 
 
 async def _give_up(settings: Settings, *, ask: bool) -> None:
@@ -69,8 +64,7 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
         await catalog.open(cluster=settings.node.cluster)
         node_log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
         lost = await _lost_logs(catalog, node_log, settings.node.node_id)
-        claimant = Claimant(lock.lock_id, socket.gethostname(), settings.one_machine, settings.catalog.lease_ms)
-        seen = await wait_until_free(catalog, settings.node.node_id, claimant)
+        seen = await wait_until_free(catalog, settings.node.node_id, claimant_of(settings, lock.lock_id))
         assert seen is not None, "a node with a log was registered"
         stakes = await _stakes(catalog, settings.node.node_id)
         _show(lost, seen, stakes)

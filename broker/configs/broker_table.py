@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.configs.definitions import INT_MAX, ConfigDef, ConfigType
 from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.settings.sources import area_models
+from broker.settings.names import area_models
 
 AUTO_CREATE: Final = "auto.create.topics.enable"
 CLEANER_BACKOFF: Final = "log.cleaner.backoff.ms"

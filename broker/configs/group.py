@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.configs.cluster import GROUP, ClusterConfigs
 from broker.configs.definitions import ConfigDef, ConfigType
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"

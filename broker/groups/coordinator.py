@@ -15,7 +15,7 @@ from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
 from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from broker.groups.shard import GroupShard
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 EXPIRE_GROUPS_PER_TURN = 100

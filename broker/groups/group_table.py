@@ -8,7 +8,7 @@ from broker.groups.consumer.durable_group import DurableConsumerGroup
 from broker.groups.offsets import GroupOffsets
 from broker.groups.requests import NEVER_MS, Now
 from broker.groups.shard_group import ShardGroup
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 

@@ -23,7 +23,7 @@ from broker.groups.group_table import GroupTable
 from broker.groups.migration import to_classic_group, to_consumer_group
 from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, Now, SyncRequest, SyncResponse
 from broker.groups.shard_group import ShardGroup
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 

@@ -18,7 +18,7 @@ from broker.groups.consumer.group_base import SessionTimeout
 from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
 from broker.groups.requests import Now
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 NO_PARTITIONS: Partitions = frozenset()

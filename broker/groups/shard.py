@@ -23,7 +23,7 @@ from broker.groups.records import offset_record
 from broker.groups.replay import Replay
 from broker.groups.requests import Now
 from broker.groups.shard_group import ShardGroup
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 

@@ -13,6 +13,7 @@ import structlog
 
 from broker.membership.log_identity import Situation, may_hold_records, utc, why_not_formatted, why_refused
 from broker.settings.model import Settings
+from broker.settings.package_settings import wal_settings
 from s3stream.append.recovery import check_streams_known
 from s3stream.append.wal_record import RECORD_HEADER_BYTES, WalRecord, decode_record
 from s3stream.catalog.catalog import Catalog
@@ -25,22 +26,6 @@ from wal.log import DeltaWal
 from wal.owner import Owner, check_owner, read_header
 from wal.reader import read_ring
 from wal.recovery import Scan
-from wal.settings import HEADER_IOPS, WalSettings
-
-
-def device_settings(settings: Settings) -> WalSettings:
-    """The log's settings as the log takes them."""
-    given = settings.wal
-    return WalSettings(
-        capacity_bytes=given.capacity_bytes,
-        durability=given.durability,
-        iops_max=given.iops_max,
-        header_iops=min(HEADER_IOPS, given.iops_max // 2),
-        bandwidth_bytes_max=given.bandwidth_bytes_max,
-        fencing=given.fencing,
-        format=given.format,
-        allow_volatile=given.allow_volatile,
-    )
 
 
 class NodeLog:
@@ -55,7 +40,7 @@ class NodeLog:
         self._damaged = False
         """What is there was a log."""
         self._settings = settings
-        self._wanted = device_settings(settings)
+        self._wanted = wal_settings(settings)
         self._any_content = any_content or self._wanted.format
         self._device: FileDevice | None = None
 

@@ -4,8 +4,8 @@ import socket
 from contextlib import AsyncExitStack, ExitStack
 
 from broker.net.server import bind
+from broker.settings.checks import share_port
 from broker.settings.model import Settings
-from broker.settings.sources import share_port
 
 
 def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> tuple[socket.socket, socket.socket | None]:

@@ -21,8 +21,8 @@ from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
 from broker.net.exchange import Exchange
 from broker.net.slabs import SlabPool
 from broker.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
+from broker.settings.client_areas import NetworkSettings
 from broker.settings.memory import MemorySizes
-from broker.settings.model import NetworkSettings
 from wal.interface import Buffer
 
 BACKLOG = 1024

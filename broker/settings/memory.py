@@ -11,8 +11,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.settings.model import MIB, Settings
+from broker.settings.area import MIB
+from broker.settings.model import Settings
+from compaction.settings import CompactionSettings
+from s3stream.settings import StorageSettings
 
+_STORAGE, _COMPACTION = StorageSettings(), CompactionSettings()
 PLANNED_SHARE: Final = 2
 """One part in so many of what is available is planned with."""
 PROCESS_BYTES: Final = 96 * MIB
@@ -58,15 +62,15 @@ class _Part(NamedTuple):
 
 
 PARTS: Final[Mapping[str, _Part]] = {
-    "log_cache_bytes": _Part(768 * MIB, 16 * MIB, "`storage.log_cache_bytes`"),
-    "block_cache_bytes": _Part(256 * MIB, 8 * MIB, "`storage.block_cache_bytes`"),
-    "index_cache_bytes": _Part(32 * MIB, 4 * MIB, "indexes of objects"),
+    "log_cache_bytes": _Part(_STORAGE.log_cache_bytes, 16 * MIB, "`storage.log_cache_bytes`"),
+    "block_cache_bytes": _Part(_STORAGE.block_cache_bytes, 8 * MIB, "`storage.block_cache_bytes`"),
+    "index_cache_bytes": _Part(_STORAGE.index_cache_bytes, 4 * MIB, "indexes of objects"),
     "node_bytes_max": _Part(512 * MIB, 8 * MIB, "`network.node_bytes_max`"),
     "slab_pool_bytes": _Part(256 * MIB, 4 * MIB, "`network.slab_pool_bytes`"),
     "decompressed_bytes_max": _Part(64 * MIB, 8 * MIB, "`topic.decompressed_bytes_max`"),
-    "compaction_bytes": _Part(200 * MIB, 32 * MIB, "compaction: data of objects"),
-    "compaction_index_bytes": _Part(128 * MIB, 16 * MIB, "compaction: indexes"),
-    "compaction_keys_bytes": _Part(64 * MIB, 8 * MIB, "compaction by key: keys"),
+    "compaction_bytes": _Part(_COMPACTION.memory_bytes, 32 * MIB, "compaction: data of objects"),
+    "compaction_index_bytes": _Part(_COMPACTION.index_bytes_max, 16 * MIB, "compaction: indexes"),
+    "compaction_keys_bytes": _Part(_COMPACTION.clean_keys_bytes_max, 8 * MIB, "compaction by key: keys"),
 }
 ENOUGH_BYTES: Final = PLANNED_SHARE * (PROCESS_BYTES + sum(part.default_bytes for part in PARTS.values()))
 """With this much available, all sizes are their defaults."""
@@ -214,36 +218,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def documentation() -> list[str]:
-    """The section on memory of docs/configuration.md."""
-    lines = [
-        "",
-        "## Memory",
-        "",
-        "What is available to a node is `node.memory_bytes`; unset, the least of the machine's memory and the limits",
-        "of all control groups that the process is in (`memory.max` and `memory.high` of version 2,",
-        f"`memory.limit_in_bytes` of version 1). One part in {PLANNED_SHARE} of it is planned with:",
-        "",
-        f"    left   = available / {PLANNED_SHARE} - {PROCESS_BYTES // MIB} MiB (the process) - the sizes that are set",
-        "    factor = min(1, left / sum of the defaults of the sizes that are unset)",
-        "    size   = default * factor, but no less than its minimum",
-        "",
-        "A size at its minimum is taken out of the sums, and the factor is found again. The rest of the memory is for",
-        "what cannot be planned: buffers on their way to the log and the store, blocks that readers still hold, the",
-        "page cache, other processes. A node says at its start (`memory`) and in `/status` which sizes it has chosen.",
-        "",
-        "| size | default | minimum |",
-        "|---|---|---|",
-    ]
-    for name, part in PARTS.items():
-        besides = ", and 8/7 of `network.request_bytes_max`" if name == "node_bytes_max" else ""
-        lines.append(f"| {part.shown} | {part.default_bytes // MIB}MiB | {part.min_bytes // MIB}MiB{besides} |")
-    return [
-        *lines,
-        "",
-        f"With less than {ENOUGH_BYTES // MIB} MiB available, sizes are smaller than their defaults; what starts an",
-        "upload follows the log cache (`storage.upload_bytes`). A node works with 256 MiB, but memory for one request",
-        "of `network.request_bytes_max` is always planned, beside an eighth for small ones: set that lower there.",
-    ]

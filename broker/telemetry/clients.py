@@ -14,7 +14,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
-from broker.settings.model import TelemetrySettings
+from broker.settings.client_areas import TelemetrySettings
 from broker.telemetry.otlp import OtlpError, parse_metrics
 from broker.telemetry.series import SeriesTable
 from broker.telemetry.subscriptions import ClientSubscription, Subscription, parse_subscription, subscription_for_client

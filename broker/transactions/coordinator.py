@@ -20,7 +20,7 @@ from broker.coordination.log import InternalTopic, LogWriter
 from broker.coordination.shards import Shards, check_loaded
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
-from broker.settings.model import TransactionSettings
+from broker.settings.client_areas import TransactionSettings
 from broker.transactions import state_machine
 from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.shard import PREPARED, TransactionalIdEntry, TransactionShard

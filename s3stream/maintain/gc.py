@@ -22,6 +22,7 @@ import structlog
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError, StoreError
 from s3stream.model import ObjectInfo, ObjectState, object_key
+from s3stream.settings import GcSettings
 from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
@@ -30,20 +31,6 @@ Reapable: TypeAlias = tuple[ObjectInfo, str]
 
 KEYS_PER_DELETE: Final = 250
 """Objects of one delete call: several calls side by side beat one of the most keys S3 allows (1,000)."""
-
-
-@dataclass(frozen=True, slots=True)
-class GcSettings:
-    """Pace and limits of the collector."""
-
-    period_ms: int = 60_000
-    """From the end of one round to the begin of the next."""
-    batch_objects: int = 1_000
-    """Objects taken from the catalog at a time."""
-    calls_in_flight: int = 4
-    """Store calls at the same time."""
-    failures_max: int = 5_000
-    """A round that met as many failures ends: the store is in trouble, and the next round tries again."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,8 @@ from broker.app import run_node
 from broker.logging.stacks import END as END_OF_STACKS
 from broker.node import Node
 from broker.settings.model import Settings
-from broker.settings.sources import all_settings, load
+from broker.settings.names import all_settings
+from broker.settings.sources import load
 from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 30

@@ -11,7 +11,7 @@ from broker.groups.classic.member import ClassicMember, choose_protocol
 from broker.groups.classic.snapshot import GroupSnapshot
 from broker.groups.classic.state_table import ClassicGroupState
 from broker.groups.requests import NEVER_MS, JoinedMember, JoinRequest, JoinResponse, Now, SyncResponse
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode
 
 

@@ -16,7 +16,7 @@ from broker.groups.consumer.group_base import SessionTimeout
 from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from broker.groups.consumer.topic_image import TopicImage
 from broker.groups.requests import JoinRequest, JoinResponse, Now, SyncRequest, SyncResponse
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 HeartbeatDone: TypeAlias = Callable[[ConsumerHeartbeatResponse | KafkaError], None]

@@ -19,7 +19,7 @@ from broker.groups.consumer.records import ConsumerKey
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from broker.groups.consumer.topic_patterns import TopicPatterns
 from broker.groups.requests import NEVER_MS, Now
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 NO_PARTITIONS: Partitions = frozenset()

@@ -7,7 +7,7 @@ from broker.coordination import log as log_module
 from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter, ReplayedBatch
 from broker.groups.shard import GroupShard
 from broker.partitions.producers import Producer
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from broker.transactions.shard import TransactionShard
 from protocol.errors import ErrorCode
 from s3stream.errors import StorageFull, StorageStopped

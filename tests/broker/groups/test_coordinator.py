@@ -11,7 +11,7 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offsets import CommittedOffset
 from broker.groups.records import offset_record
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StoreError
 from tests.support.memory_log import MemoryLog, MemoryTopic

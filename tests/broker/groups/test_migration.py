@@ -25,7 +25,7 @@ from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbea
 from broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
 from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, MemberProtocol, SyncRequest, SyncResponse
 from broker.groups.shard import GroupShard
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.codec import encode_versioned, read_version
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.embedded.consumer_protocol import (

@@ -13,7 +13,7 @@ from broker.groups.offsets import CommittedOffset
 from broker.groups.records import offset_record
 from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, MemberProtocol, SyncRequest, SyncResponse
 from broker.groups.shard import GroupShard
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.net.server import Server
+from broker.settings.area import GIB, KIB, MIB
 from broker.settings.memory import (
     ENOUGH_BYTES,
     PARTS,
@@ -21,7 +22,6 @@ from broker.settings.memory import (
     plan_memory,
     with_sizes,
 )
-from broker.settings.model import GIB, KIB, MIB
 from broker.settings.sources import load
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

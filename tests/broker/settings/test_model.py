@@ -7,14 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 from broker.cli.serve import serve
-from broker.settings.model import GIB, Settings
-from broker.settings.sources import (
-    SettingsError,
-    all_settings,
-    documentation,
-    load,
-    unknown_environment,
-)
+from broker.settings.area import GIB
+from broker.settings.documentation import documentation
+from broker.settings.errors import SettingsError
+from broker.settings.model import Settings
+from broker.settings.names import all_settings
+from broker.settings.sources import load, unknown_environment
 from broker.settings.stores import store_configs
 
 ROOT = Path(__file__).parents[3]
@@ -156,7 +154,7 @@ def test_help_lists_every_flag() -> None:
 
 def test_the_documentation_is_the_models() -> None:
     written = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert written == documentation(), "run `python -m broker.settings.sources`"
+    assert written == documentation(), "run `python -m broker.settings.documentation`"
 
 
 def test_more_stores_come_from_file_environment_and_flags(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from broker.admin.metrics import prometheus_text, status
 from broker.app import StartError
 from broker.configs.definitions import ConfigSource
 from broker.node import Node
-from broker.settings import stores as stores_module
-from broker.settings.stores import find_object
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -19,8 +17,6 @@ from protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from s3stream.maintain.verify import verify
-from s3stream.model import object_key
-from s3stream.store.memory import MemoryStore
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -134,25 +130,3 @@ async def test_a_store_that_a_topic_writes_to_must_be_configured(tmp_path: Path)
     with pytest.raises(StartError, match=r"topic 't' has storage.policy=cold, but no such store is configured here"):
         async with running_node(tmp_path):
             pass
-
-
-async def test_an_object_of_the_cluster_is_found_among_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = MemoryStore("first"), MemoryStore("second")
-    both = {"first": first, "second": second}
-    for store in both.values():
-        await store.open()
-    assert await find_object(both, "c") is None
-    for object_id in range(1, 40):
-        await first.put(object_key("other", object_id), [b"x"], writer_id="w")
-    await first.put("not/an/object", [b"x"], writer_id="w")
-    assert await find_object(both, "c") is None
-    await second.put(object_key("c", 7), [b"x"], writer_id="w")
-    calls = second.calls.list
-    assert await find_object(both, "c") == f"second:{object_key('c', 7)}"
-    assert second.calls.list == calls + 1
-    await second.delete([object_key("c", 7)])
-    last = max(object_key("c", object_id) for object_id in range(1, 40))
-    await first.put(last, [b"x"], writer_id="w")
-    assert await find_object(both, "c") == f"first:{last}"
-    monkeypatch.setattr(stores_module, "PROBE_OBJECTS_MAX", 10)
-    assert await find_object(both, "c") is None, "a bucket full of other clusters' objects is not read to its end"

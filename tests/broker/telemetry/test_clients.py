@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
-from broker.settings.model import TelemetrySettings
+from broker.settings.client_areas import TelemetrySettings
 from broker.telemetry.clients import ClientMetrics, Push
 from broker.telemetry.subscriptions import ClientSubscription
 from protocol.compression import Compression, compress

@@ -11,7 +11,7 @@ from broker.coordination.internal_topics import TRANSACTION_TOPIC
 from broker.coordination.shards import partition_of
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
-from broker.settings.model import TransactionSettings
+from broker.settings.client_areas import TransactionSettings
 from broker.transactions import coordinator
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import Marker, MarkerDone

@@ -19,7 +19,7 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
 from broker.partitions.producers import Producer
-from broker.settings.model import GroupSettings, TransactionSettings
+from broker.settings.client_areas import GroupSettings, TransactionSettings
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.state_machine import VERSION_1, VERSION_2

@@ -9,7 +9,7 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
 from broker.partitions.producers import Producer
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode
 from s3stream.errors import StorageFull
 from tests.support.memory_log import MemoryLog

@@ -8,8 +8,9 @@ import pytest
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError, CatalogUnavailable, NotFound, StoreError
-from s3stream.maintain.gc import GarbageCollector, GcSettings
+from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import NewObject, ObjectState, object_key
+from s3stream.settings import GcSettings
 from s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span
 

@@ -33,7 +33,7 @@ from broker.groups.requests import (
     SyncRequest,
     SyncResponse,
 )
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode
 
 

@@ -21,7 +21,7 @@ from broker.groups.consumer.heartbeat import (
 )
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from broker.groups.requests import Now
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 NAMES = "abcd"

@@ -16,7 +16,7 @@ from broker.groups.offsets import CommittedOffset
 from broker.groups.records import ConsumerGroupRecord, offset_record, parse_record
 from broker.groups.requests import LeavingMember
 from broker.groups.shard import GroupShard
-from broker.settings.model import GroupSettings
+from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 from tests.broker.groups.test_shard import Client as ClassicClient
 from tests.support.memory_log import MemoryLog

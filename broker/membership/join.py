@@ -1,0 +1,124 @@
+"""Joining the cluster at a start: the checks before anything is changed, and the registration of the node.
+
+Catalog, object stores and log must belong together and to this node. Nothing is made or written before that is known;
+a node's id is taken only from a process that is gone.
+"""
+
+import os
+import random
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+
+from broker.membership.lease import Claimant, wait_until_free
+from broker.membership.log_identity import why_blank_catalog_refused
+from broker.membership.node_log import NodeLog
+from broker.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
+from broker.settings.model import Settings
+from broker.settings.stores import make_stores
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeHolder, NodeInfo
+from s3stream.errors import CatalogError
+from s3stream.maintain.manifest_keeper import check_catalog_is_newest, newest_manifest_key
+from s3stream.store.interface import ObjectStore
+from wal.owner import Owner
+
+
+async def open_catalog_and_stores(
+    catalog: Catalog,
+    node_log: NodeLog,
+    settings: Settings,
+    stack: AsyncExitStack,
+    *,
+    new_catalog_id: Callable[[], bytes],
+    rng: random.Random,
+) -> Mapping[str, ObjectStore]:
+    """Open the catalog and all object stores; return the stores by name. `stack` closes the stores.
+
+    Raises StorageError when they do not belong together. An empty catalog next to a log or objects is refused, and left
+    as it is.
+    """
+    cluster = settings.node.cluster
+    blank = await catalog.is_blank()
+    if blank and (found := node_log.why_not_new()):
+        raise CatalogError(why_blank_catalog_refused(catalog.where, found))
+    if not blank:
+        await catalog.open(cluster=cluster, new_id=new_catalog_id())
+    stores = make_stores(settings, rng)
+    if not blank:
+        check_stores_known(await catalog.count_committed(), stores)
+    for store in stores.values():
+        stack.push_async_callback(store.close)
+        await store.open()
+    default = stores[settings.objects.store]
+    if blank:
+        if key := await find_object(stores, cluster) or await newest_manifest_key(default, cluster):
+            raise CatalogError(
+                why_blank_catalog_refused(catalog.where, f"there are objects of cluster {cluster!r} ({key})")
+            )
+        await catalog.open(cluster=cluster, new_id=new_catalog_id())
+    else:
+        await check_catalog_is_newest(catalog, default, cluster)
+        await check_stores_hold_objects(catalog, stores, cluster)
+    return stores
+
+
+def log_owner(settings: Settings, catalog: Catalog, node_epoch: int) -> Owner:
+    """Owner of the node's log in an epoch."""
+    return Owner(settings.node.node_id, node_epoch, settings.node.cluster, catalog.identity())
+
+
+def claimant_of(settings: Settings, lock_id: str) -> Claimant:
+    """This process, which holds the lock of the data directory, as a claimant of the node's id."""
+    return Claimant(lock_id, socket.gethostname(), settings.one_machine, settings.catalog.lease_ms)
+
+
+async def join(
+    catalog: Catalog,
+    node_log: NodeLog,
+    settings: Settings,
+    lock_id: str,
+    *,
+    host: str,
+    port: int,
+    now_ms: Callable[[], int],
+) -> NodeInfo:
+    """Register the node with the address that clients connect to, once no other process has its id.
+
+    Raises NodeInUse when one has it, and WalError when the node must not continue with the log that was found.
+    """
+    node_id = settings.node.node_id
+    known = await catalog.get_node(node_id)
+    await node_log.check(log_owner(settings, catalog, (0 if known is None else known.epoch) + 1), catalog)
+    claimant = claimant_of(settings, lock_id)
+    seen = await wait_until_free(catalog, node_id, claimant)
+    await node_log.decide(catalog, node_id, seen)
+    return await register(
+        catalog, node_id, claimant, seen, host=host, port=port, lease_ms=settings.catalog.lease_ms, now_ms=now_ms()
+    )
+
+
+async def register(
+    catalog: Catalog,
+    node_id: int,
+    claimant: Claimant,
+    seen: NodeInfo | None,
+    *,
+    host: str,
+    port: int,
+    lease_ms: int,
+    now_ms: int,
+) -> NodeInfo:
+    """Register this process as the node, in the epoch after `seen`; that fences the process that had the id before.
+
+    Raises NodeFenced when another process registered it meanwhile.
+    """
+    return await catalog.register_node(
+        node_id,
+        host,
+        port,
+        now_ms=now_ms,
+        lease_ms=lease_ms,
+        holder=NodeHolder(claimant.host_name, os.getpid(), claimant.lock_id),
+        after_epoch=0 if seen is None else seen.epoch,
+    )

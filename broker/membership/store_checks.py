@@ -1,0 +1,78 @@
+"""Checks at the start of a node that the object stores are the ones that the catalog's objects are in."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from s3stream.catalog.catalog import Catalog
+from s3stream.errors import ObjectNotFound, StorageError
+from s3stream.maintain.manifest_keeper import newest_manifest_key
+from s3stream.maintain.verify import parse_object_key
+from s3stream.model import ObjectState, object_key
+from s3stream.store.interface import ObjectStore
+
+PROBED_ROWS: Final = 1_000
+"""Objects of the catalog among which one is looked for in its store."""
+PROBED: Final = 3
+"""Committed objects that are looked for in their store."""
+PROBE_OBJECTS_MAX: Final = 20_000
+"""How far a store that others use, too, is searched for an object of the cluster: objects of all lie mixed in it."""
+
+
+def check_stores_known(committed: Mapping[str, int], configured: Collection[str]) -> None:
+    """Raise StorageError when committed objects (counted by store) lie in a store that is not configured."""
+    missing = {name: count for name, count in sorted(committed.items()) if name not in configured}
+    if missing:
+        lost = ", ".join(f"{count:,} committed objects in the store {name!r}" for name, count in missing.items())
+        raise StorageError(
+            f"the catalog has {lost}, not configured here: add the table [stores.NAME] (configured: "
+            f"{', '.join(sorted(configured))})"
+        )
+
+
+async def check_stores_hold_objects(catalog: Catalog, stores: Mapping[str, ObjectStore], cluster: str) -> None:
+    """Raise StorageError when a store has nothing of what the catalog says is in it.
+
+    It is another store then, or one that is not mounted: a node that went on would empty its log into it.
+    """
+    page = await catalog.list_objects(after=0, limit=PROBED_ROWS)
+    for name, store in stores.items():
+        keys = [
+            object_key(cluster, info.object_id)
+            for info in page
+            if info.store == name and info.state is ObjectState.COMMITTED
+        ][:PROBED]
+        if not keys or not await _are_missing(store, keys):
+            continue
+        only = {name: store}
+        if await find_object(only, cluster) is None and await newest_manifest_key(store, cluster) is None:
+            raise StorageError(
+                f"the object store {name!r} holds nothing of cluster {cluster!r}, but the catalog has committed "
+                f"objects there (such as {keys[0]}): check that it is mounted, and its path or bucket"
+            )
+
+
+async def _are_missing(store: ObjectStore, keys: Sequence[str]) -> bool:
+    for key in keys:
+        try:
+            await store.get(key, 0, 1)
+        except ObjectNotFound:
+            continue
+        return False
+    return True
+
+
+async def find_object(stores: Mapping[str, ObjectStore], cluster: str) -> str | None:
+    """Store and key of any object of the cluster; None if there is none among the first of each store.
+
+    One LIST call for a store that only this cluster uses.
+    """
+    for name, store in stores.items():
+        looked_at = 0
+        async for stored in store.list():
+            parsed = parse_object_key(stored.key)
+            if parsed is not None and parsed[0] == cluster:
+                return f"{name}:{stored.key}"
+            looked_at += 1
+            if looked_at == PROBE_OBJECTS_MAX:
+                break
+    return None

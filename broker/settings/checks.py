@@ -1,0 +1,73 @@
+"""Rules about settings that concern more than one of them."""
+
+import re
+from typing import Final
+
+from broker.settings.errors import SettingsError
+from broker.settings.model import Settings
+
+_ENDPOINT: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
+_CATALOG_URL: Final = re.compile(r"(sqlite|postgresql)(\+\w+)?://")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def _check_endpoint(name: str, endpoint: str) -> None:
+    if endpoint and not _ENDPOINT.match(endpoint):
+        raise SettingsError(f"setting {name}: expected an address such as http://127.0.0.1:9000, found {endpoint!r}")
+
+
+def check_together(settings: Settings) -> None:
+    """Rules that no single field can tell."""
+    if settings.objects.store == "s3" and not settings.objects.bucket:
+        raise SettingsError("setting objects.bucket: empty, but objects.store is 's3', which needs a bucket")
+    _check_endpoint("objects.endpoint", settings.objects.endpoint)
+    if settings.catalog.url and not _CATALOG_URL.match(settings.catalog.url):
+        # What was found is not shown: it may hold a password.
+        raise SettingsError("setting catalog.url: expected sqlite:///PATH or postgresql://USER@HOST/DB")
+    for name, store in settings.stores.items():
+        if name == settings.objects.store:
+            raise SettingsError(f"store {name!r}: this is the name of the store that [objects] describes")
+        if store.type == "s3" and not store.bucket:
+            raise SettingsError(f"setting stores.{name}.bucket: empty, but its type is 's3', which needs a bucket")
+        _check_endpoint(f"stores.{name}.endpoint", store.endpoint)
+        if store.type == "local" and store.path is None:
+            raise SettingsError(f"setting stores.{name}.path: unset, but its type is 'local', which needs a directory")
+    group = settings.group
+    if group.session_timeout_min_ms > group.session_timeout_max_ms:
+        raise SettingsError(
+            f"setting group.session_timeout_min_ms: {group.session_timeout_min_ms} is more than "
+            f"group.session_timeout_max_ms ({group.session_timeout_max_ms})"
+        )
+    _check_ports(settings)
+    request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
+    if held_max is not None and request_max > held_max:
+        raise SettingsError(
+            f"setting network.node_bytes_max: {held_max} is less than request_bytes_max ({request_max})"
+        )
+
+
+def _check_ports(settings: Settings) -> None:
+    """Kafka clients and the admin port cannot be served at one address."""
+    listener, admin = settings.listener, settings.admin
+    if not admin.enabled or not admin.port or admin.port != listener.port or not share_port(listener.host, admin.host):
+        return
+    if listener.host == admin.host:
+        raise SettingsError(
+            f"setting admin.port: {admin.port} is listener.port, too, at the same address ({admin.host}): give one of "
+            "them another"
+        )
+    raise SettingsError(
+        f"setting admin.port: {admin.port} is listener.port, too, and {listener.host} takes in {admin.host}: give one "
+        "of them another"
+    )
+
+
+def share_port(host: str, other: str) -> bool:
+    """Whether two sockets that listen at these addresses would be in each other's way at one port."""
+    hosts = {host, other}
+    return (
+        len(hosts) == 1
+        or "::" in hosts  # takes in the addresses of IPv4, too
+        or ("0.0.0.0" in hosts and ":" not in host + other)  # noqa: S104 - compared with, not bound to
+        or ("localhost" in hosts and hosts <= _LOOPBACK)
+    )

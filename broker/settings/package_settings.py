@@ -1,0 +1,58 @@
+"""Settings of the log, the storage and compaction, taken from the settings of a node.
+
+A value is copied by its name, so a new setting is added in two classes only: that of the package, with its default, and
+that of the area in `broker.settings.storage_areas`, with its description.
+"""
+
+from dataclasses import fields, replace
+from typing import TypeVar
+
+from broker.settings.area import Area
+from broker.settings.memory import MemorySizes
+from broker.settings.model import Settings
+from compaction.settings import CompactionSettings
+from s3stream.settings import GcSettings, StorageSettings
+from wal.settings import HEADER_IOPS, WalSettings
+
+T = TypeVar("T", WalSettings, StorageSettings, CompactionSettings)
+
+
+def wal_settings(settings: Settings) -> WalSettings:
+    """Settings of the log. Up to half of the write budget is reserved for its headers."""
+    iops_max = settings.wal.iops_max
+    return replace(_with(WalSettings(), settings.wal), header_iops=min(HEADER_IOPS, iops_max // 2))
+
+
+def storage_settings(settings: Settings, sizes: MemorySizes) -> StorageSettings:
+    """Settings of the storage engine of a node whose memory is shared out as in `sizes`."""
+    return replace(
+        _with(StorageSettings(), settings.storage),
+        upload_threshold_bytes=settings.storage.upload_bytes,
+        log_cache_bytes=sizes.log_cache_bytes,
+        block_cache_bytes=sizes.block_cache_bytes,
+        index_cache_bytes=sizes.index_cache_bytes,
+    )
+
+
+def gc_settings(settings: Settings) -> GcSettings:
+    """Settings of the garbage collector."""
+    return GcSettings(period_ms=settings.storage.gc_period_ms)
+
+
+def compaction_settings(settings: Settings, sizes: MemorySizes | None = None) -> CompactionSettings:
+    """Settings of compaction; without `sizes` its memory limits are the defaults."""
+    chosen = _with(_with(CompactionSettings(), settings.compaction), settings.storage, "split_bytes", "delete_delay_ms")
+    if sizes is None:
+        return chosen
+    return replace(
+        chosen,
+        memory_bytes=sizes.compaction_bytes,
+        index_bytes_max=sizes.compaction_index_bytes,
+        clean_keys_bytes_max=sizes.compaction_keys_bytes,
+    )
+
+
+def _with(values: T, area: Area, *only: str) -> T:
+    """Copy the values of an area that have the same name, or `only` these; a value that is unset is left out."""
+    names = [field.name for field in fields(values) if field.name in (only or type(area).model_fields)]
+    return replace(values, **{name: value for name in names if (value := getattr(area, name)) is not None})

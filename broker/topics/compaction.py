@@ -1,0 +1,26 @@
+"""Compaction by key of the topics of a node: which topics, which records, and the partitions to notify."""
+
+from collections.abc import Sequence
+
+from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
+from broker.topics.manager import TopicManager
+from compaction.interface import AbortedRange, Cleaning
+from s3stream.engine import S3Stream
+
+
+def make_cleaning(topics: TopicManager, storage: S3Stream) -> Cleaning:
+    """Return the rules of cleaning for the topics of a running node."""
+
+    def vacate(stream_id: int, vacated: Sequence[AbortedRange]) -> None:
+        """Note that cleaning has left only the markers of aborted transactions."""
+        for partition in topics.led_partitions():
+            if partition.stream.stream_id == stream_id:
+                partition.vacate(vacated)
+
+    return Cleaning(
+        KafkaBatches(),
+        lambda: clean_policies((topic.info, topic.config) for topic in topics),
+        history_of,
+        vacate,
+        storage.supersede,
+    )
