@@ -1,5 +1,6 @@
 """What the documents name exists."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILE = re.compile(r"`((?:broker|protocol|s3stream|wal|compaction|spark|benchmarks|scripts|tests|docs)/[\w/.]*)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+PLACE = re.compile(r"^\| [^|]+ \| `([\w/]+\.py)` \| `(\w+)` \|$", re.MULTILINE)
 CODE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
@@ -33,6 +35,26 @@ def test_tests_exist(page: Path) -> None:
         or not re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
     ]
     assert not sorted(missing)
+
+
+def test_where_things_are() -> None:
+    """Each row of the table in docs/architecture.md names a file, and something that the file defines."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = PLACE.findall(text[text.index("## Where is ...?") :])
+    assert len(rows) >= 20
+    missing = [(file, name) for file, name in rows if name not in definitions(ROOT / file)]
+    assert not missing
+
+
+def definitions(file: Path) -> set[str]:
+    """Names of the classes, functions, methods and constants that a module defines."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
 
 
 def test_the_page_of_seeds_shows_each_idea() -> None:
