@@ -132,3 +132,13 @@ class StreamInfo:
 def object_key(cluster: str, object_id: int) -> str:
     """Return the key of an object: it begins with the reversed hex digits of its id, which spreads successive keys."""
     return f"{f'{object_id:016x}'[::-1]}/{cluster}/{object_id}"
+
+
+def parse_object_key(key: str) -> tuple[str, int] | None:
+    """Cluster and object id of a key that `object_key` made; None for any other."""
+    spread, _, rest = key.partition("/")
+    cluster, _, digits = rest.rpartition("/")
+    if not cluster or not digits.isascii() or not digits.isdigit():
+        return None
+    object_id = int(digits)
+    return (cluster, object_id) if object_key(cluster, object_id) == f"{spread}/{rest}" else None

@@ -17,7 +17,7 @@ from s3stream.catalog.fill import Advance
 from s3stream.errors import CatalogError
 from s3stream.maintain.manifest import parse_manifest_key
 from s3stream.maintain.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED
-from s3stream.maintain.verify import parse_object_key
+from s3stream.model import parse_object_key
 
 
 @click.command(short_help="Go on with an older copy of the catalog.")

@@ -20,7 +20,7 @@ from broker.membership.log_identity import utc
 from broker.membership.rebuild import Entropy, Rebuild
 from broker.settings.model import Settings
 from s3stream.catalog.values import WalState
-from s3stream.maintain.rebuild import StreamReader
+from s3stream.maintain.rebuild_read import StreamReader
 
 HOUR_MS: Final = 3_600_000
 SHOWN: Final = 20

@@ -26,9 +26,9 @@ from broker.cli.stopped import discard, stopped
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
-from s3stream.maintain.verify import VerifyReport, parse_object_key
+from s3stream.maintain.verify import VerifyReport
 from s3stream.maintain.verify import verify as verify_storage
-from s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key
+from s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key, parse_object_key
 from s3stream.object.reader import read_index
 from s3stream.store.interface import ObjectStore
 

@@ -19,7 +19,7 @@ from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeHolder, NodeInfo
 from s3stream.errors import CatalogError
-from s3stream.maintain.manifest_keeper import check_catalog_is_newest, newest_manifest_key
+from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key
 from s3stream.store.interface import ObjectStore
 from wal.owner import Owner
 

@@ -22,9 +22,11 @@ from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.values import WalInfo, WalState
 from s3stream.errors import CatalogError, CorruptObject, StorageError
 from s3stream.maintain.manifest import Manifest, parse_manifest_key
-from s3stream.maintain.manifest_keeper import newest_manifest_key, read_manifest
-from s3stream.maintain.rebuild import LogFound, ReadReport, Stored, StreamReader, assemble, look_at_stores
+from s3stream.maintain.manifest_store import newest_manifest_key, read_manifest
+from s3stream.maintain.rebuild import LogFound, assemble
 from s3stream.maintain.rebuild_plan import RebuildPlan, plan_rebuild
+from s3stream.maintain.rebuild_read import ReadReport, StreamReader
+from s3stream.maintain.rebuild_scan import Stored, look_at_stores
 from s3stream.model import StreamBatch
 from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_UNKNOWN

@@ -25,7 +25,7 @@ from compaction.node import CompactionNode, ReportProgress
 from compaction.service import CompactionService
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError
-from s3stream.maintain.manifest_keeper import check_catalog_is_newest
+from s3stream.maintain.manifest_store import check_catalog_is_newest
 
 UNREGISTERED = -1
 """Node epoch of a compaction that only plans."""

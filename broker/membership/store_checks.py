@@ -5,9 +5,8 @@ from typing import Final
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import ObjectNotFound, StorageError
-from s3stream.maintain.manifest_keeper import newest_manifest_key
-from s3stream.maintain.verify import parse_object_key
-from s3stream.model import ObjectState, object_key
+from s3stream.maintain.manifest_store import newest_manifest_key
+from s3stream.model import ObjectState, object_key, parse_object_key
 from s3stream.store.interface import ObjectStore
 
 PROBED_ROWS: Final = 1_000

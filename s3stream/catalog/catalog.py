@@ -417,6 +417,10 @@ class Catalog:
         """Return the number of the last manifest begun (0: none) and the state that a manifest holds."""
         return await self._database.read(state_rows.read_state)
 
+    async def last_manifest(self) -> int:
+        """Return the number of the last manifest begun, 0 if there is none."""
+        return await self._database.read(state_rows.last_manifest)
+
     async def next_manifest(self, above: int) -> int:
         """Return a new number for a manifest, higher than all before and than `above`."""
         return await self._database.write(lambda c: state_rows.next_number(c, above))

@@ -54,15 +54,19 @@ def read_state(connection: Connection) -> tuple[int, CatalogState]:
     return newest, state
 
 
+def last_manifest(connection: Connection) -> int:
+    """Return the number of the last manifest begun, 0 if there is none."""
+    return connection.execute(select(counters.c.next).where(counters.c.name == COUNTER)).scalar_one_or_none() or 0
+
+
 def next_number(connection: Connection, above: int) -> int:
     """A number for a manifest, higher than all before and than `above`."""
-    mine = counters.c.name == COUNTER
-    newest = connection.execute(select(counters.c.next).where(mine)).scalar_one_or_none()
-    number = max(newest or 0, above) + 1
-    if newest is None:
+    newest = last_manifest(connection)
+    number = max(newest, above) + 1
+    if newest == 0:
         connection.execute(insert(counters).values(name=COUNTER, next=number))
     else:
-        connection.execute(update(counters).where(mine).values(next=number))
+        connection.execute(update(counters).where(counters.c.name == COUNTER).values(next=number))
     return number
 
 

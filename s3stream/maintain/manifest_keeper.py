@@ -19,10 +19,9 @@ import structlog
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.state import CatalogState
-from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort, StorageError, StoreError
+from s3stream.errors import StorageError, StoreError
 from s3stream.maintain.manifest import (
     Manifest,
-    decode_manifest,
     encode_manifest,
     manifest_key,
     manifest_prefix,
@@ -196,62 +195,3 @@ class ManifestKeeper:
         if self.stats.error is None:
             log.warning("manifest.not_written", error=reason)
         self.stats.error = reason
-
-
-async def newest_manifest_key(store: ObjectStore, cluster: str) -> str | None:
-    """Key of the manifest that tells of the latest moment. Raises StoreError."""
-    newest: tuple[int, str] | None = None
-    async for item in store.list(manifest_prefix(cluster)):
-        key = parse_manifest_key(item.key)
-        if key is not None and key.cluster == cluster:
-            newest = max(newest or (0, ""), (key.sequence, item.key))
-    return None if newest is None else newest[1]
-
-
-async def read_manifest(store: ObjectStore, key: str) -> Manifest:
-    """Read and check one manifest. Raises StoreError, CorruptObject."""
-    where = f"{store.name}:{key}"
-    tail = await store.get_tail(key, 1 << 20)
-    data = tail.data if len(tail.data) == tail.size_bytes else await store.get(key, 0, tail.size_bytes)
-    manifest = decode_manifest(bytes(data), where=where)
-    found = parse_manifest_key(key)
-    if found is None or (manifest.cluster, manifest.node_id, manifest.sequence) != found:
-        raise CorruptObject(
-            f"manifest {where}: it says that it is number {manifest.sequence} of node {manifest.node_id}, cluster "
-            f"{manifest.cluster!r}"
-        )
-    return manifest
-
-
-async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
-    """Raise CatalogError when the store's newest manifest tells of what this catalog does not know.
-
-    It was written for another catalog, or this one is an older copy: a backup that was brought back. A node that went
-    on with it would give ids and offsets again that are in the store already.
-    """
-    key = await newest_manifest_key(store, cluster)
-    if key is None:
-        return
-    where = f"{store.name}:{key}"
-    found = parse_manifest_key(key)
-    assert found is not None, "only keys of manifests are looked at"
-    known, _ = await catalog.read_state()
-    try:
-        manifest = await read_manifest(store, key)
-        catalog_id = manifest.state.catalog_id
-    except (CorruptObject, ObjectTooShort) as error:
-        log.warning("manifest.damaged", error=str(error))
-        catalog_id = catalog.identity()
-    except ObjectNotFound:
-        catalog_id = catalog.identity()  # its node has written newer ones meanwhile
-    if catalog_id not in {catalog.identity(), bytes(16)} and any(catalog.identity()):
-        raise CatalogError(
-            f"the object store {store.name!r} belongs to catalog {catalog_id.hex()} (manifest {where}), and this is "
-            f"catalog {catalog.identity().hex()}: check catalog.url and the store"
-        )
-    if found.sequence > known:
-        raise CatalogError(
-            f"the catalog is older than the object store: it knows of {known} manifests, the store has number "
-            f"{found.sequence} ({where}). If a backup of the catalog was restored: `anabranch catalog rebuild` makes "
-            "one of all that the store holds; `anabranch catalog advance` goes on with the older one"
-        )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
 from s3stream.maintain.manifest import parse_manifest_key
-from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamInfo, object_key
+from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamInfo, object_key, parse_object_key
 from s3stream.object.format import IndexEntry, decode_block
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
@@ -78,16 +78,6 @@ class VerifyReport:
             self.findings.append(Finding(trouble, where, detail))
         else:
             self.findings_dropped += 1
-
-
-def parse_object_key(key: str) -> tuple[str, int] | None:
-    """Cluster and object id of a key that `object_key` made; None for any other."""
-    spread, _, rest = key.partition("/")
-    cluster, _, digits = rest.rpartition("/")
-    if not cluster or not digits.isascii() or not digits.isdigit():
-        return None
-    object_id = int(digits)
-    return (cluster, object_id) if object_key(cluster, object_id) == f"{spread}/{rest}" else None
 
 
 async def verify(

@@ -244,3 +244,11 @@ async def test_a_reader_in_the_middle_of_a_snapshot_does_not_hold_up_a_close(
         await MetadataNode.started(catalog)
         await catalog.close()
     assert "whole only with its -wal file" in capsys.readouterr().out
+
+
+async def test_manifests_are_numbered_above_all_before(catalog: Catalog) -> None:
+    assert await catalog.last_manifest() == 0
+    assert await catalog.next_manifest(0) == 1
+    assert await catalog.next_manifest(7) == 8
+    assert await catalog.next_manifest(0) == 9
+    assert await catalog.last_manifest() == 9

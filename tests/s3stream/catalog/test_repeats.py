@@ -36,6 +36,7 @@ READS = frozenset(
         "list_streams",
         "list_topic_configs",
         "list_topics",
+        "last_manifest",
         "list_wals",
         "next_stream_id",
         "object_ranges",

@@ -13,12 +13,8 @@ from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogError, CorruptObject, StoreError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest import Manifest, manifest_key, parse_manifest_key
-from s3stream.maintain.manifest_keeper import (
-    ManifestKeeper,
-    check_catalog_is_newest,
-    newest_manifest_key,
-    read_manifest,
-)
+from s3stream.maintain.manifest_keeper import ManifestKeeper
+from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key, read_manifest
 from s3stream.maintain.verify import verify
 from s3stream.model import NewObject, ObjectKind, ObjectState, StreamRange, object_key
 from s3stream.store.memory import MemoryStore

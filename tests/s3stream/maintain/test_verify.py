@@ -8,8 +8,8 @@ from sqlalchemy import text
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.maintain.verify import Finding, Trouble, VerifyReport, parse_object_key, verify
-from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamBatch, object_key
+from s3stream.maintain.verify import Finding, Trouble, VerifyReport, verify
+from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamBatch, object_key, parse_object_key
 from s3stream.object.format import FOOTER_BYTES
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.memory import MemoryStore

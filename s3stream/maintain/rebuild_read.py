@@ -1,0 +1,153 @@
+"""Reads all records for the rebuild of a catalog and replays them into the state of each stream's owner."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from s3stream.errors import CorruptObject
+from s3stream.maintain.rebuild_plan import Chain, FoundObject, Piece, Step, read_order
+from s3stream.model import StreamBatch, StreamRange, object_key
+from s3stream.object.format import IndexEntry, decode_block
+from s3stream.object.reader import index_tail_bytes, read_index
+from s3stream.store.interface import ObjectStore
+from s3stream.tasks import side_by_side
+
+READS_IN_FLIGHT: Final = 4
+READ_BYTES_MAX: Final = 8 << 20
+"""Of one read of data; a block may be larger."""
+
+
+class StreamReplay(Protocol):
+    """The state of a stream's owner, brought forward batch by batch."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest leader epoch met, or -1."""
+        ...
+
+    @property
+    def producer_id(self) -> int:
+        """The largest producer id met, or -1."""
+        ...
+
+    def add(self, batch: StreamBatch) -> None:
+        """Take the next batch. Raises CorruptObject for what the owner cannot have written."""
+        ...
+
+    def encode(self, start_offset: int) -> bytes:
+        """The snapshot as of the last batch."""
+        ...
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """How far the reading has come."""
+
+    bytes_done: int = 0
+    bytes_total: int = 0
+    damaged: list[str] = field(default_factory=list)
+    """Blocks that could not be read; their streams have them in their ranges."""
+
+
+class StreamReader:
+    """Reads all pieces of a plan, each stream from its start to its end, and feeds the replays of their owners."""
+
+    def __init__(
+        self,
+        *,
+        stores: Mapping[str, ObjectStore],
+        cluster: str,
+        objects: Mapping[int, FoundObject],
+        new_replay: Callable[[int], StreamReplay],
+        accept_loss: bool,
+        on_progress: Callable[[ReadReport], None] = lambda _: None,
+    ) -> None:
+        """With `accept_loss` a damaged block is noted and stepped over; it is an error otherwise."""
+        self._stores = stores
+        self._cluster = cluster
+        self._objects = objects
+        self._new_replay = new_replay
+        self._accept_loss = accept_loss
+        self._on_progress = on_progress
+        self.report = ReadReport()
+        self.replays: dict[int, StreamReplay] = {}
+        """By stream."""
+        self.spans: dict[int, list[tuple[Piece, StreamRange]]] = {}
+        """By stream, in order: each piece, and what it holds by its object's index."""
+
+    async def read(self, chains: Iterable[Chain]) -> None:
+        """Read it all. Raises CorruptObject, StoreError."""
+        chains = list(chains)
+        for chain in chains:
+            self.replays[chain.stream_id] = self._new_replay(chain.stream_id)
+            self.spans[chain.stream_id] = []
+        steps = read_order(chains)
+        self.report.bytes_total = sum(
+            span.size_bytes
+            for object_id in {step.object_id for step in steps}
+            for span in self._objects[object_id].ranges
+        )
+        for step in steps:
+            await self._visit(step)
+
+    async def _visit(self, step: Step) -> None:
+        found = self._objects[step.object_id]
+        store, key = self._stores[found.store], object_key(self._cluster, step.object_id)
+        index = await read_index(store, key, index_tail_bytes(found.size_bytes), object_bytes=found.size_bytes)
+        readers: dict[IndexEntry, list[Piece]] = {}
+        for piece in step.pieces:
+            entries = index.find(piece.stored_stream_id, piece.start_offset, piece.end_offset)
+            self.spans[piece.stream_id].append((piece, _span_of(piece, entries)))
+            for entry in entries:
+                readers.setdefault(entry, []).append(piece)
+        runs = _runs(sorted(readers, key=lambda entry: entry.position))
+        where = f"{store.name}:{key}"
+        for at in range(0, len(runs), READS_IN_FLIGHT):
+            some = runs[at : at + READS_IN_FLIGHT]
+            read = await side_by_side(store.get(key, run[0].position, run[-1].end_position) for run in some)
+            for run, data in zip(some, read, strict=True):
+                for entry in run:
+                    block = data[entry.position - run[0].position : entry.end_position - run[0].position]
+                    self._replay(block, entry, readers[entry], where)
+                self.report.bytes_done += len(data)
+            self._on_progress(self.report)
+
+    def _replay(self, block: memoryview, entry: IndexEntry, readers: Sequence[Piece], where: str) -> None:
+        try:
+            batches = decode_block(block, entry, where=where)
+            for piece in readers:
+                replay = self.replays[piece.stream_id]
+                for batch in batches:
+                    if piece.start_offset < batch.end_offset and batch.base_offset < piece.end_offset:
+                        replay.add(batch)
+        except CorruptObject as error:
+            if not self._accept_loss:
+                raise
+            self.report.damaged.append(str(error))
+
+
+def _span_of(piece: Piece, entries: Sequence[IndexEntry]) -> StreamRange:
+    return StreamRange(
+        piece.stream_id,
+        piece.start_offset,
+        piece.end_offset,
+        sum(entry.record_count for entry in entries),
+        sum(entry.size_bytes for entry in entries),
+        max((entry.max_timestamp_ms for entry in entries), default=-1),
+    )
+
+
+def _runs(entries: Sequence[IndexEntry]) -> list[list[IndexEntry]]:
+    """Neighbouring blocks, to be read at once, up to a size."""
+    runs: list[list[IndexEntry]] = []
+    for entry in entries:
+        last = runs[-1] if runs else None
+        if (
+            last is not None
+            and last[-1].end_position == entry.position
+            and entry.end_position - last[0].position <= READ_BYTES_MAX
+        ):
+            last.append(entry)
+        else:
+            runs.append([entry])
+    return runs
