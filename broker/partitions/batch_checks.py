@@ -1,7 +1,7 @@
-"""Checks of a batch that a client sends, in Kafka's order and words: framing, magic, size, CRC, counts, timestamps.
+"""Checks of a batch that a client sends: framing, magic, size, CRC, counts, timestamps.
 
-A batch that breaks no rule is looked at once, with a fixed amount of work for all of its records. What looks at single
-records is in `record_checks`.
+Order and messages of the checks are Kafka's. A valid batch takes a fixed amount of work, whatever the number of its
+records. Checks of single records are in `record_checks`.
 """
 
 import struct
@@ -29,21 +29,22 @@ from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
 from wal.interface import Buffer
 
 _PLAIN_ATTRIBUTES_END = Compression.ZSTD.value
-"""Attributes below are a codec that every version may use, and nothing else."""
+"""Attributes below this value are a codec that every version may use, without any flag."""
 _LENGTH_POSITION = 8
 _LENGTH = struct.Struct(">i")
 _MAGIC = struct.Struct(">b")
 _RECORD_BYTES_MIN = 14
-"""What even the oldest format of a record takes; Kafka takes nothing shorter for one."""
+"""Smallest record of the oldest format. Kafka refuses anything shorter."""
 
 
 def check_batch(
     records: Buffer | None, config: TopicConfig, api_version: int, now_ms: int, where: object
 ) -> tuple[memoryview, BatchHeader, bool]:
-    """The one batch in `records`, for the partition that `where` shows. Raises KafkaError.
+    """Check the one batch in `records`; `where` names the partition in errors. Raises KafkaError.
 
-    The flag says that by its header some of its records lie out of the range of times: `record_checks` finds which.
-    Every rule is looked at once; what breaks one goes the long way, which knows the error.
+    Returns the batch, its header, and True if the header shows timestamps outside the allowed range: `record_checks`
+    finds the records. All rules are checked in one expression first; a batch that fails it is checked rule by rule,
+    to find the error.
     """
     if records is not None and len(records) > HEADER_BYTES:
         view = records if type(records) is memoryview else memoryview(records)
@@ -82,7 +83,7 @@ def check_batch(
 
 
 def _parse(records: Buffer | None, api_version: int) -> tuple[memoryview, BatchHeader]:
-    """The one batch in `records`, framed by its own length."""
+    """Cut the one batch out of `records` by its length field."""
     if records is None or len(records) < MAGIC_POSITION + 1:
         raise InvalidRecord("Produce requests must have at least one record batch per partition")
     view = memoryview(records)
@@ -136,7 +137,7 @@ def _lies_out_of_range(header: BatchHeader, config: TopicConfig, now_ms: int) ->
 
 
 def _check_head(view: memoryview, api_version: int) -> None:
-    """What Kafka looks at before it takes bytes for a batch: the length, then the magic."""
+    """Check length and magic, which Kafka checks before it parses a batch."""
     (length,), (magic,) = _LENGTH.unpack_from(view, _LENGTH_POSITION), _MAGIC.unpack_from(view, MAGIC_POSITION)
     if length < _RECORD_BYTES_MIN:
         raise CorruptBatch(f"Record size {length} is less than the minimum record overhead ({_RECORD_BYTES_MIN})")

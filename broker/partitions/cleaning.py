@@ -1,6 +1,6 @@
-"""What log compaction must know of Kafka: the records in a batch, and which topics want it.
+"""Kafka's side of log compaction: decoding and rewriting of batches, and the topics that are compacted.
 
-Compaction (`compaction.cleaning.cleaner`) decides which records stay; it sees payloads only through `KafkaBatches`.
+Compaction (`compaction.cleaning.cleaner`) decides which records stay. It reads payloads only through `KafkaBatches`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,19 +46,19 @@ _KEPT_ATTRIBUTES = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
 
 RECORD_COST_BYTES = 600
-"""Memory of a record while its batch is rewritten, beside what is in it: the objects of Python that tell of it."""
+"""Memory of a record's Python objects while its batch is rewritten, in addition to its bytes."""
 COPIES = 3
-"""Of the records, unfolded, while a batch is rewritten: as they come out, one by one, and as they go in."""
+"""Copies of the decompressed records in memory while a batch is rewritten: decompressed, decoded, encoded."""
 
 
 class KafkaBatches:
     """Batches of format v2, in any codec."""
 
     def describe(self, payload: Buffer, bytes_max: int) -> BatchInfo | None:
-        """What a batch holds; None when it cannot be read or could not be rewritten. Raises TakesTooMuch.
+        """Describe a batch; None if it cannot be decoded or could not be rewritten. Raises TakesTooMuch.
 
-        A topic that was not compacted yet takes batches whose records are none; they must not end compaction.
-        Nor may an offset from outside its batch, which would hide the newer records of its key.
+        A topic that is not compacted accepts batches whose records cannot be decoded. They must not end compaction
+        later. Nor may an offset outside its batch, which would hide the newer records of its key.
         """
         header = parse_batch(payload)
         left = (bytes_max - header.record_count * RECORD_COST_BYTES) // COPIES
@@ -93,10 +93,10 @@ class KafkaBatches:
         )
 
     def rewrite(self, payload: Buffer, offsets: AbstractSet[int] | None, delete_horizon_ms: int) -> Buffer:
-        """The batch with only the records at `offsets` (None: all), as Apache Kafka's cleaner leaves it.
+        """Rewrite the batch with only the records at `offsets` (None: all), as Apache Kafka's cleaner does.
 
-        Base and last offset stay, so that consumers step over what is gone; so do producer, sequence, and codec. A
-        delete horizon takes the place of the base timestamp (KIP-534). Without records only the header is left.
+        Base and last offset stay, so that consumers step over the removed records. Producer, sequence and codec stay
+        too. A delete horizon replaces the base timestamp (KIP-534). Without records only the header is left.
         """
         header = parse_batch(payload)
         if offsets is not None and not offsets:
@@ -121,7 +121,7 @@ class KafkaBatches:
 
 
 def _empty(header: BatchHeader) -> bytearray:
-    """A header without records: it keeps a producer's sequence, or the end of the log."""
+    """Return a header without records: it keeps a producer's sequence, or the end of the log."""
     made = header._replace(
         length=HEADER_BYTES - LOG_OVERHEAD_BYTES,
         attributes=header.attributes & _KEPT_ATTRIBUTES,
@@ -134,7 +134,7 @@ def _empty(header: BatchHeader) -> bytearray:
 
 
 def history_of(info: StreamInfo) -> History:
-    """The transactions and producers of a partition, out of its snapshot. Raises CorruptObject."""
+    """Decode a partition's transactions and producers from its snapshot. Raises CorruptObject."""
     state = decode_snapshot(info.stream_id, info.snapshot)
     transactions, producers = state.transactions, state.producers
     return History(
@@ -148,7 +148,7 @@ def history_of(info: StreamInfo) -> History:
 
 
 def tail_of(storage: S3Stream, stream_id: int) -> Tail | None:
-    """What decides when a stream is cleaned, beside its objects; None when it is not open here."""
+    """Return what decides, apart from its objects, when a stream is cleaned; None if it is not open here."""
     stream = storage.stream(stream_id)
     if stream is None:
         return None
@@ -156,7 +156,7 @@ def tail_of(storage: S3Stream, stream_id: int) -> Tail | None:
 
 
 def clean_policies(topics: Iterable[tuple[TopicInfo, TopicConfig]]) -> Mapping[int, CleanPolicy]:
-    """The streams of the topics with `cleanup.policy=compact`, with the configs that tell how."""
+    """Map the streams of topics with `cleanup.policy=compact` to the configs for it."""
     policies: dict[int, CleanPolicy] = {}
     for topic, config in topics:
         if config.cleaning is not None:

@@ -1,7 +1,7 @@
-"""Where each leader epoch of a partition begins: what clients ask to find out whether a log was cut (KIP-101, KIP-320).
+"""Start offsets of a partition's leader epochs, by which clients detect that a log was truncated (KIP-101, KIP-320).
 
-Pure state, part of the partition's snapshot. Epochs and start offsets both grow strictly, so an epoch that appended
-nothing is replaced by the next one, and the list stays as short as the number of starts that wrote something.
+Pure state, part of the partition's snapshot. Epochs and start offsets both grow strictly. An epoch that appended
+nothing is replaced by the next one, so there is at most one entry for each start that wrote something.
 """
 
 import struct
@@ -13,7 +13,7 @@ _ENTRY = struct.Struct(">iq")
 
 
 class LeaderEpochs:
-    """Entries (epoch, start offset), oldest first."""
+    """Pairs of epoch and start offset, oldest first."""
 
     __slots__ = ("_epochs", "_starts")
 
@@ -27,7 +27,7 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; older epochs are left alone."""
+        """Note that `epoch` begins at `start_offset`. An epoch that is not newer than the latest is ignored."""
         if epoch <= self.latest:
             return
         while self._starts and self._starts[-1] >= start_offset:
@@ -37,17 +37,17 @@ class LeaderEpochs:
         self._starts.append(start_offset)
 
     def trim(self, log_start_offset: int) -> None:
-        """Forget epochs that end at or before the log's start."""
+        """Remove epochs that end at or before the log's start."""
         while len(self._starts) > 1 and self._starts[1] <= log_start_offset:
             del self._starts[0], self._epochs[0]
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch `offset` was written in; UNDEFINED before the first."""
+        """Return the epoch that `offset` was written in; UNDEFINED before the first."""
         at = bisect_right(self._starts, offset) - 1
         return self._epochs[at] if at >= 0 else UNDEFINED
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The newest epoch at or below `epoch`, and where it ends; (UNDEFINED, UNDEFINED) when that is not known."""
+        """Return the newest epoch at or below `epoch` and its end offset; (UNDEFINED, UNDEFINED) if unknown."""
         if epoch == UNDEFINED or not self._epochs:
             return UNDEFINED, UNDEFINED
         if epoch == self._epochs[-1]:
@@ -60,13 +60,13 @@ class LeaderEpochs:
         return self._epochs[above - 1], self._starts[above]
 
     def encode(self) -> bytes:
-        """The entries as bytes: count, then epoch and start offset of each."""
+        """Encode the entries: count, then epoch and start offset of each."""
         entries = zip(self._epochs, self._starts, strict=True)
         return _COUNT.pack(len(self._epochs)) + b"".join(_ENTRY.pack(epoch, start) for epoch, start in entries)
 
     @classmethod
     def decode(cls, data: bytes, position: int = 0) -> tuple["LeaderEpochs", int]:
-        """Read the entries that begin at `position`; returns them and where they end. Raises struct.error."""
+        """Decode entries at `position`; returns them and their end position. Raises struct.error."""
         epochs = cls()
         (count,) = _COUNT.unpack_from(data, position)
         position += _COUNT.size

@@ -1,9 +1,12 @@
-"""A partition this node leads: Kafka's rules for appending a record batch, over a stream that knows nothing of Kafka.
+"""A partition that this node leads: Kafka's rules for appending a record batch, over a stream of opaque batches.
 
-The append path does a fixed amount of work per batch, none per record, but for compacted topics, whose records must
-have keys, and for those that have a codec of their own (`record_checks`). The batch stays the memoryview of the frame
-it came in; base offset and leader epoch, which lie outside the CRC, are patched in place. What a batch must be is in
-`batch_checks`; its producer's sequence and transaction are looked at here.
+An append takes a fixed amount of work per batch. Work per record is only needed in compacted topics, whose records must
+have keys, and in topics with a codec other than the batch's (`record_checks`). The batch stays the memoryview of the
+frame it came in; base offset and leader epoch, which lie outside the CRC, are patched in place.
+
+The parts of a partition: `batch_checks` validates a batch, `producers` checks sequence numbers (idempotence),
+`transactions` has open and aborted transactions and so the last stable offset, `leader_epochs` the epochs, `replay` and
+`snapshot` restore all of these.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,15 +38,15 @@ from wal.interface import Buffer, Durable, WalError
 log = structlog.get_logger("storage")
 
 VACATED_KEPT_MS = 60 * 60_000
-"""A read that began before a compaction is over after this."""
+"""Longest time that a read which began before a compaction may take."""
 TransactionCheck = Callable[["Partition", int, int], None]
-"""Called with a producer id and epoch before their transaction opens in a partition; raises if it must not."""
+"""Called with partition, producer id and epoch before a transaction opens in the partition; raises to refuse it."""
 ChangeListener = Callable[["Partition"], None]
 """Called with the partition when records became readable, or when it changed in another way."""
 
 
 class AppendResult(NamedTuple):
-    """Outcome of an append. `durable` is None when a duplicate's original is durable already."""
+    """Result of an append. `durable` is None if the batch is a duplicate whose original is durable already."""
 
     base_offset: int
     end_offset: int
@@ -52,7 +55,7 @@ class AppendResult(NamedTuple):
 
 
 class Partition:
-    """State and rules of one partition; its stream carries the bytes."""
+    """State and rules of one partition. Its stream stores the bytes."""
 
     __slots__ = (
         "_last_durable",
@@ -118,37 +121,37 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """End of what is durable."""
+        """End of the durable records."""
         return self.stream.confirmed_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what a reader of committed data may see: the high watermark, or the first open transaction's begin."""
+        """End of what READ_COMMITTED readers see: the high watermark or the first offset of an open transaction."""
         stable = self.transactions.last_stable_offset(self.stream.confirmed_offset)
         return max(stable, self.stream.start_offset)  # records of an open transaction can be deleted, too
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Compare the epoch a client believes in (-1: none) with ours. Raises FENCED_ or UNKNOWN_LEADER_EPOCH."""
+        """Compare the client's epoch (-1: none) with ours. Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    # looking up
+    # look-ups
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record at or after a time, or None. Raises StorageError."""
+        """Return offset and timestamp of the first record at or after a time, or None. Raises StorageError."""
         batch = await self.stream.offset_for_time(timestamp_ms)
         while batch is not None:
             start_offset = self.log_start_offset
             found = await self._first_record_at(batch, timestamp_ms)
             if found[0] >= self.log_start_offset:
                 return found
-            if start_offset == self.log_start_offset:  # else the batch may have another one, past the new start
+            if start_offset == self.log_start_offset:  # otherwise the batch may hold another record, past the new start
                 batch = await self.stream.offset_for_time(timestamp_ms, batch.end_offset)
         return None
 
     async def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record with the largest timestamp, or None. Raises StorageError."""
+        """Return offset and timestamp of the first record with the largest timestamp, or None. Raises StorageError."""
         timestamp_ms, base_offset = self.max_timestamp
         if base_offset < 0 or self.log_start_offset >= self.high_watermark:
             return None
@@ -158,7 +161,7 @@ class Partition:
         return found
 
     async def _search_max_timestamp(self, upper_ms: int) -> int:
-        """The largest timestamp left after the record that had it was trimmed or cleaned, by halving."""
+        """Find the largest timestamp left, by bisection, after the record that had it was trimmed or cleaned."""
         low, high = -1, upper_ms
         while low < high:
             middle = (low + high + 1) // 2
@@ -186,7 +189,7 @@ class Partition:
             except LoopBudgetExceeded:
                 found = await self.work.inspect_in_thread(batch.payload, header, inspect)
         except KafkaError:
-            pass  # the client that wrote it made records that are none, or too many; the batch is the best answer
+            pass  # the records cannot be decoded, or are too large: answer with the batch's own offset
         return (batch.base_offset, batch.max_timestamp_ms) if found is None else found
 
     # appending
@@ -198,10 +201,10 @@ class Partition:
         verify: TransactionCheck | None = None,
         prepared: PreparedBatch | None = None,
     ) -> AppendResult:
-        """Append the one batch a client sent; `verify` is asked before it opens a transaction here.
+        """Append the one batch that a client sent; `verify` is called before it opens a transaction here.
 
-        Raises KafkaError, what `verify` raises, the stream's StorageFull and StorageStopped, or PreparationDeferred:
-        its outcome is given as `prepared` the next time.
+        Raises KafkaError, what `verify` raises, and the stream's StorageFull and StorageStopped. Raises
+        PreparationDeferred if the records must be inspected in a thread: append again with its result as `prepared`.
         """
         now_ms = self.now_ms()
         config = self.config
@@ -232,7 +235,7 @@ class Partition:
         try:
             durable = self._append_to_stream(batch)
         except StorageFull:
-            patch(view, 0, -1)  # as it came: the caller waits and appends it again
+            patch(view, 0, -1)  # as it arrived: the caller waits and appends it again
             raise
         if append_time_ms < 0 and header.has_untimed:
             self.untimed_end = end_offset
@@ -254,8 +257,8 @@ class Partition:
     def _check_transaction(self, header: BatchHeader, verify: TransactionCheck | None) -> None:
         transactional = header.is_transactional
         known = self.transactions.check_data(header.producer_id, transactional=transactional)
-        # An epoch the open transaction was not begun with has to be asked about like a new transaction: let in, it
-        # would make the transaction's marker look out of date, and committed readers would wait for ever.
+        # An epoch other than that of the open transaction has to be verified like a new transaction. Otherwise the
+        # transaction's marker would look out of date, and READ_COMMITTED readers would wait forever.
         known = known and header.producer_epoch == self.producers.epoch(header.producer_id)
         if transactional and verify is None:
             raise KafkaError(
@@ -274,10 +277,10 @@ class Partition:
         coordinator_epoch: int,
         bumped: bool = False,
     ) -> Durable | None:
-        """End a producer's transaction here; None when the marker is there already and durable.
+        """Append a marker that ends a producer's transaction; None if the marker is durable already.
 
-        `bumped` says that the transaction's end raised the epoch (transaction.version 2): the epoch tells then whether
-        the marker was written before. Raises KafkaError, StorageFull, StorageStopped.
+        `bumped` is True if the end of the transaction raised the epoch (transaction.version 2). The epoch then shows
+        whether the marker was written before. Raises KafkaError, StorageFull, StorageStopped.
         """
         self.transactions.check_marker(producer_id, coordinator_epoch)
         self.producers.check_epoch(producer_id, producer_epoch)
@@ -299,7 +302,7 @@ class Partition:
         return self.append_internal(marker).durable
 
     def append_internal(self, batch: bytearray) -> AppendResult:
-        """Append a batch the node itself has built (`build_batch`): offsets are set, nothing is checked."""
+        """Append a batch that the node has built (`build_batch`): set its offsets, check nothing."""
         view = memoryview(batch)
         header = parse_batch(view, 0)
         base_offset = self.stream.next_offset
@@ -330,9 +333,10 @@ class Partition:
         return encode_snapshot(state, self.stream.start_offset)
 
     def vacate(self, vacated: Sequence[tuple[int, int, int]]) -> None:
-        """Compaction has left only the markers of aborted transactions (producer, first offset, marker's offset).
+        """Note the aborted transactions of which compaction has left only the markers.
 
-        They are no part of snapshots any more, and forgotten once no cache can hold their data.
+        Each is a triple of producer id, first offset and offset of the marker. Snapshots leave them out, and they are
+        removed once no cache can hold their data.
         """
         now_ms = self.now_ms()
         self.transactions.vacate(vacated, now_ms)
@@ -342,12 +346,12 @@ class Partition:
         return offset >= self.stream.start_offset and self.stream.read_cached(offset, 1) is not None
 
     def expire_producers(self, before_ms: int) -> None:
-        """Forget producers not used since `before_ms`, save those with an open transaction."""
+        """Remove producers not used since `before_ms`, except those with an open transaction."""
         self.producers.expire(before_ms)
         self.transactions.keep_producers(self.producers.entries)
 
     def note_read(self, failure: StorageError | None) -> None:
-        """Tell of a failure to read, once however often clients ask again; None when a read went well."""
+        """Log a failed read, once for repeated failures with one reason; None notes a read that succeeded."""
         reason = "" if failure is None else str(failure)
         if reason and reason != self._read_failure:
             log.error("records cannot be read", partition=str(self), reason=reason)
@@ -356,7 +360,7 @@ class Partition:
     # waiting readers
 
     def add_listener(self, listener: ChangeListener) -> None:
-        """Have `listener` called whenever something becomes readable, until it is removed."""
+        """Call `listener` whenever records become readable, until it is removed."""
         if not self._listeners and self._last_durable is not None and not self._last_durable.done:
             self._last_durable.add_done_callback(self._on_durable)
         self._listeners[listener] = None
@@ -367,11 +371,11 @@ class Partition:
         return bool(self._listeners)
 
     def remove_listener(self, listener: ChangeListener) -> None:
-        """Stop calling `listener`; no error when it is not there."""
+        """Stop calling `listener`. It need not be registered."""
         self._listeners.pop(listener, None)
 
     def notify_listeners(self) -> None:
-        """Have all waiters look again: the partition has changed in another way than by an append."""
+        """Call all listeners: the partition has changed in another way than by an append."""
         for listener in list(self._listeners):
             listener(self)
 

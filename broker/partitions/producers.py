@@ -1,11 +1,11 @@
-"""Idempotent producers of one partition: what was appended last, so that a retry is recognised and a gap refused.
+"""Idempotent producers of one partition: the last batches of each, to recognise a retry and refuse a gap.
 
-Pure state, after KIP-98 with the rules of Kafka 4: the last five batches of a producer are remembered; a batch with the
-same sequence numbers as one of them is a duplicate and gets its offsets again; any other batch must continue the
-sequence. A producer nobody remembers (expired, or its records deleted) may begin anywhere, as since KIP-360.
+Pure state, after KIP-98 with the rules of Kafka 4. The last five batches of a producer are kept. A batch with the
+same sequence numbers as one of them is a duplicate and is answered with the same offsets; any other batch must continue
+the sequence. An unknown producer (expired, or its records deleted) may begin with any sequence number (KIP-360).
 
-The state is part of the partition's snapshot: `encode` gives it as of the last append, `decode` brings it back, and
-what lies past a snapshot is replayed through `update`.
+The state is part of the partition's snapshot: `encode` writes it as of the last append, `decode` restores it, and
+batches past the snapshot are replayed through `update`.
 """
 
 import struct
@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode, KafkaError
 
 WINDOW_BATCHES = 5
 PRODUCERS_MAX = 10_000
-"""Producers remembered per partition: they are part of each snapshot. Kafka has no limit but their expiry."""
+"""Producers kept per partition, since they are part of each snapshot. Kafka limits them by expiry only."""
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 SEQUENCE_MAX = 2**31 - 1
@@ -27,21 +27,21 @@ _BATCH = struct.Struct(">iiqqq")
 
 
 class Producer(NamedTuple):
-    """Who writes: a producer id and its epoch."""
+    """A producer id and its epoch."""
 
     producer_id: int
     epoch: int
 
 
 class BatchEntry(NamedTuple):
-    """What is remembered of an appended batch. Offsets are half open: [base, end)."""
+    """An appended batch, as kept for deduplication. Offsets are half open: [base, end)."""
 
     first_sequence: int
     last_sequence: int
     base_offset: int
     end_offset: int
     append_time_ms: int
-    """LogAppendTime the batch got, or -1."""
+    """LogAppendTime of the batch, or -1."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class ProducerEntry:
 
 
 def add_sequence(sequence: int, increment: int) -> int:
-    """The sequence number `increment` later: after 2^31 - 1 comes 0."""
+    """Return the sequence number `increment` later. 2^31 - 1 is followed by 0."""
     return (sequence + increment) & SEQUENCE_MAX
 
 
@@ -67,7 +67,7 @@ class ProducerStates:
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
         self.pinned: Container[int] = ()
-        """Producers that are never forgotten: those with an open transaction."""
+        """Producers that are never removed: those with an open transaction."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -78,7 +78,7 @@ class ProducerStates:
         return self._producers
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, record_count: int) -> BatchEntry | None:
-        """Judge a batch before it is appended: None to append it, an entry when it is a duplicate of that one.
+        """Check a batch before it is appended: None to append it, or the entry of which it is a duplicate.
 
         Raises INVALID_PRODUCER_EPOCH and OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
@@ -88,20 +88,20 @@ class ProducerStates:
         if epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} shows epoch {epoch}, the last one seen is {entry.epoch}",
+                f"producer {producer_id} sent epoch {epoch}, the last one seen is {entry.epoch}",
             )
         if epoch > entry.epoch:
             if first_sequence != 0:
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}, expected 0",
+                    f"producer {producer_id} began epoch {epoch} with sequence {first_sequence}, expected 0",
                 )
             return None
         last_sequence = add_sequence(first_sequence, record_count - 1)
         for batch in reversed(entry.batches):
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
-        # Without batches the epoch is known from a transaction's marker alone: it begins with 0.
+        # Without batches the epoch is known from a transaction's marker only: its sequence begins with 0.
         expected = add_sequence(entry.batches[-1].last_sequence, 1) if entry.batches else 0
         if first_sequence != expected:
             raise KafkaError(
@@ -116,11 +116,11 @@ class ProducerStates:
         if entry is not None and epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} shows epoch {epoch}, the last one seen is {entry.epoch}",
+                f"producer {producer_id} sent epoch {epoch}, the last one seen is {entry.epoch}",
             )
 
     def epoch(self, producer_id: int) -> int:
-        """The last epoch seen of a producer, or -1."""
+        """Return the last epoch seen of a producer, or -1."""
         entry = self._producers.get(producer_id)
         return -1 if entry is None else entry.epoch
 
@@ -147,7 +147,7 @@ class ProducerStates:
         append_time_ms: int,
         now_ms: int,
     ) -> None:
-        """Remember an appended (or replayed) batch."""
+        """Note an appended (or replayed) batch."""
         entry = self._producers.get(producer_id)
         if entry is None:
             entry = self._add(producer_id, epoch, now_ms)
@@ -161,7 +161,7 @@ class ProducerStates:
             del entry.batches[0]
 
     def _add(self, producer_id: int, epoch: int, now_ms: int) -> ProducerEntry:
-        """A new producer; where there are too many, those unused for longest make room, a tenth at a time."""
+        """Add a producer. At PRODUCERS_MAX, the tenth of the producers that were unused for longest is removed."""
         if len(self._producers) >= PRODUCERS_MAX:
             unpinned = (known for known in self._producers if known not in self.pinned)
             by_use = sorted(unpinned, key=lambda known: self._producers[known].last_used_ms)
@@ -171,7 +171,7 @@ class ProducerStates:
         return entry
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers not used since `before_ms`, save the pinned ones; returns how many."""
+        """Remove producers not used since `before_ms`, except pinned ones; returns their number."""
         old = [
             producer_id
             for producer_id, entry in self._producers.items()
@@ -182,7 +182,7 @@ class ProducerStates:
         return len(old)
 
     def encode(self) -> bytes:
-        """The state as bytes: count, then each producer with its batches; big endian."""
+        """Encode the state: count, then each producer with its batches; big endian."""
         parts = [_COUNT.pack(len(self._producers))]
         for producer_id, entry in self._producers.items():
             parts.append(_PRODUCER.pack(producer_id, entry.epoch, entry.last_used_ms, len(entry.batches)))
@@ -191,7 +191,7 @@ class ProducerStates:
 
     @classmethod
     def decode(cls, data: bytes, position: int = 0) -> "ProducerStates":
-        """Read the state that begins at `position`. Raises struct.error when it is cut short."""
+        """Decode the state at `position`. Raises struct.error when it is cut short."""
         states = cls()
         (count,) = _COUNT.unpack_from(data, position)
         position += _COUNT.size

@@ -1,7 +1,7 @@
-"""Checks of the single records of a batch, for topics whose configs ask for them or a batch that looks wrong.
+"""Checks of the single records of a batch, where the topic's configs or the batch's header require them.
 
-What is wrong is told record by record, as Kafka does (KIP-467), so that a client can drop the records at fault. Past
-the number of them that an answer names, nothing more is looked at.
+Errors name each record at fault, as in Kafka (KIP-467), so that a client can drop these records. The check ends at the
+number of errors that an answer can name.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -18,15 +18,15 @@ from protocol.records import recompress
 from wal.interface import Buffer
 
 RECORD_ERRORS_MAX: Final = 1000
-"""How many records of a batch are named; the batch is refused for all of them."""
+"""Records at fault that an answer names. The whole batch is refused."""
 _SHOWN_MAX: Final = 3
 
 RecordError = tuple[int, str]
-"""Index of a record in its batch, and what is wrong with it."""
+"""Index of a record in its batch, and the error message."""
 
 
 class RecordsRefused(KafkaError):
-    """A batch refused for some of its records."""
+    """The batch is refused because of some of its records."""
 
     def __init__(self, code: ErrorCode, message: str, errors: Sequence[RecordError]) -> None:
         super().__init__(code, message)
@@ -34,30 +34,30 @@ class RecordsRefused(KafkaError):
 
 
 class PreparedBatch(NamedTuple):
-    """A batch whose records were looked into under `config`, ready to be appended."""
+    """A batch whose records were checked under `config`, ready to be appended."""
 
     config: TopicConfig
     view: memoryview
 
 
 class RequiredWork(NamedTuple):
-    """Why the records of a batch must be looked into."""
+    """Reasons why the records of a batch must be inspected."""
 
     timestamps: bool
-    """Its header tells that some lie out of range."""
+    """The header shows timestamps out of range."""
     keys: bool
-    """The topic is compacted."""
+    """The topic is compacted: every record needs a key."""
     recompression: bool
-    """The topic's codec is not that of the batch."""
+    """The topic's codec differs from that of the batch."""
 
 
 class PreparationDeferred(Exception):
-    """The records of a batch are too many for the event loop: append it again with the outcome of `run`."""
+    """The records of a batch are too many for the event loop: append it again with the result of `run`."""
 
     def __init__(self, run: Callable[[], Awaitable[PreparedBatch]]) -> None:
         super().__init__()
         self.run: Final = run
-        """Raises KafkaError. Cancelled before its turn comes, it does nothing."""
+        """Inspects the records in a thread. Raises KafkaError. If cancelled before its turn comes, it does nothing."""
 
 
 def prepare_batch(
@@ -69,7 +69,7 @@ def prepare_batch(
     where: object,
     work: RecordWork,
 ) -> PreparedBatch:
-    """Check the records of a batch and have them in the topic's codec. Raises KafkaError or PreparationDeferred."""
+    """Check the records of a batch and recompress them if required. Raises KafkaError or PreparationDeferred."""
 
     def records(data: memoryview) -> Iterator[RecordHead]:
         return check_frame(work.interruptible(scan_records(data, header)), header, where)
@@ -88,7 +88,7 @@ def prepare_batch(
 
 
 def check_frame(records: Iterable[RecordHead], header: BatchHeader, where: object) -> Iterator[RecordHead]:
-    """The same records. Raises INVALID_RECORD at the first that could not be rewritten, and so never be cleaned."""
+    """Yield the same records. Raises INVALID_RECORD at the first that compaction could not rewrite."""
     for at, record in enumerate(records):
         if not fits_batch(record.offset, record.timestamp_ms, header):
             problem = (
@@ -100,7 +100,7 @@ def check_frame(records: Iterable[RecordHead], header: BatchHeader, where: objec
 
 
 def check_keys(records: Iterable[RecordHead], where: object) -> None:
-    """Raise INVALID_RECORD for records without a key: a compacted topic could never drop them."""
+    """Raise INVALID_RECORD for records without a key: compaction could never remove them."""
     problem = f"Compacted topic cannot accept message without key in topic partition {where}"
     errors = _first_errors((at, problem) for at, record in enumerate(records) if record.key is None)
     if errors:
@@ -114,7 +114,7 @@ def check_keys(records: Iterable[RecordHead], where: object) -> None:
 
 
 def check_timestamps(records: Iterable[RecordHead], header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """Raise INVALID_TIMESTAMP for records that lie too far before or after the time; those without time may pass."""
+    """Raise INVALID_TIMESTAMP for records out of the allowed range. Records without a timestamp are accepted."""
     earliest, latest = time_range(config, now_ms)
     rule = f"is out of range. The timestamp should be within [{earliest}, {latest}]"
     errors = _first_errors(
@@ -131,7 +131,7 @@ def check_timestamps(records: Iterable[RecordHead], header: BatchHeader, config:
 
 
 def time_range(config: TopicConfig, now_ms: int) -> tuple[int, int]:
-    """Earliest and latest timestamp that a record may have, in ms."""
+    """Return the earliest and latest timestamp that a record may have, in ms."""
     return now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
 
 
@@ -140,13 +140,13 @@ def _first_errors(errors: Iterator[RecordError]) -> Sequence[RecordError]:
 
 
 def _recompressed(view: Buffer, header: BatchHeader, data: memoryview, config: TopicConfig) -> memoryview:
-    """The batch in the topic's codec, which may make it larger than a batch may be."""
-    assert config.compression is not None, "else there is nothing to pack"
-    made = recompress(view, header, data, config.compression, level=config.compression_level)
-    if len(made) > config.max_message_bytes:
+    """Recompress the batch with the topic's codec. Raises MESSAGE_TOO_LARGE if that makes it too large."""
+    assert config.compression is not None, "only a topic with a codec recompresses"
+    batch = recompress(view, header, data, config.compression, level=config.compression_level)
+    if len(batch) > config.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"record batch of {len(made)} bytes as {config.compression.name.lower()}, the maximum is "
+            f"record batch of {len(batch)} bytes as {config.compression.name.lower()}, the maximum is "
             f"{config.max_message_bytes}",
         )
-    return memoryview(made)
+    return memoryview(batch)

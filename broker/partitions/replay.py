@@ -1,8 +1,7 @@
-"""Brings a partition's state forward over batches that are in the log already.
+"""Replay of logged batches into a partition's state: producers, transactions, leader epochs.
 
-A partition does so with what recovery found past its snapshot. A rebuild of the catalog does so with everything there
-is: the state (producers, transactions, leader epochs) is in the batches. Batches may have been through log compaction:
-offsets have gaps, a batch may have lost some or all of its records.
+A partition replays the batches that recovery found past its snapshot. A rebuild of the catalog replays all batches.
+Batches may have been through log compaction: offsets have gaps, and a batch may have lost some or all of its records.
 """
 
 from broker.partitions.producers import PRODUCERS_MAX, ProducerStates
@@ -18,7 +17,7 @@ class PartitionReplay:
     """The state as of the end of the last batch added."""
 
     def __init__(self, stream_id: int, snapshot: bytes = b"", snapshot_end: int = 0) -> None:
-        """Begin with the state of a snapshot as of `snapshot_end`; by default at the beginning of a log.
+        """Begin with a snapshot as of `snapshot_end`; by default with the empty state of a new log.
 
         Raises CorruptObject.
         """
@@ -30,13 +29,13 @@ class PartitionReplay:
         self._newest_ms = 0
 
     def add(self, batch: StreamBatch, now_ms: int | None = None) -> None:
-        """Take the next batch, all of it durable. Without `now_ms` its own time counts as when it was appended.
+        """Replay the next batch, which is durable. Without `now_ms` its newest timestamp is the time of the append.
 
-        Raises KafkaError for what cannot be a batch.
+        Raises KafkaError if the payload is not a batch.
         """
         header = parse_batch(batch.payload)
         if now_ms is None:
-            # Of the header: compaction leaves it when it takes all records, and their time with them.
+            # From the header, which compaction keeps even when it removes all records.
             now_ms = self._newest_ms = max(self._newest_ms, header.max_timestamp)
         if batch.max_timestamp_ms > self.max_timestamp.timestamp_ms:
             self.max_timestamp = MaxTimestamp(batch.max_timestamp_ms, batch.base_offset)
@@ -55,7 +54,7 @@ class PartitionReplay:
             header.producer_id,
             header.producer_epoch,
             header.base_sequence,
-            header.last_offset_delta + 1,  # compaction takes records, not sequence numbers
+            header.last_offset_delta + 1,  # compaction removes records, not sequence numbers
             base_offset=header.base_offset,
             end_offset=batch.end_offset,
             append_time_ms=header.max_timestamp if header.is_log_append_time else -1,
@@ -63,7 +62,7 @@ class PartitionReplay:
         )
 
     def encode(self, start_offset: int, *, unused_since_ms: int) -> bytes:
-        """The snapshot of a log that begins at `start_offset`, without producers not used since then."""
+        """Encode the snapshot of a log that begins at `start_offset`. Producers unused since `unused_since_ms` go."""
         self.producers.expire(unused_since_ms)
         self.transactions.keep_producers(self.producers.entries)
         state = SnapshotState(self.max_timestamp, self.epochs, self.transactions, self.producers, self.untimed_end)
@@ -71,12 +70,12 @@ class PartitionReplay:
 
     @property
     def leader_epoch(self) -> int:
-        """The newest leader epoch that a batch bears, or -1."""
+        """The newest leader epoch of any batch, or -1."""
         return self.epochs.latest
 
     @property
     def producer_id(self) -> int:
-        """The largest producer id that is known, or -1."""
+        """The largest known producer id, or -1."""
         return max(self.producers.entries, default=-1)
 
 
@@ -88,7 +87,7 @@ def apply_unsequenced(
     base_offset: int,
     now_ms: int,
 ) -> None:
-    """Bring the state forward over a batch without sequence numbers: a marker, or offsets of a transaction."""
+    """Apply a batch without sequence numbers to the state: a marker, or offsets of a transaction."""
     producers.note_epoch(header.producer_id, header.producer_epoch, now_ms)
     if not header.is_transactional or not header.record_count:
         return

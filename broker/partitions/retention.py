@@ -1,13 +1,15 @@
-"""Drops records that their topic keeps no longer, by age or by size: moves the start of the log forward.
+"""Retention: deletes records that exceed the topic's limits of age or size, by moving the start of the log forward.
 
-By age (`retention.ms`), batches go in the order of offsets, up to the first one that has a record young enough, so that
-what stays is without gaps; an old batch behind a young one waits for it. Records without a timestamp are as old as the
-object that holds them, and new while they are in none; Kafka goes by the modification time of a segment that has no
-timestamp at all. A batch whose first record has a timestamp is as old as its newest one.
+By age (`retention.ms`): batches are deleted in the order of offsets, up to the first one that has a record young
+enough. The log stays without gaps; an old batch behind a young one waits for it. A batch whose first
+record has a timestamp is as old as its newest record. Records without a timestamp are as old as the commit of the
+object that holds them, and new while they are in no object. Kafka uses the modification time of a segment without
+timestamps.
 
-By size (`retention.bytes`), blocks of batches go as long as what stays is not below the limit. Kafka does both with
-whole segment files, and so drops a little later; like there, the limit is one of each partition, and what was written
-last stays whatever the limit says: in Kafka the active segment, here what is not in objects yet.
+By size (`retention.bytes`): blocks of batches are deleted as long as the rest is not below the limit. The limit holds
+for each partition, as in Kafka. Data that is not in objects yet is never deleted by size, like Kafka's active segment.
+
+Kafka deletes whole segment files, and therefore a little later.
 """
 
 import asyncio
@@ -24,20 +26,20 @@ from wal.interface import Buffer
 log = structlog.get_logger("retention")
 
 PARTITIONS_IN_FLIGHT: Final = 8
-"""Looked over at the same time: a look may wait for the catalog and for an object's index."""
+"""Partitions checked concurrently: a check may wait for the catalog and for an object's index."""
 
 
 async def keep_enforcing(
     partitions: Callable[[], Iterable[Partition]], now_ms: Callable[[], int], interval_ms: int
 ) -> None:
-    """Look every partition over, again and again, until cancelled."""
+    """Enforce retention in every partition each `interval_ms`, until cancelled."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         await enforce_all(partitions(), now_ms)
 
 
 async def enforce_all(partitions: Iterable[Partition], now_ms: Callable[[], int]) -> None:
-    """Look every partition over once, a few at a time. What cannot be dropped stays for the next time."""
+    """Enforce retention in every partition once, a few at a time. A partition that fails is logged and skipped."""
     left = iter(list(partitions))
 
     async def work() -> None:
@@ -45,7 +47,11 @@ async def enforce_all(partitions: Iterable[Partition], now_ms: Callable[[], int]
             try:
                 await enforce(partition, now_ms())
             except StorageError as error:
-                log.warning("old records stay for now", partition=str(partition), reason=str(error))
+                log.warning(
+                    "old records could not be deleted; retried at the next check",
+                    partition=str(partition),
+                    reason=str(error),
+                )
 
     async with asyncio.TaskGroup() as group:
         for _ in range(PARTITIONS_IN_FLIGHT):
@@ -53,12 +59,12 @@ async def enforce_all(partitions: Iterable[Partition], now_ms: Callable[[], int]
 
 
 def has_untimed(payload: Buffer) -> bool:
-    """Whether a batch has records without a timestamp, as far as its header tells."""
+    """Return whether the batch, by its header, has records without a timestamp."""
     return parse_batch(payload).has_untimed
 
 
 async def enforce(partition: Partition, now_ms: int) -> int:
-    """Drop what is too old or too much; returns how many offsets. Raises StorageError."""
+    """Delete what exceeds the limits; returns the number of offsets deleted. Raises StorageError."""
     config, stream = partition.config, partition.stream
     start = stream.start_offset
     if start == stream.confirmed_offset or not config.deletable:
@@ -72,5 +78,5 @@ async def enforce(partition: Partition, now_ms: int) -> int:
     if new_start <= start:
         return 0
     await stream.trim(new_start)
-    log.info("old records dropped", partition=str(partition), start_offset=new_start, offsets=new_start - start)
+    log.info("old records deleted", partition=str(partition), start_offset=new_start, offsets=new_start - start)
     return new_start - start

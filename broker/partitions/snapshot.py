@@ -1,4 +1,4 @@
-"""The bytes of a partition's state, as the catalog keeps them with the end of what is in objects."""
+"""Encoding of a partition's state, which the catalog stores with the end offset of the data in objects."""
 
 import struct
 from typing import Final, NamedTuple
@@ -14,26 +14,26 @@ _UNTIMED_END: Final = struct.Struct(">q")
 
 
 class MaxTimestamp(NamedTuple):
-    """The largest timestamp of the log and the base offset of the first batch that has it; -1 if there is none."""
+    """The largest timestamp of the log, and the base offset of the first batch that has it; -1 if unknown."""
 
     timestamp_ms: int
     base_offset: int
 
 
 class SnapshotState(NamedTuple):
-    """What a snapshot holds of a partition."""
+    """The state of a partition in a snapshot."""
 
     max_timestamp: MaxTimestamp
     epochs: LeaderEpochs
     transactions: PartitionTransactions
     producers: ProducerStates
     untimed_end: int | None
-    """No batch from here on has records without a timestamp; None: not known."""
+    """No batch from this offset on has records without a timestamp; None: unknown."""
 
 
 def encode_snapshot(state: SnapshotState, start_offset: int) -> bytes:
-    """The state of a log that begins at `start_offset`; what lies before it is forgotten, in the state, too."""
-    assert state.untimed_end is not None, "who encodes a state knows it"
+    """Encode the state of a log that begins at `start_offset`. Removes from `state` what lies before it."""
+    assert state.untimed_end is not None, "a state that is encoded has it"
     state.epochs.trim(start_offset)
     state.transactions.trim(start_offset)
     head = _HEAD.pack(SNAPSHOT_VERSION, *state.max_timestamp) + _UNTIMED_END.pack(state.untimed_end)
@@ -41,10 +41,10 @@ def encode_snapshot(state: SnapshotState, start_offset: int) -> bytes:
 
 
 def decode_snapshot(stream_id: int, data: bytes) -> SnapshotState:
-    """What `encode_snapshot` made.
+    """Decode the output of `encode_snapshot`. Raises CorruptObject.
 
     Version, newest timestamp, end of records without one (since v3), leader epochs, transactions (since v2), producers.
-    A new stream has nothing. Raises CorruptObject.
+    A new stream has an empty snapshot.
     """
     if not data:
         return SnapshotState(MaxTimestamp(-1, -1), LeaderEpochs(), PartitionTransactions(), ProducerStates(), None)

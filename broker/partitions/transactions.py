@@ -1,14 +1,14 @@
-"""The transactions in one partition: which are open, which were aborted, and up to where a reader may trust the log.
+"""Open and aborted transactions of one partition, and the last stable offset that follows from them.
 
-Pure state, after KIP-98. A transaction opens in a partition with the first batch its producer writes there and ends
-with the marker its coordinator writes. What is kept true:
+Pure state, after KIP-98. A transaction opens in a partition with the first batch that its producer writes there, and
+ends with the marker that its coordinator writes. Invariants:
 
-- The last stable offset never passes the first offset of a transaction whose marker is not durable, so a reader of
-  committed data sees nothing whose fate could still change, and the offset never goes backwards, not in a crash either.
-- An aborted transaction is remembered as long as one of its records may be read: a reader drops them by it. Of one
-  whose records compaction has removed, snapshots know nothing.
+- The last stable offset never passes the first offset of a transaction whose marker is not durable. A READ_COMMITTED
+  reader therefore sees only what can no longer change, and the offset never decreases, not even in a crash.
+- An aborted transaction is kept as long as one of its records may be read: readers drop the records by it. Snapshots
+  leave out those whose records compaction has removed.
 
-The state is part of the partition's snapshot; what lies past a snapshot is replayed.
+The state is part of the partition's snapshot; batches past the snapshot are replayed.
 """
 
 import struct
@@ -21,8 +21,8 @@ from typing import NamedTuple
 from protocol.errors import ErrorCode, KafkaError
 
 ABORTED_MAX = 100_000
-"""Aborted transactions remembered per partition. A partition that has so many takes no new transactions until its log
-start passes the oldest: forgetting one would show its records as committed."""
+"""Aborted transactions kept per partition. At this number the partition refuses new transactions until its log start
+passes the oldest one: without its entry, its records would be read as committed."""
 _COUNTS = struct.Struct(">III")
 _OPEN = struct.Struct(">qqq")
 _ABORTED = struct.Struct(">qqqq")
@@ -30,11 +30,11 @@ _COORDINATOR = struct.Struct(">qi")
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction without a marker yet."""
+    """A transaction whose marker is not appended yet."""
 
     first_offset: int
     began_ms: int
-    """When its first batch was appended."""
+    """Time of the append of its first batch."""
 
 
 class AbortedEntry(NamedTuple):
@@ -44,11 +44,11 @@ class AbortedEntry(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
-    """What it was once the marker was there: no later entry begins before it."""
+    """Last stable offset after the marker: no later entry begins before it."""
 
 
 class _EndedTransaction(NamedTuple):
-    """A transaction whose marker is appended, until that is durable."""
+    """A transaction whose marker is appended and not durable yet."""
 
     first_offset: int
     end_offset: int
@@ -59,14 +59,14 @@ class PartitionTransactions:
     """Open and aborted transactions of one partition."""
 
     _open: dict[int, OpenTransaction]
-    """By producer id. In the order of first offsets, as each enters with the newest offset there is."""
+    """By producer id, in the order of first offsets: each is added with the newest offset."""
     _ended: deque[_EndedTransaction]
     _aborted: list[AbortedEntry]
     """In the order of last offsets."""
     _coordinator_epochs: dict[int, int]
     """Epoch of the coordinator that wrote a producer's last marker."""
     _vacated: dict[AbortedEntry, int]
-    """Those of the aborted whose data compaction has removed, and since when. Only caches may still hold some."""
+    """Aborted transactions whose data compaction has removed, with the time. Only caches may still hold the data."""
 
     def __init__(self) -> None:
         self._open = {}
@@ -77,32 +77,32 @@ class PartitionTransactions:
 
     @property
     def open(self) -> Mapping[int, OpenTransaction]:
-        """The transactions without a marker, by producer id."""
+        """Transactions without a marker, by producer id."""
         return self._open
 
     @property
     def aborted(self) -> Sequence[AbortedEntry]:
-        """The aborted transactions that are remembered, in the order of their markers."""
+        """Aborted transactions, in the order of their markers."""
         return self._aborted
 
     @property
     def aborted_count(self) -> int:
-        """How many aborted transactions are remembered."""
+        """Number of aborted transactions."""
         return len(self._aborted)
 
     @property
     def coordinator_epoch_count(self) -> int:
-        """How many producers' last markers are remembered."""
+        """Number of producers whose coordinator epoch is known."""
         return len(self._coordinator_epochs)
 
     def coordinator_epoch(self, producer_id: int) -> int:
-        """Epoch of the coordinator that wrote the producer's last marker, or -1."""
+        """Return the epoch of the coordinator that wrote the producer's last marker, or -1."""
         return self._coordinator_epochs.get(producer_id, -1)
 
     # reading
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """End of what is decided, never past the high watermark."""
+        """Return the end of the decided transactions, never past the high watermark."""
         self.forget_durable_markers(high_watermark)
         end_offset = high_watermark
         if self._open:
@@ -112,7 +112,7 @@ class PartitionTransactions:
         return end_offset
 
     def aborted_between(self, start_offset: int, end_offset: int) -> Iterator[AbortedEntry]:
-        """Aborted transactions with an offset in [start, end), in the order of their markers."""
+        """Yield the aborted transactions with an offset in [start, end), in the order of their markers."""
         at = bisect_left(self._aborted, start_offset, key=lambda entry: entry.last_offset)
         for entry in self._aborted[at:]:
             if entry.first_offset < end_offset:
@@ -121,18 +121,19 @@ class PartitionTransactions:
                 return
 
     def is_vacated(self, entry: AbortedEntry) -> bool:
-        """Whether compaction has removed the data: a reader must be told only when a cache gave it some all the same.
+        """Return whether compaction has removed the data.
 
-        Its marker may be gone, too, and then the reader would leave out what the producer wrote later.
+        A reader must then receive the entry only together with such data from a cache. The marker may be removed too,
+        and without it the reader would drop what the producer wrote later.
         """
         return entry in self._vacated
 
     # checks
 
     def check_data(self, producer_id: int, *, transactional: bool) -> bool:
-        """Whether a batch continues an open transaction; False for one that would open one, or has none.
+        """Return True if the batch continues an open transaction; False if it opens one or is not transactional.
 
-        Raises INVALID_TXN_STATE for a plain batch amid a transaction, POLICY_VIOLATION when too many are remembered.
+        Raises INVALID_TXN_STATE for a non-transactional batch within a transaction, POLICY_VIOLATION at ABORTED_MAX.
         """
         if producer_id in self._open:
             if not transactional:
@@ -143,12 +144,12 @@ class PartitionTransactions:
         if transactional and len(self._aborted) >= ABORTED_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"the partition has {len(self._aborted)} aborted transactions to remember, at most {ABORTED_MAX} fit",
+                f"the partition has {len(self._aborted)} aborted transactions, the maximum is {ABORTED_MAX}",
             )
         return False
 
     def check_marker(self, producer_id: int, coordinator_epoch: int) -> None:
-        """Raise TRANSACTION_COORDINATOR_FENCED for a marker of a coordinator that was replaced."""
+        """Raise TRANSACTION_COORDINATOR_FENCED for a marker of a coordinator that has been replaced."""
         newest = self.coordinator_epoch(producer_id)
         if coordinator_epoch < newest:
             raise KafkaError(
@@ -159,12 +160,12 @@ class PartitionTransactions:
     # changes
 
     def write(self, producer_id: int, base_offset: int, now_ms: int) -> None:
-        """A transactional batch was appended (or replayed): it opens a transaction if there is none."""
+        """Note an appended (or replayed) transactional batch: it opens a transaction if none is open."""
         if producer_id not in self._open:
             self._open[producer_id] = OpenTransaction(base_offset, now_ms)
 
     def end(self, producer_id: int, marker_offset: int, coordinator_epoch: int, *, aborted: bool) -> None:
-        """A marker was appended (or replayed)."""
+        """Note an appended (or replayed) marker."""
         self._coordinator_epochs[producer_id] = coordinator_epoch
         transaction = self._open.pop(producer_id, None)
         if transaction is None:
@@ -176,27 +177,27 @@ class PartitionTransactions:
             self._aborted.append(AbortedEntry(producer_id, transaction.first_offset, marker_offset, stable))
 
     def forget_durable_markers(self, high_watermark: int) -> None:
-        """Forget that a marker was on its way, once it is durable."""
+        """Remove ended transactions whose marker is durable at this high watermark."""
         ended = self._ended
         while ended and ended[0].end_offset <= high_watermark:
             ended.popleft()
 
     def trim(self, log_start_offset: int) -> None:
-        """Forget aborted transactions that lie before the log's start."""
+        """Remove aborted transactions that lie before the log's start."""
         at = bisect_left(self._aborted, log_start_offset, key=lambda entry: entry.last_offset)
         for entry in self._aborted[:at]:
             self._vacated.pop(entry, None)
         del self._aborted[:at]
 
     def vacate(self, vacated: Iterable[tuple[int, int, int]], now_ms: int) -> None:
-        """Nothing but the markers of these (producer, first offset, marker's offset) is left in objects."""
+        """Note that only the markers of these (producer, first offset, marker's offset) are left in objects."""
         wanted = set(vacated)
         for entry in self._aborted:
             if entry[:3] in wanted:
                 self._vacated.setdefault(entry, now_ms)
 
     def forget_vacated(self, before_ms: int, is_cached: Callable[[int], bool]) -> None:
-        """Forget those vacated before then whose marker, and so all of them, `is_cached` does not find in a cache."""
+        """Remove those vacated by `before_ms` of which no cache holds the marker, and so nothing at all."""
         gone = {
             entry for entry, since in self._vacated.items() if since <= before_ms and not is_cached(entry.last_offset)
         }
@@ -204,14 +205,14 @@ class PartitionTransactions:
         self._vacated = {entry: since for entry, since in self._vacated.items() if entry not in gone}
 
     def keep_producers(self, producer_ids: Mapping[int, object]) -> None:
-        """Forget what belongs to producers that are no longer known; open transactions are never forgotten."""
+        """Remove coordinator epochs of producers that are not in `producer_ids`. Open transactions stay."""
         epochs = self._coordinator_epochs
         self._coordinator_epochs = {key: epoch for key, epoch in epochs.items() if key in producer_ids}
 
     # snapshot
 
     def encode(self) -> bytes:
-        """The state as bytes: three counts, then open and aborted transactions and coordinator epochs; big endian."""
+        """Encode the state: three counts, then open and aborted transactions and coordinator epochs; big endian."""
         aborted = [entry for entry in self._aborted if entry not in self._vacated]
         parts = [_COUNTS.pack(len(self._open), len(aborted), len(self._coordinator_epochs))]
         parts.extend(_OPEN.pack(producer_id, *entry) for producer_id, entry in self._open.items())
@@ -221,7 +222,7 @@ class PartitionTransactions:
 
     @classmethod
     def decode(cls, data: bytes, position: int = 0) -> tuple["PartitionTransactions", int]:
-        """Read the state that begins at `position`; returns it and where it ends. Raises struct.error."""
+        """Decode the state at `position`; returns it and its end position. Raises struct.error."""
         state = cls()
         open_count, aborted_count, epoch_count = _COUNTS.unpack_from(data, position)
         position += _COUNTS.size
