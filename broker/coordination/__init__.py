@@ -1,1 +1,1 @@
-"""What group and transaction coordinators share: their replicated log, its shards, and the offsets topic."""
+"""The parts that the coordinators of groups and transactions share: logs, shards, internal topics, patterns."""

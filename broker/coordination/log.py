@@ -1,7 +1,7 @@
-"""What groups ask of a partition of `__consumer_offsets`, and how they write to it.
+"""The log of a coordinator shard, a partition of an internal topic, and the writer that appends to it.
 
-`InternalLog` is met by a broker partition and by a list in memory in tests. `LogWriter` gathers what is written during
-one turn of the event loop into one batch: consumers commit often and little, and a batch costs more than a record.
+A broker partition implements `InternalLog`, and so does a list in memory in tests. `LogWriter` combines the writes of
+one turn of the event loop in one batch: consumers commit small records often, and a batch costs more than a record.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ class KeyValue(NamedTuple):
 
 
 class ReplayedBatch(NamedTuple):
-    """What a replay yields: records, or the marker that ends a producer's transaction."""
+    """One batch of a replay: records, or the marker that ends a producer's transaction."""
 
     records: Sequence[KeyValue]
     producer: Producer | None = None
-    """Of a transaction: its records hold once a marker says so."""
+    """Producer of a transaction, whose records apply once a commit marker follows; None outside of transactions."""
     committed: bool | None = None
-    """A marker's verdict; None for records."""
+    """True for a commit marker, False for an abort marker, None for records."""
 
 
 class InternalLog(Protocol):
@@ -53,7 +53,7 @@ class InternalLog(Protocol):
     def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
         """Append one batch, as part of the producer's transaction if one is given.
 
-        Raises StorageFull when it must be tried again later, StorageStopped when never.
+        Raises StorageFull if a later attempt can succeed, StorageStopped if none can.
         """
         ...
 
@@ -62,7 +62,7 @@ class InternalLog(Protocol):
         ...
 
     async def trim(self, offset: int) -> None:
-        """Drop all records before `offset`."""
+        """Delete all records before `offset`."""
         ...
 
 
@@ -70,7 +70,7 @@ class InternalTopic(Protocol):
     """An internal topic whose partitions can be opened as logs."""
 
     async def open(self, *, create: bool) -> Sequence[InternalLog | None] | None:
-        """Return its partitions, with None for those another node leads; None if there is no such topic.
+        """Return its partitions, with None for those that another node leads; None if the topic does not exist.
 
         Raises KafkaError or StorageError if it cannot be created.
         """
@@ -78,12 +78,12 @@ class InternalTopic(Protocol):
 
 
 WriteDone = Callable[[ErrorCode], None]
-"""Called with NONE when the records are durable, else with the code a client is to see. Must not raise."""
+"""Called with NONE when the records are durable, else with the error code for the client. Must not raise."""
 
 BATCH_BYTES_MAX = 1024 * 1024
-"""Like Kafka's message.max.bytes: what is larger is spread over batches, a single record beyond it is refused."""
+"""Like Kafka's message.max.bytes. Larger writes are spread over several batches; a larger record is refused."""
 FULL_RETRY_S = 0.02
-"""How long to wait before trying again when the storage is full."""
+"""Pause between attempts while the storage is full."""
 
 
 class _QueuedWrite(NamedTuple):
@@ -94,25 +94,25 @@ class _QueuedWrite(NamedTuple):
 class _AppendedBatch(NamedTuple):
     records: Sequence[KeyValue]
     completes: Sequence[_QueuedWrite]
-    """Writes whose last record is in here."""
+    """Writes whose last record is in this batch."""
 
 
 class LogWriter:
-    """Writes to one log, in order, what comes in one turn of the loop together; can rewrite the log to its live state.
+    """Appends to one log in the order of calls, one batch per turn of the loop, and rewrites the log to its live state.
 
     While the storage is full, writes wait as produced records do: refusing them would make groups rebalance. The queue
-    is bounded by the number of requests under way.
+    is bounded by the number of requests in progress.
     """
 
     def __init__(self, log: InternalLog) -> None:
         self.log = log
         self.written_bytes = 0
-        """Since the last rewrite, or since the log was opened, its replay included."""
+        """Bytes written since the last rewrite, or since the log was opened, its replay included."""
         self.live_bytes = 0
-        """What the last rewrite left."""
+        """Bytes that the last rewrite wrote."""
         self._queue: list[_QueuedWrite] = []
         self._flush_scheduled = False
-        self._held = False
+        self._paused = False
         self._closed = False
         self._in_flight = 0
         self._drained: asyncio.Future[None] | None = None
@@ -127,17 +127,17 @@ class LogWriter:
         self._schedule_flush()
 
     def write_transactional(self, records: Sequence[KeyValue], producer: Producer, done: WriteDone) -> bool:
-        """Append records of a transaction at once, behind all that was written before; False, and `done`, if it fails.
+        """Append records of a transaction at once, after all earlier writes. If it fails, call `done`, return False.
 
-        At once, because the caller has just seen that the transaction is open: a turn later its marker may be there.
-        For the same reason they do not wait while the storage is full, but the client does.
+        They are not queued, because the caller has just seen that the transaction is open: a turn later its marker may
+        have been written. For the same reason they do not wait while the storage is full: the client tries again.
         """
         if _size_bytes(records) > BATCH_BYTES_MAX:
             done(ErrorCode.MESSAGE_TOO_LARGE)
             return False
         if self._queue:
             self._flush()
-        if self._queue or self._held:
+        if self._queue or self._paused:
             done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             return False
         try:
@@ -146,16 +146,16 @@ class LogWriter:
             full = isinstance(error, StorageFull)
             done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if full else ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return False
-        self._appending(durable, _AppendedBatch(records, [_QueuedWrite(records, done)]))
+        self._track_append(durable, _AppendedBatch(records, [_QueuedWrite(records, done)]))
         return True
 
     def track_marker(self, durable: Durable) -> None:
-        """A transaction's marker was appended to the log: until it is durable, and so known, there is no rewrite."""
+        """Delay rewrites until a transaction's marker, appended to the log by another writer, is durable."""
         self._in_flight += 1
-        durable.add_done_callback(lambda _: self._landed())
+        durable.add_done_callback(lambda _: self._write_ended())
 
     def close(self) -> None:
-        """The owner forgets the live state, which from now on says nothing of the log: no rewrite begins any more."""
+        """Start no more rewrites: the owner drops the live state."""
         self._closed = True
 
     async def rewrite(
@@ -163,12 +163,12 @@ class LogWriter:
         live: Callable[[], Iterable[KeyValue]],
         open_transactions: Callable[[], Iterable[tuple[Producer, Sequence[KeyValue]]]] = tuple,
     ) -> None:
-        """Append the live state and trim everything before it; writes that come meanwhile wait for the append.
+        """Append the live state and delete everything before it. Writes during the append wait for its end.
 
-        Both are called when nothing is under way, so that they see exactly what the log says. Raises StorageError: the
-        log is then as valid as before, only longer.
+        `live` and `open_transactions` are called when no write is in flight, so that they return the state of the log.
+        Raises StorageError; the log is then as valid as before, but longer.
         """
-        self._held = True
+        self._paused = True
         try:
             while self._in_flight:
                 self._drained = asyncio.get_running_loop().create_future()
@@ -187,20 +187,20 @@ class LogWriter:
                     live_bytes += _size_bytes(batch.records)
             self.written_bytes, self.live_bytes = 0, live_bytes
         finally:
-            self._held = False
+            self._paused = False
             self._schedule_flush()
         if durable is not None:
             await durable
         await self.log.trim(start_offset)
 
     def _schedule_flush(self) -> None:
-        if self._queue and not self._held and not self._flush_scheduled:
+        if self._queue and not self._paused and not self._flush_scheduled:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        if self._held:
+        if self._paused:
             return
         queue, self._queue = self._queue, []
         batches = list(_batches(queue))
@@ -217,9 +217,9 @@ class LogWriter:
                     if write.done is not None:
                         write.done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 continue
-            self._appending(durable, batch)
+            self._track_append(durable, batch)
 
-    def _appending(self, durable: Durable, batch: _AppendedBatch) -> None:
+    def _track_append(self, durable: Durable, batch: _AppendedBatch) -> None:
         self.written_bytes += _size_bytes(batch.records)
         self._in_flight += 1
         durable.add_done_callback(partial(self._appended, batch))
@@ -229,9 +229,9 @@ class LogWriter:
         for write in batch.completes:
             if write.done is not None:
                 write.done(code)
-        self._landed()
+        self._write_ended()
 
-    def _landed(self) -> None:
+    def _write_ended(self) -> None:
         self._in_flight -= 1
         if not self._in_flight and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
@@ -242,7 +242,7 @@ def _size_bytes(records: Iterable[KeyValue]) -> int:
 
 
 def _batches(writes: Sequence[_QueuedWrite]) -> Iterator[_AppendedBatch]:
-    """Gather records into batches of bounded size. A write that is tried again as a whole repeats records: harmless."""
+    """Combine records in batches of bounded size. A write that is tried again repeats records, which is harmless."""
     records: list[KeyValue] = []
     completes: list[_QueuedWrite] = []
     size_bytes = 0

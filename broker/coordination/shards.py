@@ -1,8 +1,10 @@
-"""The partitions of an internal topic that this node leads, each with a state machine over its log: a shard.
+"""Coordinator shards: the partitions of an internal topic that this node leads, each with state machines over its log.
 
-Groups and transactions are kept alike: a name belongs to the partition that it hashes to, and to the node that leads
-it; a partition is replayed before its shard answers (COORDINATOR_LOAD_IN_PROGRESS until then), and its log is rewritten
-to what is live when it has grown well beyond that. It keeps true that a log that cannot be read is never written over.
+Groups and transactions work alike. A group id or transactional id belongs to the partition that it hashes to, and to
+the node that leads the partition. A partition is replayed before its shard serves requests, which get
+COORDINATOR_LOAD_IN_PROGRESS until then. Its log is rewritten to the live records when it has grown well beyond them.
+
+Invariant: a log that cannot be read is never overwritten.
 """
 
 import asyncio
@@ -19,11 +21,11 @@ from wal.interface import WalError
 
 LOADS_AT_ONCE_MAX = 8
 COMPACT_BYTES_MIN = 4 * 1024 * 1024
-"""A log is rewritten to its live state only when it has grown by at least this much since the last time..."""
+"""Least growth of a log since its last rewrite before it is rewritten again."""
 COMPACT_RATIO = 2
-"""...and by this many times what the rewrite left."""
+"""Least growth as a multiple of the bytes that the last rewrite wrote. Both must be reached."""
 CHECK_S = 10.0
-"""How often logs are looked over, and loading is tried again."""
+"""Interval at which logs are checked for a rewrite, and failed loads are repeated."""
 
 _log = structlog.get_logger(__name__)
 
@@ -38,31 +40,31 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(name: str, partitions: int) -> int:
-    """Return the partition that a group or a transactional id belongs to, as every Kafka client tool computes it."""
+    """Return the partition that a group id or transactional id belongs to, as Kafka's tools compute it."""
     value = java_hash(name)
     return (0 if value == -(1 << 31) else abs(value)) % partitions
 
 
 class Shard(Protocol):
-    """What lives in one partition."""
+    """The coordinator of the ids of one partition."""
 
     writer: LogWriter
     loaded: bool
     unreadable: bool
-    """The log cannot be read."""
+    """True if the log cannot be decoded."""
     damage: str
-    """Of the log's objects, if it cannot be read because one of them is corrupt or missing."""
+    """Description of the corrupt or missing object because of which the log cannot be read; empty if there is none."""
 
     async def load(self) -> None:
         """Replay the log. Raises StorageError, MalformedMessage, KafkaError."""
         ...
 
     async def rewrite(self) -> None:
-        """Rewrite the log to what is live. Raises StorageError, and WalError when the node's log fails meanwhile."""
+        """Rewrite the log to its live records. Raises StorageError, and WalError if the node's log fails meanwhile."""
         ...
 
     def close(self) -> None:
-        """Stop; whoever waits for an answer is told to look for another coordinator."""
+        """Stop. Requests that wait are answered with an error that makes clients look for another coordinator."""
         ...
 
 
@@ -70,7 +72,7 @@ S = TypeVar("S", bound=Shard)
 
 
 class Shards(Generic[S]):
-    """The shards of one internal topic. `kind` is what is said to be in them when one cannot be loaded."""
+    """The shards of one internal topic. `kind` names their contents, "groups" or "transactions", in log lines."""
 
     def __init__(self, topic: InternalTopic, kind: str, make: Callable[[LogWriter], S]) -> None:
         self._topic = topic
@@ -82,7 +84,7 @@ class Shards(Generic[S]):
         self._closed = False
 
     async def open(self, *, create: bool) -> None:
-        """Take up the partitions there are, or those of a new topic. Raises KafkaError or StorageError."""
+        """Open the topic's partitions, after creating the topic if asked to. Raises KafkaError or StorageError."""
         async with self._opening:
             if self._shards is not None or self._closed:
                 return
@@ -92,12 +94,12 @@ class Shards(Generic[S]):
             shards = [None if log is None else self._make(LogWriter(log)) for log in logs]
             for shard in shards:
                 if shard is not None:
-                    shard.loaded = shard.writer.log.next_offset == 0  # nothing was ever written: nothing to replay
+                    shard.loaded = shard.writer.log.next_offset == 0  # an empty log needs no replay
             self._shards = shards
             self._unloaded.set()
 
     async def maintain(self) -> None:
-        """Wait until there is something to load, or for a while; load it, and keep the logs short."""
+        """Wait for shards to load, at most CHECK_S; then load them, and rewrite logs that have grown."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CHECK_S):
                 await self._unloaded.wait()
@@ -106,7 +108,7 @@ class Shards(Generic[S]):
         await self.compact()
 
     async def load(self) -> None:
-        """Load what is not loaded yet; what cannot be read now is left for the next time."""
+        """Load all shards that are not loaded. One that cannot be read now is tried again by the next call."""
         at_once = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
 
         async def load(index: int, shard: S) -> None:
@@ -130,7 +132,7 @@ class Shards(Generic[S]):
                     group.create_task(load(index, shard))
 
     async def compact(self) -> None:
-        """Rewrite logs that hold little that is live."""
+        """Rewrite logs that have grown well beyond their live records."""
         for index, shard in self._led_with_index():
             writer = shard.writer
             if shard.loaded and writer.written_bytes >= max(COMPACT_BYTES_MIN, COMPACT_RATIO * writer.live_bytes):
@@ -140,13 +142,13 @@ class Shards(Generic[S]):
                     _log.warning(f"log of {self._kind} not compacted", partition=index, error=str(error))
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop all shards and open none any more."""
         self._closed = True
         for shard in self.led_shards():
             shard.close()
 
     def topic_deleted(self) -> None:
-        """The topic was deleted, with all that was in it; the next `open` may create it anew."""
+        """Drop all shards, because the topic was deleted. The next `open` may recreate it."""
         for shard in self.led_shards():
             shard.close()
         self._shards = None
@@ -155,29 +157,29 @@ class Shards(Generic[S]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the topic is there, its shards loaded or not."""
+        """True if the topic exists and is open. Its shards may not be loaded yet."""
         return self._shards is not None
 
     @property
     def count(self) -> int:
-        """Partitions of the topic, which must be open."""
-        assert self._shards is not None, "asked for when open"
+        """Number of partitions of the topic, which must be open."""
+        assert self._shards is not None, "the topic is open"
         return len(self._shards)
 
     def led_shards(self) -> Iterator[S]:
-        """All shards that this node leads, loaded or not."""
+        """Return all shards of partitions that this node leads, loaded or not."""
         return (shard for _, shard in self._led_with_index())
 
     def _led_with_index(self) -> Iterator[tuple[int, S]]:
         return ((index, shard) for index, shard in enumerate(self._shards or ()) if shard is not None)
 
     def leads_shard_of(self, name: str) -> bool:
-        """Whether this node leads the partition that a name belongs to."""
+        """Return whether this node leads the partition that an id belongs to."""
         shards = self._shards
         return shards is not None and shards[partition_of(name, len(shards))] is not None
 
     def shard_of(self, name: str) -> S:
-        """Return the loaded shard that a name belongs to. Raises KafkaError as `at`."""
+        """Return the loaded shard that an id belongs to. Raises KafkaError like `shard_at`."""
         return self.shard_at(partition_of(name, len(self._shards or (None,))))
 
     def shard_at(self, partition: int) -> S:
@@ -194,7 +196,7 @@ class Shards(Generic[S]):
         return shard
 
     def loaded_shard_at(self, partition: int) -> S | None:
-        """Return the shard of a partition if this node leads it and has loaded it."""
+        """Return the shard of a partition, None unless this node leads it and has loaded it."""
         shard = None if self._shards is None else self._shards[partition]
         return shard if shard is not None and shard.loaded else None
 

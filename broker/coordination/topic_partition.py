@@ -1,10 +1,10 @@
-"""A partition's name, as requests and coordinators use it."""
+"""A partition named by its topic and index."""
 
 from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """A partition by name and index."""
+    """A partition named by its topic and index, as in requests."""
 
     topic: str
     partition: int

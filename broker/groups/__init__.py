@@ -1,1 +1,1 @@
-"""Consumer groups: who is a member, which generation they are in, and which offsets they have committed."""
+"""The group coordinator: groups of the classic and the consumer protocol, and their committed offsets."""

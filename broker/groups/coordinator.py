@@ -1,7 +1,7 @@
-"""The group coordinator: finds a group's shard, has shards loaded, and does what is to be done from time to time.
+"""The group coordinator: finds the shard of a group, loads shards, and expires offsets.
 
 A group belongs to the partition of `__consumer_offsets` that its id hashes to, and to the node that leads it. Until
-the partition is replayed its groups answer COORDINATOR_LOAD_IN_PROGRESS; clients wait and try again.
+the partition is replayed, requests get COORDINATOR_LOAD_IN_PROGRESS, and clients try again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ EXPIRE_GROUPS_PER_TURN = 100
 
 
 class GroupCoordinator:
-    """All groups this node coordinates. Call `start`, keep `run` running, and `close` at the end."""
+    """The groups that this node coordinates. Call `start`, keep `run` running, and call `close` at the end."""
 
     def __init__(
         self,
@@ -35,25 +35,25 @@ class GroupCoordinator:
         session_timeout_ms: SessionTimeout | None = None,
         expiry_now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`expiry_now_ms` tells by what time offsets are dropped, where that is another clock."""
+        """`session_timeout_ms` returns a group's own timeout; `expiry_now_ms` is the clock by which offsets expire."""
         self.settings = settings
         self.now_ms = now_ms
         self._expiry_now_ms = expiry_now_ms or now_ms
         self.new_id = new_id
-        """Makes the unique part of member ids."""
+        """Returns the unique part of a new member id."""
         self._topics = topics
         self._session_timeout_ms = session_timeout_ms
-        """Of a consumer group, where groups have configs of their own."""
+
         self._shards = Shards(topic, "groups", self._new_shard)
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take up the partitions there are; `run` loads them."""
+        """Open the partitions of `__consumer_offsets` if it exists. `run` loads them."""
         await self._shards.open(create=False)
 
     async def ensure_topic(self) -> None:
-        """Create `__consumer_offsets` if there is none. Raises KafkaError or StorageError."""
+        """Create `__consumer_offsets` if it does not exist. Raises KafkaError or StorageError."""
         if not self._shards.is_open:
             await self._shards.open(create=True)
 
@@ -67,7 +67,7 @@ class GroupCoordinator:
         )
 
     async def run(self) -> None:
-        """Load shards as they appear, expire offsets and keep the logs short, until cancelled."""
+        """Load shards, rewrite logs that have grown and expire offsets, until cancelled."""
         loop = asyncio.get_running_loop()
         interval_s = self.settings.offsets_check_interval_ms / 1000
         next_expiry_s = loop.time() + interval_s
@@ -78,11 +78,11 @@ class GroupCoordinator:
                 await self.expire()
 
     async def compact(self) -> None:
-        """Rewrite logs that hold little that is live."""
+        """Rewrite logs that have grown well beyond their live records."""
         await self._shards.compact()
 
     async def expire(self) -> None:
-        """Drop expired offsets, and groups with nothing left."""
+        """Delete expired offsets, and groups without members or offsets."""
         for shard in self._shards.led_shards():
             for count, group_id in enumerate(shard.group_ids() if shard.loaded else ()):
                 shard.expire(group_id, self._expiry_now_ms())
@@ -90,18 +90,18 @@ class GroupCoordinator:
                     await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Stop coordinating; whoever waits for an answer is told to look for another coordinator."""
+        """Stop coordinating. Requests that wait are answered with NOT_COORDINATOR."""
         self._shards.close()
 
     # -- Finding -----------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether `__consumer_offsets` is open, its groups loaded or not."""
+        """True if `__consumer_offsets` exists and is open. Its groups may not be loaded yet."""
         return self._shards.is_open
 
     def is_coordinator_of(self, group_id: str) -> bool:
-        """Whether this node coordinates the group."""
+        """Return whether this node coordinates the group."""
         return self._shards.leads_shard_of(group_id)
 
     def shard(self, group_id: str) -> GroupShard:
@@ -112,22 +112,22 @@ class GroupCoordinator:
         return self._shards.shard_of(group_id)
 
     def shard_with_id(self, group_id: str) -> GroupShard:
-        """Return the same for a group with members: it must have a name (INVALID_GROUP_ID)."""
+        """Return the loaded shard of a group whose id must not be empty (INVALID_GROUP_ID). Raises KafkaError."""
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         return self.shard(group_id)
 
     @property
     def partition_count(self) -> int:
-        """Partitions of `__consumer_offsets`, which must be open (`ready`)."""
+        """Number of partitions of `__consumer_offsets`, which must be open."""
         return self._shards.count
 
     def shard_at(self, partition: int) -> GroupShard:
-        """Return the loaded shard of a partition. Raises KafkaError as `shard`."""
+        """Return the loaded shard of a partition. Raises KafkaError like `shard`."""
         return self._shards.shard_at(partition)
 
     def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
-        """A marker is durable in a partition of `__consumer_offsets`: the offsets of its transaction hold, or never."""
+        """Apply or drop a transaction's offsets: its marker is durable in this partition of `__consumer_offsets`."""
         shard = self._shards.loaded_shard_at(partition)
         if shard is not None:
             shard.offsets.end_transaction(producer_id, committed=committed)
@@ -139,10 +139,10 @@ class GroupCoordinator:
             yield from shard.groups()
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """Drop the offsets committed for deleted topics; with `__consumer_offsets` itself, everything there is."""
+        """Delete the offsets of deleted topics; if `__consumer_offsets` itself was deleted, drop all groups."""
         names: Sequence[str] = list(topics)
         if OFFSETS_TOPIC in names:
-            self._shards.topic_deleted()  # the next client that looks for its coordinator creates it anew
+            self._shards.topic_deleted()  # the next FindCoordinator recreates it
             return
         for shard in self._shards.led_shards():
             if shard.loaded:

@@ -135,8 +135,8 @@ class MembershipManager:
         """Carry out the effects of a classic group's state machine."""
         for effect in effects:
             match effect:
-                case Respond(ticket, answer):
-                    _respond(ticket, answer)
+                case Respond(ticket, response):
+                    _respond(ticket, response)
                 case StoreSnapshot(snapshot, _):
                     record = group_record(entry.group_id, snapshot)
                     self._writer.write([record], partial(self._stored, entry, effect))
@@ -148,7 +148,7 @@ class MembershipManager:
         if error == ErrorCode.MESSAGE_TOO_LARGE:
             error = ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code for members of a group that is too large to store
         if write.then is not None and isinstance(entry.group, ClassicGroup):
-            self._apply(entry, entry.group.written(write.then, error, self._groups.now()))
+            self._apply(entry, entry.group.snapshot_stored(write.then, error, self._groups.now()))
 
     def _write_changes(self, entry: ShardGroup, *, rebalance: bool) -> None:
         """Write the changes of a consumer group; convert it to a classic one when only classic members are left."""
@@ -233,7 +233,7 @@ class MembershipManager:
         return self._groups.replace(entry, classic), classic
 
 
-def _respond(ticket: object, answer: JoinResponse | SyncResponse) -> None:
+def _respond(ticket: object, response: JoinResponse | SyncResponse) -> None:
     assert isinstance(ticket, asyncio.Future), "tickets are futures"
     if not ticket.done():  # its connection may have been closed
-        ticket.set_result(answer)
+        ticket.set_result(response)

@@ -1,8 +1,8 @@
-"""Turn a group with members from one protocol to the other, while they stay (KIP-848, "online migration").
+"""Conversion of a group with members from one protocol to the other (KIP-848, "online migration").
 
-A classic group of consumers becomes a consumer group when the first member that speaks the new protocol joins it, and
-goes back when the last one has left. Members keep their ids, their epoch (the generation, in a classic group's words)
-and their partitions; the rebalance that follows goes on from there. Pure functions: groups in, groups out.
+A classic group of consumers becomes a consumer group when the first member of the consumer protocol joins it, and a
+classic group again when the last one has left. Members keep their ids, their partitions and their epoch, which is the
+generation of a classic group. The next rebalance continues from there. These are pure functions.
 """
 
 from broker.groups.classic.group import ClassicGroup
@@ -31,7 +31,7 @@ def to_consumer_group(
     now: Now,
     session_timeout_ms: SessionTimeout | None = None,
 ) -> ConsumerGroup:
-    """Return a classic group as a consumer group. Raises KafkaError, in Kafka's words, where that cannot be."""
+    """Return a classic group as a consumer group. Raises KafkaError, in Kafka's words, if it cannot be converted."""
     if settings.consumer_migration_policy not in {"bidirectional", "upgrade"}:
         raise _refused(classic, "online upgrade is disabled")
     if classic.protocol_type != "consumer":
@@ -42,7 +42,7 @@ def to_consumer_group(
     taken: set[TopicIdPartition] = set()
     for member in classic.members.values():
         subscription, assigned = _read(classic, member, topics)
-        # A leader that assigned a partition twice must not make two holders of it.
+        # If a leader has assigned a partition twice, only the first member holds it.
         assigned -= taken
         taken |= assigned
         members.append(_consumer_member(member, subscription, assigned, classic))
@@ -93,9 +93,9 @@ def _refused(classic: ClassicGroup, why: str) -> KafkaError:
 
 
 def to_classic_group(group: ConsumerGroup, settings: GroupSettings, topics: TopicImage, now: Now) -> ClassicGroup:
-    """Return a consumer group, all of whose members speak the classic protocol, as a classic group.
+    """Return a consumer group, all of whose members use the classic protocol, as a classic group.
 
-    It begins in the generation of the last assignment, which is that of all members that are not behind.
+    Its generation is the assignment epoch, which all members that are up to date have reached.
     """
     members = [
         _classic_member(member, member.classic, group.targets.get(member.member_id, NO_PARTITIONS), topics)

@@ -111,10 +111,10 @@ class OffsetManager:
     def _write(self, entry: ShardGroup, commits: Commits, done: WriteDone) -> None:
         offsets = entry.offsets
         keys = [key for key, _ in commits]
-        order = offsets.begin(keys)
+        order = offsets.write_started(keys)
 
         def written(error: ErrorCode) -> None:
-            offsets.end(keys)
+            offsets.write_ended(keys)
             if not error:
                 for key, committed in commits:
                     offsets.put(*key, committed)
@@ -182,10 +182,10 @@ class OffsetManager:
                 done(ErrorCode.NONE)
             return
         offsets = entry.offsets
-        order = offsets.begin(keys)
+        order = offsets.write_started(keys)
 
         def dropped(error: ErrorCode) -> None:
-            offsets.end(keys)
+            offsets.write_ended(keys)
             if not error:
                 for key in keys:
                     offsets.remove(*key)

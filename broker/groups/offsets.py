@@ -1,7 +1,7 @@
-"""The offsets a group has committed, and which of them have outlived their use.
+"""The committed offsets of a group, and their expiry.
 
-Only durable commits are in here; those on their way to the log are counted apart, so that neither expiry nor deletion
-overlooks them.
+Only durable commits are visible. Commits on their way to the log are counted separately, so that neither expiry nor
+deletion misses them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +11,15 @@ from broker.coordination.topic_partition import TopicPartition
 
 
 class CommittedOffset(NamedTuple):
-    """A committed position with what its committer attached to it."""
+    """A committed offset with the metadata of its commit."""
 
     offset: int
     leader_epoch: int
-    """Of the last record consumed, or -1."""
+    """Leader epoch of the last record consumed, or -1."""
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """Set only by requests of the old versions that carry a retention time."""
+    """Set only by requests of old versions, which carry a retention time; else -1."""
 
 
 class TransactionalOffset(NamedTuple):
@@ -27,7 +27,7 @@ class TransactionalOffset(NamedTuple):
 
     committed: CommittedOffset
     order: int
-    """Its place in the order of writes of the group."""
+    """Position in the order of the group's writes."""
 
 
 class GroupOffsets:
@@ -40,7 +40,7 @@ class GroupOffsets:
         self._in_flight: dict[TopicPartition, int] = {}
         self._order = 0
         self.transactional: dict[int, dict[TopicPartition, TransactionalOffset]] = {}
-        """Offsets of open transactions, by producer id: in the log, and valid once a marker commits them."""
+        """Offsets of open transactions by producer id. They are in the log, and apply once a marker commits them."""
 
     def __bool__(self) -> bool:
         """True if anything is committed or about to be."""
@@ -51,11 +51,11 @@ class GroupOffsets:
         return self.topics.get(topic, {}).get(partition)
 
     def put(self, topic: str, partition: int, committed: CommittedOffset) -> None:
-        """Remember a durable offset."""
+        """Add a durable offset."""
         self.topics.setdefault(topic, {})[partition] = committed
 
     def remove(self, topic: str, partition: int) -> None:
-        """Forget an offset, if there is one."""
+        """Remove an offset if there is one."""
         partitions = self.topics.get(topic)
         if partitions is not None:
             partitions.pop(partition, None)
@@ -69,23 +69,23 @@ class GroupOffsets:
                 yield TopicPartition(topic, partition), committed
 
     def known(self) -> set[TopicPartition]:
-        """Return all partitions with a record in the log, or one on its way there."""
+        """Return all partitions with an offset in the log, or on its way to it."""
         return {key for key, _ in self.items()}.union(self._in_flight, *self.transactional.values())
 
     def is_unstable(self, topic: str, partition: int) -> bool:
-        """Whether an open transaction may still change the offset of a partition."""
+        """Return whether an open transaction may still change the offset of a partition."""
         key = TopicPartition(topic, partition)
         return any(key in offsets for offsets in self.transactional.values())
 
     def put_transactional(self, producer_id: int, key: TopicPartition, committed: CommittedOffset) -> None:
-        """Remember an offset of an open transaction."""
+        """Add an offset of an open transaction."""
         self._order += 1
         self.transactional.setdefault(producer_id, {})[key] = TransactionalOffset(committed, self._order)
 
     def supersede(self, key: TopicPartition, order: int | None = None) -> None:
-        """Forget what open transactions say of a partition: the log has a later record that does not depend on them.
+        """Drop the offsets of open transactions for a partition, as the log has a later record outside of them.
 
-        `order` is what `begin` returned for that record; None for the latest.
+        `order` is the value that `write_started` returned for that record; None stands for the latest position.
         """
         for producer_id, offsets in list(self.transactional.items()):
             if key in offsets and (order is None or offsets[key].order < order):
@@ -94,33 +94,36 @@ class GroupOffsets:
                     del self.transactional[producer_id]
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """A marker is durable: the transaction's offsets hold now, or never."""
+        """Apply or drop the offsets of a transaction whose marker is durable."""
         offsets = self.transactional.pop(producer_id, {})
         if committed:
             for key, offset in offsets.items():
                 self.put(*key, offset.committed)
 
-    def begin(self, keys: Iterable[TopicPartition]) -> int:
-        """Note that records of these partitions are on their way; returns their place in the order of writes."""
+    def write_started(self, keys: Iterable[TopicPartition]) -> int:
+        """Count records of these partitions as on their way; return their position in the order of writes."""
         for key in keys:
             self._in_flight[key] = self._in_flight.get(key, 0) + 1
         self._order += 1
         return self._order
 
-    def end(self, keys: Iterable[TopicPartition]) -> None:
-        """Note that records of these partitions have arrived, or failed."""
+    def write_ended(self, keys: Iterable[TopicPartition]) -> None:
+        """Count records of these partitions as durable or failed."""
         for key in keys:
             count = self._in_flight.pop(key) - 1
             if count:
                 self._in_flight[key] = count
 
     def expired(
-        self, now_ms: int, retention_ms: int, used_since: Callable[[TopicPartition, CommittedOffset], int | None]
+        self, now_ms: int, retention_ms: int, unused_since: Callable[[TopicPartition, CommittedOffset], int | None]
     ) -> list[TopicPartition]:
-        """Return the offsets past their retention, counted from `used_since`; None there means still in use."""
+        """Return the partitions whose offset is past its retention.
+
+        `unused_since` returns the time from which an offset's retention counts, None while the offset is in use.
+        """
         found = []
         for key, committed in self.items():
-            since_ms = used_since(key, committed)
+            since_ms = unused_since(key, committed)
             if since_ms is None or key in self._in_flight or self.is_unstable(*key):
                 continue
             deadline_ms = committed.expire_timestamp_ms

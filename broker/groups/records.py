@@ -32,14 +32,14 @@ class OffsetRecord(NamedTuple):
 
 
 class ConsumerGroupRecord(NamedTuple):
-    """A piece of a consumer group, or its deletion."""
+    """One of the records of a consumer group, or its deletion."""
 
     group_id: str
     value: bytes | None
 
 
 class UnknownRecord(NamedTuple):
-    """A record of a kind this version does not know."""
+    """A record of an unknown kind."""
 
     key: bytes
     value: bytes | None
@@ -70,7 +70,7 @@ def offset_record(group_id: str, key: TopicPartition, committed: CommittedOffset
 
 
 def parse_record(record: KeyValue) -> OffsetsTopicRecord:
-    """Read a record back. Raises MalformedMessage if it is of a known kind and does not parse."""
+    """Decode a record. Raises MalformedMessage if its kind is known and it cannot be decoded."""
     kind = read_version(record.key)
     if kind in OFFSET_KEY_VERSIONS:
         return _parse_offset(record, kind)

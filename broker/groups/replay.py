@@ -1,4 +1,4 @@
-"""What the log of a shard says: its groups, their offsets, and the transactions that are still open."""
+"""Replay of the log of a shard: its groups, their offsets, and the transactions that are still open."""
 
 from broker.coordination.log import KeyValue, ReplayedBatch
 from broker.groups.classic.records import ClassicGroupRecord
@@ -12,30 +12,34 @@ OpenTransactions = dict[int, tuple[int, set[str]]]
 
 
 def add_open_transaction(transactions: OpenTransactions, producer: Producer, group_id: str) -> None:
-    """A producer has committed offsets of a group in its open transaction."""
+    """Note that a producer has committed offsets of a group in its open transaction."""
     _, group_ids = transactions.get(producer.producer_id, (0, set[str]()))
     group_ids.add(group_id)
     transactions[producer.producer_id] = producer.epoch, group_ids
 
 
 class Replay:
-    """Takes batches in the order of the log; what is left holds."""
+    """State of a shard, built from the batches of its log in order."""
 
     def __init__(self) -> None:
         self.classic_groups: dict[str, GroupSnapshot] = {}
-        """Classic groups."""
-        self.consumer: dict[str, dict[bytes, bytes]] = {}
-        """Consumer groups, record by record."""
+        """State of each classic group."""
+        self.consumer_records: dict[str, dict[bytes, bytes]] = {}
+        """Records of each consumer group, by key."""
         self.offsets: dict[str, GroupOffsets] = {}
-        self.open: OpenTransactions = {}
+        self.open_transactions: OpenTransactions = {}
         self.unknown_records: dict[bytes, bytes] = {}
 
     def group_ids(self) -> set[str]:
-        """All groups of which anything is left."""
-        return self.classic_groups.keys() | self.consumer.keys() | {name for name, kept in self.offsets.items() if kept}
+        """Return the ids of all groups that have a state or offsets."""
+        return (
+            self.classic_groups.keys()
+            | self.consumer_records.keys()
+            | {name for name, kept in self.offsets.items() if kept}
+        )
 
     def add(self, batch: ReplayedBatch) -> None:
-        """Take the next batch. Raises MalformedMessage."""
+        """Apply the next batch. Raises MalformedMessage."""
         if batch.producer is not None:
             self._add_transactional(batch, batch.producer)
             return
@@ -44,7 +48,7 @@ class Replay:
 
     def _add_transactional(self, batch: ReplayedBatch, producer: Producer) -> None:
         if batch.committed is not None:
-            _, group_ids = self.open.pop(producer.producer_id, (0, set[str]()))
+            _, group_ids = self.open_transactions.pop(producer.producer_id, (0, set[str]()))
             for group_id in group_ids:
                 self.offsets[group_id].end_transaction(producer.producer_id, committed=batch.committed)
             return
@@ -53,7 +57,7 @@ class Replay:
                 case OffsetRecord(group_id, key, CommittedOffset() as committed):
                     kept = self.offsets.setdefault(group_id, GroupOffsets())
                     kept.put_transactional(producer.producer_id, key, committed)
-                    add_open_transaction(self.open, producer, group_id)
+                    add_open_transaction(self.open_transactions, producer, group_id)
 
     def _add_record(self, record: KeyValue) -> None:
         match parse_record(record):
@@ -70,12 +74,12 @@ class Replay:
             case ClassicGroupRecord(group_id, GroupSnapshot() as snapshot):
                 self.classic_groups[group_id] = snapshot
             case ConsumerGroupRecord(group_id, None):
-                kept_records = self.consumer.get(group_id, {})
+                kept_records = self.consumer_records.get(group_id, {})
                 kept_records.pop(record.key, None)
                 if not kept_records:
-                    self.consumer.pop(group_id, None)
+                    self.consumer_records.pop(group_id, None)
             case ConsumerGroupRecord(group_id, bytes() as value):
-                self.consumer.setdefault(group_id, {})[record.key] = value
+                self.consumer_records.setdefault(group_id, {})[record.key] = value
             case UnknownRecord(key, None):
                 self.unknown_records.pop(key, None)
             case UnknownRecord(key, bytes() as value):

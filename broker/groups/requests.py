@@ -1,6 +1,6 @@
-"""What goes into the group state machine and what comes out of it: plain values, no behaviour.
+"""Requests of the classic protocol and their responses, as state machines of both kinds of groups handle them.
 
-A *ticket* is whatever the caller wants a late answer to be handed back with; the machine never looks inside.
+A *ticket* identifies a request whose response is sent later. State machines pass it on and do not look inside.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ NEVER_MS = 1 << 62
 
 
 class Now(NamedTuple):
-    """The time, twice: deadlines are on the loop's clock, which never jumps; what is stored is on the wall's."""
+    """The time on two clocks: the loop's, which never jumps, for deadlines, and the wall clock for stored times."""
 
     loop_ms: int
     wall_ms: int
 
 
 class MemberProtocol(NamedTuple):
-    """One of the assignment strategies a member offers, with its subscription in that strategy's format."""
+    """An assignment strategy that a member supports, with the member's subscription in that strategy's format."""
 
     name: str
     metadata: bytes
@@ -34,7 +34,7 @@ class JoinRequest:
     ticket: object
     member_id: str
     fresh_member_id: str
-    """Id to hand out if the member has none."""
+    """Id that a member without one gets."""
     group_instance_id: str | None
     client_id: str
     client_host: str
@@ -43,9 +43,9 @@ class JoinRequest:
     protocol_type: str
     protocols: Sequence[MemberProtocol]
     member_id_required: bool
-    """From version 4 on, a member learns its id before it joins (KIP-394)."""
+    """True from version 4 on: a member without an id gets one, and must join again with it (KIP-394)."""
     can_skip_assignment: bool
-    """From version 9 on, a returning static leader may be told that nothing needs assigning (KIP-814)."""
+    """True from version 9 on: the response to a returning static leader may tell it to skip assigning (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class SyncRequest:
 
 
 class LeavingMember(NamedTuple):
-    """One member of a LeaveGroup request. An administrator names a static member by its instance id alone."""
+    """A member of a LeaveGroup request. Administrators name a static member by its instance id alone."""
 
     member_id: str
     group_instance_id: str | None
@@ -70,7 +70,7 @@ class LeavingMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """What the leader learns about each member."""
+    """A member as the JoinGroup response describes it to the leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -79,7 +79,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResponse:
-    """Answer to a Join."""
+    """Response to a JoinRequest."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -93,7 +93,7 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True)
 class SyncResponse:
-    """Answer to a Sync."""
+    """Response to a SyncRequest."""
 
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None

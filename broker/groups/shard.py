@@ -67,8 +67,8 @@ class GroupShard:
         for group_id in replay.group_ids():
             stored = replay.classic_groups.get(group_id)
             machine: ClassicGroup | DurableConsumerGroup
-            if group_id in replay.consumer:
-                machine = self.membership.restore_consumer_group(group_id, replay.consumer[group_id])
+            if group_id in replay.consumer_records:
+                machine = self.membership.restore_consumer_group(group_id, replay.consumer_records[group_id])
             elif stored is None:
                 machine = ClassicGroup(group_id, self._settings)
             else:
@@ -76,7 +76,7 @@ class GroupShard:
             offsets = replay.offsets.get(group_id, GroupOffsets())
             self._groups.schedule(self._groups.add(ShardGroup(machine, offsets, stored)))
         self._foreign_records = replay.unknown_records
-        self.offsets.load(replay.open)
+        self.offsets.load(replay.open_transactions)
         self.loaded = True
 
     def close(self) -> None:

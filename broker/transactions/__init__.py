@@ -1,1 +1,1 @@
-"""Transactions: what a partition remembers of them, the coordinator's state machine, and its log."""
+"""The transaction coordinator: state machine of a transactional id, shards of `__transaction_state`, markers."""

@@ -1,11 +1,11 @@
-"""The transaction coordinator: finds an id's shard, carries out decisions, and looks after what has had its time.
+"""The transaction coordinator: handles requests, writes markers, aborts timed-out transactions and expires ids.
 
 A transactional id belongs to the partition of `__transaction_state` that it hashes to, and to the node that leads it.
-Until the partition is replayed its ids answer COORDINATOR_LOAD_IN_PROGRESS.
+Until the partition is replayed, requests get COORDINATOR_LOAD_IN_PROGRESS.
 
-A decision is carried out without a task: the log's callback for Prepare appends the markers, the callback of the last
-marker appends Complete. What cannot be done at once (the storage is full, a group's log is still being loaded, another
-node leads the partition) is tried again by `run`.
+A decision is carried out without a task: the log's callback for Prepare appends the markers, and the callback of the
+last marker appends Complete. `run` repeats what fails (the storage is full, a group's log is still being loaded,
+another node leads the partition).
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from s3stream.errors import StorageError
 from wal.interface import WalError
 
 RETRY_S = 0.1
-"""How often markers that could not be written are tried again."""
+"""Interval at which markers that could not be written are tried again."""
 CONCURRENT_WAIT_S = 0.5
-"""How long a request waits for the end of a transaction under way before its client is told to ask again."""
+"""Longest wait of a request for the end of a transaction, before it gets CONCURRENT_TRANSACTIONS."""
 EXPIRE_IDS_PER_TURN = 1000
 GIVEN_UP = frozenset(
     {
@@ -41,13 +41,13 @@ GIVEN_UP = frozenset(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-"""Refusals of a marker that no later try changes: the topic is gone, or a newer coordinator has been there."""
+"""Errors of a marker that no retry changes: the topic was deleted, or a newer coordinator has written a marker."""
 
 _log = structlog.get_logger(__name__)
 
 
 class MarkerAppender(Protocol):
-    """Where markers are written: the partitions of a node, or a test."""
+    """Appends markers: to the partitions of a node, or to the logs of a test."""
 
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
         """Append a marker. Raises KafkaError or StorageError, and then does not call `done`."""
@@ -55,7 +55,7 @@ class MarkerAppender(Protocol):
 
 
 class TransactionCoordinator:
-    """All transactional ids this node coordinates. Call `start`, keep `run` running, and `close` at the end."""
+    """The transactional ids of this node. Call `start`, keep `run` running, and call `close` at the end."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._next_producer_id = next_producer_id
         self._shards = Shards(topic, "transactions", self._new_shard)
-        self._stuck: dict[str, tuple[TransactionShard, TransactionalIdEntry]] = {}
+        self._to_retry: dict[str, tuple[TransactionShard, TransactionalIdEntry]] = {}
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take up the partitions there are; `run` loads them."""
+        """Open the partitions of `__transaction_state` if it exists. `run` loads them."""
         await self._shards.open(create=False)
 
     async def ensure_topic(self) -> None:
-        """Create `__transaction_state` if there is none. Raises KafkaError or StorageError."""
+        """Create `__transaction_state` if it does not exist. Raises KafkaError or StorageError."""
         if not self._shards.is_open:
             await self._shards.open(create=True)
 
@@ -88,7 +88,7 @@ class TransactionCoordinator:
         return TransactionShard(writer, self._advance)
 
     async def run(self) -> None:
-        """Load shards, write what is left of markers, abort what has had its time, expire ids, until cancelled."""
+        """Load shards, retry markers, abort timed-out transactions and expire ids, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_loaded())
             group.create_task(self._every(lambda: RETRY_S, self.retry))
@@ -105,46 +105,46 @@ class TransactionCoordinator:
             await work()
 
     async def compact(self) -> None:
-        """Rewrite logs that hold little that is live."""
+        """Rewrite logs that have grown well beyond their live records."""
         await self._shards.compact()
 
     def close(self) -> None:
-        """Stop coordinating; whoever waits for an answer is told to look for another coordinator."""
-        self._stuck.clear()
+        """Stop coordinating. Requests that wait get NOT_COORDINATOR."""
+        self._to_retry.clear()
         self._shards.close()
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """With `__transaction_state` itself deleted there is nothing left; any other topic's markers are given up."""
+        """Drop all transactional ids if `__transaction_state` itself was deleted."""
         if TRANSACTION_TOPIC in topics:
-            self._stuck.clear()
-            self._shards.topic_deleted()  # the next client that looks for its coordinator creates it anew
+            self._to_retry.clear()
+            self._shards.topic_deleted()  # the next FindCoordinator recreates it
 
     # -- Finding -----------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether `__transaction_state` is open, its transactions loaded or not."""
+        """True if `__transaction_state` exists and is open. Its transactions may not be loaded yet."""
         return self._shards.is_open
 
     def is_coordinator_of(self, transactional_id: str) -> bool:
-        """Whether this node coordinates the id."""
+        """Return whether this node coordinates the id."""
         return self._shards.leads_shard_of(transactional_id)
 
     def shard(self, transactional_id: str) -> TransactionShard:
-        """The loaded shard of an id.
+        """Return the loaded shard of an id.
 
         Raises KafkaError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
         return self._shards.shard_of(transactional_id)
 
     def transactions(self) -> Iterator[Transaction]:
-        """All transactional ids. Raises KafkaError while some are still being loaded."""
+        """Yield the state of all transactional ids. Raises KafkaError while some are still being loaded."""
         for shard in self._shards.led_shards():
             check_loaded(shard)
             yield from (entry.state for entry in shard.entries.values())
 
     def describe(self, transactional_id: str) -> Transaction:
-        """One transactional id. Raises KafkaError, TRANSACTIONAL_ID_NOT_FOUND among others."""
+        """Return the state of a transactional id. Raises KafkaError, TRANSACTIONAL_ID_NOT_FOUND among others."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         entry = self.shard(transactional_id).entries.get(transactional_id)
@@ -155,9 +155,9 @@ class TransactionCoordinator:
     # -- Requests ----------------------------------------------------------------------------------------------------
 
     async def init(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> Producer:
-        """InitProducerId: a new epoch, durable. Raises KafkaError or StorageError.
+        """Handle InitProducerId: return a new producer epoch, which is durable. Raises KafkaError or StorageError.
 
-        CONCURRENT_TRANSACTIONS while an open transaction is aborted first.
+        An open transaction is aborted first. Raises CONCURRENT_TRANSACTIONS if that takes too long.
         """
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -184,28 +184,28 @@ class TransactionCoordinator:
             await self._write(shard, entry, state)
             if state.status not in PREPARED:
                 return state.producer
-            await self._wait_idle(entry)  # for the abort, then give the new epoch at once
+            await self._wait_idle(entry)  # for the abort; the next round gives the new epoch
 
     async def add(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition], version: int
     ) -> None:
-        """Make partitions part of the open transaction, durably; begins one if there is none. Raises KafkaError."""
-        wanted = frozenset(partitions)
+        """Add partitions to the open transaction, durably. Begins a transaction if none is open. Raises KafkaError."""
+        added = frozenset(partitions)
         while True:
             shard = self.shard(transactional_id)
             entry = shard.find(transactional_id)
             state_machine.check_producer(entry.state, producer)
             if await self._wait_idle(entry):
                 continue
-            state = state_machine.add(entry.state, producer, wanted, version, self._now_ms())
+            state = state_machine.add(entry.state, producer, added, version, self._now_ms())
             if state is not None:
                 await self._write(shard, entry, state)
             return
 
     def verify(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> None:
-        """Raise KafkaError unless the producer may write to the partition, now and as long as nothing is awaited.
+        """Raise KafkaError unless the producer may write to the partition. Valid until the caller's next await.
 
-        TRANSACTION_ABORTABLE stands for a partition that is not in the transaction.
+        Raises TRANSACTION_ABORTABLE if the partition is not in the transaction.
         """
         entry = self.shard(transactional_id).find(transactional_id)
         state_machine.check_producer(entry.state, producer)
@@ -214,11 +214,14 @@ class TransactionCoordinator:
         state_machine.verify(entry.state, producer, partition)
 
     async def wait_until_idle(self, transactional_id: str) -> None:
-        """Wait until nothing is under way. Raises KafkaError, CONCURRENT_TRANSACTIONS if it takes too long."""
+        """Wait until no change is in progress. Raises KafkaError, CONCURRENT_TRANSACTIONS if it takes too long."""
         await self._wait_idle(self.shard(transactional_id).find(transactional_id))
 
     async def end(self, transactional_id: str, producer: Producer, *, commit: bool, version: int) -> Producer:
-        """EndTxn: decide, durably; returns who writes the next transaction. Raises KafkaError or StorageError."""
+        """Handle EndTxn: decide, durably. Return the producer of the next transaction.
+
+        Raises KafkaError or StorageError.
+        """
         new_id: int | None = None
         while True:
             shard = self.shard(transactional_id)
@@ -239,7 +242,7 @@ class TransactionCoordinator:
             return state.producer
 
     async def _wait_idle(self, entry: TransactionalIdEntry) -> bool:
-        """Wait while something is under way; False if there was nothing.
+        """Wait while a change is in progress. Return False if there was none.
 
         Raises CONCURRENT_TRANSACTIONS if it takes too long.
         """
@@ -264,14 +267,14 @@ class TransactionCoordinator:
     async def _write(shard: TransactionShard, entry: TransactionalIdEntry, state: Transaction) -> None:
         error = await shard.write(entry, state)
         if error == ErrorCode.MESSAGE_TOO_LARGE:
-            error = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka says it of a transaction with too many partitions
+            error = ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code for a transaction with too many partitions
         if error:
             raise KafkaError(error)
 
     # -- Carrying out ------------------------------------------------------------------------------------------------
 
     def _advance(self, shard: TransactionShard, entry: TransactionalIdEntry) -> None:
-        """Append the markers that are missing; when none is, append Complete."""
+        """Append the missing markers, or Complete if all markers are durable."""
         state = entry.state
         if shard.closed or state.status not in PREPARED:
             return
@@ -281,7 +284,7 @@ class TransactionCoordinator:
             shard.coordinator_epoch,
             bumped=state.client_version >= VERSION_2,
         )
-        stuck = False
+        retry = False
         for where in sorted(entry.unmarked - entry.writing):
             entry.writing.add(where)
             try:
@@ -289,13 +292,13 @@ class TransactionCoordinator:
             except (KafkaError, StorageError) as error:
                 entry.writing.discard(where)
                 if isinstance(error, KafkaError) and error.code in GIVEN_UP:
-                    tell = _log.info if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else _log.error
-                    tell("marker given up", transactional_id=state.transactional_id, where=where, reason=str(error))
+                    log = _log.info if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else _log.error
+                    log("marker given up", transactional_id=state.transactional_id, where=where, reason=str(error))
                     entry.unmarked.discard(where)
                 else:
-                    stuck = True
-        if stuck:
-            self._stuck[state.transactional_id] = shard, entry
+                    retry = True
+        if retry:
+            self._to_retry[state.transactional_id] = shard, entry
         elif entry.state is state:
             self._complete(shard, entry)
 
@@ -308,7 +311,7 @@ class TransactionCoordinator:
         error: WalError | None,
     ) -> None:
         if error is not None or entry.state is not state:
-            return  # the log has failed: what follows is the recovery's
+            return  # the node's log has failed, and recovery continues with the Prepare record
         entry.unmarked.discard(where)
         entry.writing.discard(where)
         self._complete(shard, entry)
@@ -323,18 +326,18 @@ class TransactionCoordinator:
         self, shard: TransactionShard, entry: TransactionalIdEntry, outcome: "asyncio.Future[ErrorCode]"
     ) -> None:
         if not outcome.cancelled() and outcome.result() and not shard.closed:
-            self._stuck[entry.state.transactional_id] = shard, entry
+            self._to_retry[entry.state.transactional_id] = shard, entry
 
     async def retry(self) -> None:
-        """Try again what could not be carried out."""
-        stuck, self._stuck = self._stuck, {}
-        for shard, entry in stuck.values():
+        """Write the markers and Complete records again that could not be written."""
+        retry, self._to_retry = self._to_retry, {}
+        for shard, entry in retry.values():
             self._advance(shard, entry)
 
     # -- Time --------------------------------------------------------------------------------------------------------
 
     async def abort_timed_out(self) -> None:
-        """Abort transactions that have been open for too long, and fence their producers."""
+        """Abort transactions that have been open longer than their timeout, and fence their producers."""
         for shard in self._shards.led_shards():
             for transactional_id in list(shard.ongoing):
                 entry = shard.entries.get(transactional_id)
@@ -350,12 +353,14 @@ class TransactionCoordinator:
                 await shard.write(entry, state_machine.fence(entry.state, now_ms))
 
     async def expire(self) -> None:
-        """Forget transactional ids that have not been used for long."""
+        """Delete transactional ids that have not been used for `id_expiration_ms`."""
         expiration_ms = self.settings.id_expiration_ms
         for shard in self._shards.led_shards():
             now_ms = self._now_ms()
             for count, (transactional_id, entry) in enumerate(list(shard.entries.items())):
-                there = shard.entries.get(transactional_id) is entry  # the topic may be deleted between two turns
+                there = (
+                    shard.entries.get(transactional_id) is entry
+                )  # the topic may have been deleted since the last turn
                 if there and not entry.is_busy and state_machine.is_expired(entry.state, now_ms, expiration_ms):
                     shard.forget(transactional_id)
                 if count % EXPIRE_IDS_PER_TURN == 0:

@@ -1,20 +1,20 @@
-"""How errors of the coordinator are told to clients that do not know them."""
+"""Error codes for clients that do not know those of the transaction coordinator."""
 
 from protocol.errors import ErrorCode
 
 
 def code_for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
-    """PRODUCER_FENCED came with KIP-588; clients before know INVALID_PRODUCER_EPOCH."""
+    """Return the code for a request version: PRODUCER_FENCED (KIP-588) is INVALID_PRODUCER_EPOCH for old clients."""
     if code == ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
 
 
 def code_for_writer(code: ErrorCode, *, knows_abortable: bool, retry: ErrorCode) -> ErrorCode:
-    """What a client that writes into a transaction is told; `retry` is what makes it send the same again.
+    """Return the code for a client that writes to a transaction. `retry` is the code that makes it try again.
 
-    As in Kafka, a fenced writer gets INVALID_PRODUCER_EPOCH, and one that did not add the partition INVALID_TXN_STATE,
-    or TRANSACTION_ABORTABLE if it knows that (KIP-890).
+    As in Kafka, a fenced producer gets INVALID_PRODUCER_EPOCH. One that has not added the partition gets
+    TRANSACTION_ABORTABLE if it knows that code (KIP-890), else INVALID_TXN_STATE.
     """
     match code:
         case ErrorCode.PRODUCER_FENCED:

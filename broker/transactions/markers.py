@@ -1,4 +1,4 @@
-"""Writing the markers that end a transaction in its partitions, and telling groups whose offsets were part of it."""
+"""Writes the markers that end a transaction in its partitions, and applies its offsets to groups."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,13 +16,13 @@ MarkerDone = Callable[[WalError | None], None]
 
 
 class Marker(NamedTuple):
-    """What a marker says, the same for all partitions of a transaction."""
+    """Contents of a marker, the same for all partitions of a transaction."""
 
     producer: Producer
     committed: bool
     coordinator_epoch: int
     bumped: bool
-    """Whether the end of the transaction raised the epoch (transaction.version 2)."""
+    """True if the end of the transaction raised the epoch (transaction.version 2)."""
 
 
 class MarkerWriter:
@@ -35,7 +35,7 @@ class MarkerWriter:
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
         """Append a marker. Raises KafkaError or StorageError, and then does not call `done`."""
         partition = self._topics.partition(*where)
-        # A log that is being replayed might be past the marker's place already.
+        # A shard that is being loaded is refused: its replay may already be past the marker's offset.
         shard = self._groups.shard_at(where.partition) if where.topic == OFFSETS_TOPIC else None
         durable = partition.append_marker(
             ControlType.COMMIT if marker.committed else ControlType.ABORT,

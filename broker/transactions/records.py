@@ -25,7 +25,7 @@ class TransactionRecord(NamedTuple):
 
 
 def transaction_record(transactional_id: str, state: Transaction | None) -> KeyValue:
-    """The record of a state, or of its deletion."""
+    """Encode a state, or its deletion."""
     key = encode_versioned(TransactionLogKey(transactional_id=transactional_id), KEY_VERSION)
     if state is None:
         return KeyValue(key, None)

@@ -1,8 +1,8 @@
-"""The transactional ids of one partition of `__transaction_state`: their durable states and the writes under way.
+"""The transactional ids of one partition of `__transaction_state`: their durable states and writes in progress.
 
-Memory shows what is durable: a state changes when its record is in the log, and whoever asked is told then. While a
-write is under way the id is *pending*, and everything else waits. Callbacks of the log do the changes, so that a
-request that is given up half way leaves nothing half done.
+Memory shows durable state only: a state changes when its record is in the log, and then the request gets its response.
+While a write is in progress the id is *pending*, and other requests wait. Callbacks of the log make the changes, so
+that a cancelled request leaves no change half done.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ PREPARED = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPAR
 
 @dataclass(slots=True)
 class TransactionalIdEntry:
-    """A transactional id with what goes on about it."""
+    """A transactional id with its durable state and the change in progress."""
 
     state: Transaction
     pending: Transaction | None = None
@@ -29,22 +29,22 @@ class TransactionalIdEntry:
     unmarked: set[TopicPartition] = field(default_factory=set)
     """Partitions of a prepared transaction whose marker is not durable yet."""
     writing: set[TopicPartition] = field(default_factory=set)
-    """Those of them whose marker is appended."""
+    """Partitions among these whose marker has been appended."""
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
-    """Requests that wait until nothing is under way."""
+    """Requests that wait until no change is in progress."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a decision is being made or carried out."""
+        """True while a change is being written, or a decision carried out."""
         return self.pending is not None or self.state.status in PREPARED
 
     @property
     def is_ending(self) -> bool:
-        """Whether the open transaction, if there is one, is about to be decided."""
+        """True while the record of a decision is on its way to the log."""
         return self.pending is not None and self.pending.status is not TransactionStatus.ONGOING
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake the requests that wait, so that they check the state again."""
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -52,27 +52,27 @@ class TransactionalIdEntry:
 
 
 class TransactionShard:
-    """Transactional ids that hash to one partition."""
+    """Transactional ids that hash to one partition. `prepared` is called with an id whose decision is durable."""
 
     def __init__(self, writer: LogWriter, prepared: Callable[["TransactionShard", TransactionalIdEntry], None]) -> None:
         self.writer = writer
         self.loaded = False
         self.unreadable = False
-        """The log cannot be read; its ids stay unavailable, and nothing is written over it."""
+        """The log cannot be decoded: its ids stay unavailable, and nothing is written over it."""
         self.damage = ""
         self.closed = False
         self.entries: dict[str, TransactionalIdEntry] = {}
         self.ongoing: set[str] = set()
-        """Ids with an open transaction: what timeouts look at."""
+        """Ids with an open transaction, which may time out."""
         self._prepared = prepared
 
     @property
     def coordinator_epoch(self) -> int:
-        """Shown in markers; a coordinator with a lower one was replaced."""
+        """Epoch that markers contain. Partitions refuse markers of a coordinator with a lower one."""
         return self.writer.log.leader_epoch
 
     async def load(self) -> None:
-        """Replay the log and go on with what was prepared. Raises StorageError, MalformedMessage."""
+        """Replay the log and continue with prepared transactions. Raises StorageError, MalformedMessage."""
         states: dict[str, Transaction] = {}
         async for batch in self.writer.log.replay():
             for record in batch.records:
@@ -88,7 +88,7 @@ class TransactionShard:
             self._changed(entry)
 
     def close(self) -> None:
-        """Stop coordinating; requests under way are told to look for another coordinator."""
+        """Stop coordinating. Requests that wait get NOT_COORDINATOR."""
         self.closed = True
         self.loaded = False
         self.writer.close()
@@ -98,17 +98,17 @@ class TransactionShard:
         self.ongoing.clear()
 
     async def rewrite(self) -> None:
-        """Rewrite the log to what is live. Raises StorageError."""
+        """Rewrite the log to its live records. Raises StorageError."""
         await self.writer.rewrite(self.live_records)
 
     def live_records(self) -> Iterator[KeyValue]:
-        """Yield what the log must hold: the durable states and nothing else."""
+        """Yield the records that a rewritten log must hold: the durable states and nothing else."""
         for transactional_id, entry in self.entries.items():
             if entry.state.epoch != NO_EPOCH:
                 yield transaction_record(transactional_id, entry.state)
 
     def write(self, entry: TransactionalIdEntry, state: Transaction) -> asyncio.Future[ErrorCode]:
-        """Write the next state; the future has the outcome once memory shows it."""
+        """Write the next state. The future gets the error code when the state has taken effect, or failed."""
         assert entry.pending is None, "one change at a time"
         entry.pending = state
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -121,7 +121,7 @@ class TransactionShard:
                 entry.state = state
                 self._changed(entry)
             elif entry.state.epoch == NO_EPOCH:
-                del self.entries[state.transactional_id]  # never was in the log
+                del self.entries[state.transactional_id]  # it has no record in the log
             if not outcome.done():
                 outcome.set_result(error)
             if not entry.is_busy:
@@ -131,7 +131,7 @@ class TransactionShard:
         return outcome
 
     def forget(self, transactional_id: str) -> None:
-        """Delete an id that has expired."""
+        """Delete an expired id."""
         entry = self.entries[transactional_id]
         entry.pending = replace(entry.state, status=TransactionStatus.DEAD)
 
@@ -144,7 +144,7 @@ class TransactionShard:
         self.writer.write([transaction_record(transactional_id, None)], done)
 
     def find(self, transactional_id: str) -> TransactionalIdEntry:
-        """The entry of an id. Raises INVALID_PRODUCER_ID_MAPPING."""
+        """Return the entry of an id. Raises INVALID_PRODUCER_ID_MAPPING."""
         entry = self.entries.get(transactional_id)
         if entry is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)

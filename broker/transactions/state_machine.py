@@ -1,7 +1,8 @@
-"""The state of a transactional id, and pure steps from one durable state to the next.
+"""The state machine of a transactional id: its state, and pure steps from one durable state to the next.
 
-Each step takes the state as it is in the log and returns the one to write; nothing changes until that is durable.
-Rules and error codes are Apache Kafka's (`TransactionMetadata` and `TransactionCoordinator` of 4.x).
+Each step takes the durable state and returns the next one, which takes effect when it is durable. Rules and error codes
+are Apache Kafka's (`TransactionMetadata` and `TransactionCoordinator` of 4.x). `broker.transactions.state_table` has
+the theory and the table of actions.
 """
 
 from collections.abc import Iterable
@@ -16,15 +17,15 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 EPOCH_MAX = 2**15 - 1
 EPOCH_LAST = EPOCH_MAX - 1
-"""The last epoch a client sees. One above is left for fencing its holder; then comes a new producer id."""
+"""Last epoch that a client gets. The one above fences its producer; after that a new producer id is needed."""
 VERSION_1 = 0
-"""Clients of before KIP-890; Kafka's log calls them 0."""
+"""Clients from before KIP-890; 0 in Kafka's log."""
 VERSION_2 = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """All that is known of a transactional id."""
+    """State of a transactional id."""
 
     transactional_id: str
     producer_id: int
@@ -35,45 +36,45 @@ class Transaction:
     start_ms: int = -1
     update_ms: int = -1
     last_epoch: int = NO_EPOCH
-    """The epoch before, as far as a client may still show it in a retried InitProducerId. Not in the log."""
+    """Previous epoch, if a client may still send it in a repeated InitProducerId. Not in the log."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """Taken when the transaction is complete, because the epochs of this producer id are used up."""
+    """Producer id from the end of the transaction on, as the epochs of the current one are used up."""
     client_version: int = VERSION_1
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer id has no more epochs to give."""
+        """True if the producer id has no further epochs."""
         return self.epoch >= EPOCH_LAST
 
     @property
     def producer(self) -> Producer:
-        """Who may write now, or will be when the transaction is complete."""
+        """The producer that may write now, or when the transaction is complete."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return Producer(self.next_producer_id, 0)
         return Producer(self.producer_id, self.epoch)
 
     @property
     def is_committed(self) -> bool:
-        """Whether the decision is to commit."""
+        """True if the decision is to commit."""
         return self.status is TransactionStatus.PREPARE_COMMIT
 
 
 class ProducerIdNeeded(Exception):
-    """The step takes a new producer id, and was given none: the caller gets one and asks again."""
+    """The step needs a new producer id. The caller gets one and repeats the step with it."""
 
 
 def begin(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-    """A transactional id nobody has used before; `init` gives it its first epoch."""
+    """Return the state of a new transactional id. `init` gives it its first epoch."""
     return Transaction(transactional_id, producer_id, NO_EPOCH, timeout_ms, update_ms=now_ms)
 
 
 def init(
     state: Transaction, expected: Producer | None, timeout_ms: int, now_ms: int, new_producer_id: int | None = None
 ) -> Transaction:
-    """A producer's new life, or (with `expected`) one that recovers from an error (KIP-360).
+    """Return the state after InitProducerId, of a restarted producer or (with `expected`) after an error (KIP-360).
 
-    The result is Empty, or PrepareAbort when a transaction was open: then the client has to ask again. Raises
+    The result is Empty, or PrepareAbort if a transaction was open: the client then repeats the request. Raises
     KafkaError or ProducerIdNeeded.
     """
     if expected is not None and not _may_be(state, expected):
@@ -109,7 +110,7 @@ def init(
     if expected.epoch == state.epoch:
         return replace(emptied, epoch=state.epoch + 1, last_epoch=state.epoch)
     if expected.epoch == state.last_epoch:
-        return emptied  # its answer was lost
+        return emptied  # a retry: the first response was lost
     raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
 
@@ -125,14 +126,19 @@ def check_producer(state: Transaction, producer: Producer) -> None:
     """Raise INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED unless the producer is the current one."""
     if producer.producer_id != state.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if producer.epoch != state.epoch or producer.epoch == EPOCH_MAX:  # the last one is nobody's: it only fences
+    if (
+        producer.epoch != state.epoch or producer.epoch == EPOCH_MAX
+    ):  # no producer has the last epoch, which only fences
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
 
 def add(
     state: Transaction, producer: Producer, partitions: Iterable[TopicPartition], version: int, now_ms: int
 ) -> Transaction | None:
-    """Add partitions, beginning a transaction if none is open; None if all are in it. Raises KafkaError."""
+    """Return the state with partitions added, after beginning a transaction if none is open; None if all are in it.
+
+    Raises KafkaError.
+    """
     check_producer(state, producer)
     if TABLE[TransactionEvent.ADD].get(state.status) is not TransactionAction.GROW:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -153,7 +159,7 @@ def add(
 def verify(state: Transaction, producer: Producer, partition: TopicPartition) -> None:
     """Raise KafkaError unless the producer may write to the partition now.
 
-    TRANSACTION_ABORTABLE stands for a partition that is not in the transaction.
+    Raises TRANSACTION_ABORTABLE if the partition is not in the transaction.
     """
     check_producer(state, producer)
     if state.status in {TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT}:
@@ -171,7 +177,10 @@ def end(
     now_ms: int,
     new_producer_id: int | None = None,
 ) -> Transaction | None:
-    """A client's EndTxn; None when the outcome asked for is there already. Raises KafkaError or ProducerIdNeeded."""
+    """Return the state after EndTxn; None if the request repeats one that has succeeded.
+
+    Raises KafkaError or ProducerIdNeeded.
+    """
     retry = version >= VERSION_2 and _check_end(state, producer)
     if version < VERSION_2:
         check_producer(state, producer)
@@ -190,7 +199,10 @@ def end(
 
 
 def _check_end(state: Transaction, producer: Producer) -> bool:
-    """Whether a version 2 EndTxn is a retry: its producer still has the epoch of before the first try."""
+    """Return whether a version 2 EndTxn is a retry, whose producer still has the epoch from before the first attempt.
+
+    Raises KafkaError.
+    """
     after_overflow = (
         state.previous_producer_id == producer.producer_id and producer.epoch == EPOCH_LAST and state.epoch == 0
     )
@@ -213,7 +225,7 @@ def _check_end(state: Transaction, producer: Producer) -> bool:
 def _prepare(
     state: Transaction, *, commit: bool, version: int, now_ms: int, new_producer_id: int | None
 ) -> Transaction:
-    """The decision. In version 2 the markers carry the next epoch already."""
+    """Return the prepared state. In version 2 the markers already have the next epoch."""
     epoch, last_epoch, next_producer_id = state.epoch, state.last_epoch, NO_PRODUCER_ID
     if version >= VERSION_2:
         if state.is_exhausted:
@@ -233,10 +245,10 @@ def _prepare(
 
 
 def fence(state: Transaction, now_ms: int) -> Transaction:
-    """Abort an open transaction with an epoch that its producer does not have.
+    """Return the state in which an open transaction is aborted with an epoch that its producer does not have.
 
-    In version 2 that is two above, as one above is what the producer's own EndTxn would make: the producer would take
-    itself for the author of this abort.
+    In version 2 it is two above: the producer's own EndTxn leads to the epoch one above, so that the producer could
+    mistake this abort for its own.
     """
     assert state.status is TransactionStatus.ONGOING, "only an open transaction is fenced"
     step = 2 if state.client_version >= VERSION_2 else 1
@@ -250,7 +262,7 @@ def fence(state: Transaction, now_ms: int) -> Transaction:
 
 
 def complete(state: Transaction, now_ms: int) -> Transaction:
-    """All markers are durable."""
+    """Return the state after all markers are durable."""
     assert TABLE[TransactionEvent.MARKED].get(state.status) is TransactionAction.COMPLETE, (
         "only what was prepared is completed"
     )
@@ -272,7 +284,7 @@ def complete(state: Transaction, now_ms: int) -> Transaction:
 
 
 def is_timed_out(state: Transaction, now_ms: int) -> bool:
-    """Whether an open transaction has had its time."""
+    """Return whether an open transaction has exceeded its timeout."""
     return (
         TABLE[TransactionEvent.TIMEOUT].get(state.status) is TransactionAction.FENCE
         and state.start_ms + state.timeout_ms < now_ms
@@ -280,7 +292,7 @@ def is_timed_out(state: Transaction, now_ms: int) -> bool:
 
 
 def is_expired(state: Transaction, now_ms: int, expiration_ms: int) -> bool:
-    """Whether a transactional id has not been used for so long that it is forgotten."""
+    """Return whether a transactional id has not been used for the expiration time."""
     return (
         TABLE[TransactionEvent.EXPIRE].get(state.status) is TransactionAction.FORGET
         and now_ms - state.update_ms >= expiration_ms

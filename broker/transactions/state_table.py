@@ -1,35 +1,36 @@
-"""The theory of transactions, the states of a transactional id, and the table of what each event does in each state.
+"""Transactions: their theory, the states of a transactional id, and the table of the action for each event and state.
 
 Theory
 ------
-A *transactional id* is a producer's name over its restarts. Its coordinator gives each life of the producer the same
-*producer id* with a higher *epoch*; whoever still shows an older epoch is fenced: in the coordinator at once, in a
-partition by the next marker. A transaction is a set of partitions and an outcome, and it becomes atomic in two steps,
-each a record in `__transaction_state`:
+A *transactional id* names a producer across its restarts. At each start the coordinator gives the producer the same
+*producer id* with a higher *epoch*. A producer with an older epoch is fenced: by the coordinator at once, by a
+partition from the next marker on. A transaction is a set of partitions and an outcome. It is atomic because the outcome
+is decided in one record of `__transaction_state` before it is written to any partition:
 
-1. *Prepare* is the decision. Once it is durable the outcome can never change, and the client is told.
-2. *Markers* carry the decision to every partition of the set. They may be written twice: only the first counts.
-3. *Complete* says that all markers are durable. A coordinator that starts finds a Prepare without a Complete and goes
-   on with step 2.
+1. *Prepare* is the decision. Once it is durable the outcome never changes, and the client gets its response.
+2. *Markers* carry the decision to every partition of the set. They may be written twice; only the first counts.
+3. *Complete* records that all markers are durable. A coordinator that loads a Prepare without a Complete continues with
+   step 2.
 
-A partition must be in the durable set before a record of the transaction is appended to it, or a crash could leave a
-transaction open that nobody knows of (a *hanging* one), and its readers would wait for ever.
+A partition must be in the durable set before a record of the transaction is appended to it. Otherwise a crash could
+leave a transaction open in a partition that no coordinator ends (a *hanging* transaction), and its readers would wait
+forever.
 
     Empty ---------add---------> Ongoing --commit--> PrepareCommit --all marked--> CompleteCommit --+
-      ^                            ^   \\--abort, timeout, new life--> PrepareAbort -> CompleteAbort +
+      ^                            ^   \\--abort, timeout, init------> PrepareAbort -> CompleteAbort +
       |                            +-------------------------------add------------------------------+
-      +----------------------------------------init (a new life)------------------------------------+
-    Dead: expired; the next InitProducerId begins anew. PrepareEpochFence: see below.
+      +---------------------------------init (the producer has restarted)---------------------------+
+    Dead: expired; the next InitProducerId creates the id again. PrepareEpochFence: see below.
 
-*Version 1 and version 2* (KIP-890). With version 1 the epoch changes only with a new life, and clients add partitions
-by AddPartitionsToTxn. A late marker or a delayed batch of one transaction can then end up in the next. With version 2
-every end raises the epoch, so each transaction has an epoch of its own; the client learns it from EndTxn's answer and
-adds a partition by just writing to it. As equal epochs no longer show a repeated request, an EndTxn whose epoch is one
-below the current one is taken for a retry.
+*Version 1 and version 2* (KIP-890). With version 1 only InitProducerId changes the epoch, and clients add partitions by
+AddPartitionsToTxn. A late marker or a delayed batch of one transaction can then become part of the next. With version 2
+every end raises the epoch, so each transaction has a separate epoch. The client learns it from the response to EndTxn,
+and adds a partition by writing to it. A repeated EndTxn no longer has the current epoch: one whose epoch is one below
+it is treated as a retry.
 
-When the coordinator itself aborts (timeout, or a new life while a transaction is open) it raises the epoch once more,
-so that the old producer is fenced. Kafka names that intermediate step PrepareEpochFence; here it is one with the step
-to PrepareAbort, and the state exists only as a name that tools may filter by.
+When the coordinator itself aborts (after a timeout, or on InitProducerId while a transaction is open), it raises the
+epoch once more, so that the old producer is fenced. Kafka has a state for that step, PrepareEpochFence. Here the step
+is part of the one to PrepareAbort, and the state exists only as a name that tools may filter by.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ from enum import Enum, IntEnum, auto
 
 
 class TransactionStatus(IntEnum):
-    """States, by the numbers that the log holds."""
+    """States of a transactional id, with their numbers in the log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -58,7 +59,7 @@ BY_LABEL: Mapping[str, TransactionStatus] = {status.label: status for status in 
 
 
 class TransactionEvent(Enum):
-    """What can happen to a transactional id, after ids and epochs have been checked."""
+    """Events of a transactional id, after ids and epochs have been checked."""
 
     INIT = auto()
     ADD = auto()
@@ -71,26 +72,26 @@ class TransactionEvent(Enum):
 
 
 class TransactionAction(Enum):
-    """What is done about it."""
+    """Action on an event."""
 
     NEW_EPOCH = auto()
-    """Raise the epoch (or take a new producer id) and be Empty."""
+    """Raise the epoch, or take a new producer id; the new state is Empty."""
     FENCE = auto()
-    """Abort for the producer, with an epoch it does not have."""
+    """Abort with an epoch that the producer does not have."""
     GROW = auto()
-    """Add partitions, be Ongoing."""
+    """Add partitions; the new state is Ongoing."""
     PREPARE = auto()
     """Decide."""
     PREPARE_NOTHING = auto()
-    """Version 2 may abort where nothing was written: it gets its new epoch. Version 1: INVALID_TXN_STATE."""
+    """Version 2: abort without partitions, for the new epoch. Version 1: INVALID_TXN_STATE."""
     REPEATED = auto()
-    """The outcome is there already: fine in version 1, and in version 2 if it is a retry."""
+    """The transaction already has this outcome: succeed in version 1, and in version 2 if the request is a retry."""
     REPEATED_ABORT = auto()
-    """Fine in version 1, a retry in version 2; what is no retry aborts nothing, as PREPARE_NOTHING."""
+    """Succeed in version 1, and in version 2 if the request is a retry; else as PREPARE_NOTHING."""
     COMPLETE = auto()
     FORGET = auto()
     WAIT = auto()
-    """CONCURRENT_TRANSACTIONS: ask again."""
+    """CONCURRENT_TRANSACTIONS: the client tries again."""
     REFUSE = auto()
     """INVALID_TXN_STATE."""
     NOTHING = auto()
@@ -134,4 +135,4 @@ TABLE: Mapping[TransactionEvent, Mapping[TransactionStatus, TransactionAction]] 
     TransactionEvent.TIMEOUT: {S.ONGOING: A.FENCE},
     TransactionEvent.EXPIRE: {S.EMPTY: A.FORGET, S.COMPLETE_COMMIT: A.FORGET, S.COMPLETE_ABORT: A.FORGET},
 }
-"""Where a row has no entry, nothing is done."""
+"""Action for each event and state. A state that is missing in a row needs no action."""

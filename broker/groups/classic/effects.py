@@ -10,15 +10,15 @@ from broker.groups.requests import JoinResponse, SyncResponse
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Hand `answer` to whoever holds `ticket`."""
+    """Send `response` to the request that `ticket` identifies."""
 
     ticket: object
-    answer: JoinResponse | SyncResponse
+    response: JoinResponse | SyncResponse
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStored:
-    """The leader's assignment for `generation` is durable, or could not be made so."""
+    """The leader's assignment for a generation has been stored, or could not be."""
 
     generation: int
     assignments: Mapping[str, bytes]
@@ -26,7 +26,7 @@ class AssignmentStored:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementStored:
-    """A static member's new id is durable, or could not be made so."""
+    """A static member's new id has been stored, or could not be."""
 
     ticket: object
     member_id: str
@@ -36,7 +36,7 @@ class ReplacementStored:
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshot:
-    """Store `snapshot`; when that is durable or has failed, give `then` (unless None) to `ClassicGroup.written`."""
+    """Write `snapshot` to the log. When that is durable or has failed, call `snapshot_stored` with `then`, if given."""
 
     snapshot: GroupSnapshot
     then: AssignmentStored | ReplacementStored | None

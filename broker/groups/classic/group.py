@@ -1,11 +1,11 @@
-"""The classic group protocol's state machine: requests, results of writes and the time in; answers and writes out.
+"""The state machine of a classic group: takes requests, results of writes and the time; returns responses and writes.
 
 Its theory and its table of states and events are in `broker.groups.classic.state_table`. The machine does no IO and
 reads no clock: `wake_ms` is a lower bound of its next deadline, and `tick` does what is due by then. Invariants:
 
-- a request is answered exactly once: at once, when its phase ends, or when it is superseded by a newer one,
-- no assignment is handed out before it is durable,
-- a request of another generation, member or instance changes nothing.
+- A request gets exactly one response: at once, when its phase ends, or when a newer request replaces it.
+- No assignment is sent before it is durable.
+- A request of another generation, member or instance changes nothing.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from broker.groups.requests import NEVER_MS, JoinRequest, JoinResponse, LeavingM
 from protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a new member's JoinGroup may stay unanswered: it has no id yet and can send no heartbeat (as in Kafka)."""
+"""Longest wait of a new member's JoinGroup, as in Kafka: the member has no id yet and cannot send heartbeats."""
 
 
 class ClassicGroup(RebalancingGroup):
-    """One group. Every public method that takes `now` may set deadlines: look at `wake_ms` afterwards."""
+    """One group. Every public method that takes `now` may set deadlines: read `wake_ms` afterwards."""
 
     # -- Requests ------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, now: Now) -> list[Effect]:
-        """Handle JoinGroup. The answer comes at once, when the join phase ends, or when a write is done."""
+        """Handle JoinGroup. The response is sent at once, when the join phase ends, or when a write is done."""
         if not self._has_room_for(request.member_id):
-            self._forget(request.member_id)
+            self._drop_member(request.member_id)
             self._refuse_join(request, ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif self.state is ClassicGroupState.DEAD:
             self._refuse_join(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -44,7 +44,7 @@ class ClassicGroup(RebalancingGroup):
             self._refuse_join(request, error)
         else:
             self._rejoin(request, self.members[request.member_id], now)
-        return self._drain()
+        return self._take_effects()
 
     def sync(self, request: SyncRequest, now: Now) -> list[Effect]:
         """Handle SyncGroup."""
@@ -54,7 +54,7 @@ class ClassicGroup(RebalancingGroup):
         action = error or TABLE[GroupEvent.SYNC][self.state]
         if isinstance(action, ErrorCode):
             self._effects.append(Respond(request.ticket, SyncResponse(action)))
-            return self._drain()
+            return self._take_effects()
         member = self.members[request.member_id]
         member.sync_expected = False
         if not any(other.sync_expected for other in self.members.values()):
@@ -63,14 +63,14 @@ class ClassicGroup(RebalancingGroup):
             self._effects.append(Respond(request.ticket, self._assignment_of(member)))
             self._extend_session(member, now)
         else:
-            self._answer_sync(member, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS), now)
+            self._respond_to_sync(member, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS), now)
             member.sync_ticket = request.ticket
             if request.member_id == self.leader:
                 assignments = {member_id: request.assignments.get(member_id, b"") for member_id in self.members}
                 self._effects.append(
                     StoreSnapshot(self.snapshot(assignments), AssignmentStored(self.generation, assignments))
                 )
-        return self._drain()
+        return self._take_effects()
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation: int, now: Now) -> ErrorCode:
         """Handle Heartbeat."""
@@ -83,13 +83,13 @@ class ClassicGroup(RebalancingGroup):
         return action if isinstance(action, ErrorCode) else ErrorCode.NONE
 
     def leave(self, leavers: Sequence[LeavingMember], now: Now) -> tuple[list[ErrorCode], list[Effect]]:
-        """Handle LeaveGroup: one error code per leaver, and at most one rebalance for all of them."""
+        """Handle LeaveGroup: return an error code for each member. All of them cause one rebalance at most."""
         if self.state is ClassicGroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(leavers), []
         errors = [self._leave_one(leaver, now) for leaver in leavers]
         if ErrorCode.NONE in errors:
-            self._after_loss(GroupEvent.MEMBER_GONE, now)
-        return errors, self._drain()
+            self._after_removal(GroupEvent.MEMBER_GONE, now)
+        return errors, self._take_effects()
 
     def check_commit(
         self,
@@ -100,10 +100,10 @@ class ClassicGroup(RebalancingGroup):
         *,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Return why this commit is refused, or NONE. A commit also shows that its member is alive.
+        """Return why this commit is refused, or NONE. A commit also extends its member's session.
 
-        A transactional one may come without a member (before KIP-447), and during a rebalance: the transaction itself
-        fences.
+        A transactional commit may have no member (before KIP-447), and is accepted during a rebalance: the transaction
+        itself fences its producer.
         """
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -125,7 +125,10 @@ class ClassicGroup(RebalancingGroup):
         return action if isinstance(action, ErrorCode) else ErrorCode.NONE
 
     def check_delete_offsets(self) -> ErrorCode:
-        """Return why offsets may not be deleted, or NONE. If consumers are in it: only of topics none of them reads."""
+        """Return why offsets may not be deleted, or NONE.
+
+        With consumers in the group the caller must check topic by topic that none of them is subscribed.
+        """
         action = TABLE[GroupEvent.DELETE_OFFSETS][self.state]
         if action is ErrorCode.NON_EMPTY_GROUP and self.protocol_type == "consumer":
             return ErrorCode.NONE
@@ -139,23 +142,23 @@ class ClassicGroup(RebalancingGroup):
         self.wake_ms = NEVER_MS
 
     def resign(self, now: Now, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
-        """Stop coordinating the group: whoever waits is told so, by default to look for the coordinator again."""
+        """Stop coordinating the group: respond to all requests that wait, with NOT_COORDINATOR by default."""
         for member in self.members.values():
-            self._answer_join(member, JoinResponse(error, member.member_id), now)
-            self._answer_sync(member, SyncResponse(error), now)
+            self._respond_to_join(member, JoinResponse(error, member.member_id), now)
+            self._respond_to_sync(member, SyncResponse(error), now)
         self.state = ClassicGroupState.DEAD
         self.wake_ms = NEVER_MS
-        return self._drain()
+        return self._take_effects()
 
     def rebalance(self, now: Now) -> list[Effect]:
-        """Ask all members to join again, as what they have was computed for others too."""
+        """Begin a rebalance, because the current assignments take members into account that have left."""
         self._prepare_rebalance(now)
-        return self._drain()
+        return self._take_effects()
 
     # -- Results of writes, and time -----------------------------------------------------------------------------
 
-    def written(self, write: AssignmentStored | ReplacementStored, error: ErrorCode, now: Now) -> list[Effect]:
-        """Continue after a Write. The group may have moved on meanwhile: then there is nothing left to do."""
+    def snapshot_stored(self, write: AssignmentStored | ReplacementStored, error: ErrorCode, now: Now) -> list[Effect]:
+        """Continue after a StoreSnapshot. Do nothing if the group has changed its state or generation meanwhile."""
         if isinstance(write, ReplacementStored):
             self._replacement_written(write, error, now)
         elif self.state is ClassicGroupState.COMPLETING and self.generation == write.generation:
@@ -163,14 +166,14 @@ class ClassicGroup(RebalancingGroup):
                 self._reset_assignments(error, now)
                 self._prepare_rebalance(now)
             else:
-                self._enter(ClassicGroupState.STABLE, now)
+                self._change_state(ClassicGroupState.STABLE, now)
                 for member in self.members.values():
                     member.assignment = write.assignments.get(member.member_id, b"")
-                    self._answer_sync(member, self._assignment_of(member), now)
-        return self._drain()
+                    self._respond_to_sync(member, self._assignment_of(member), now)
+        return self._take_effects()
 
     def tick(self, now: Now) -> list[Effect]:
-        """Do everything whose deadline has come, in the order of deadlines, and set `wake_ms` for the next."""
+        """Handle all deadlines that have been reached, in order, and set `wake_ms` to the next one."""
         due = [(deadline, member_id) for member_id, deadline in self.pending.items() if deadline <= now.loop_ms]
         due += [(member.deadline_ms, key) for key, member in self.members.items() if member.deadline_ms <= now.loop_ms]
         for _, member_id in sorted(due):
@@ -185,7 +188,7 @@ class ClassicGroup(RebalancingGroup):
             min(self.pending.values(), default=NEVER_MS),
             min((member.deadline_ms for member in self.members.values()), default=NEVER_MS),
         )
-        return self._drain()
+        return self._take_effects()
 
     # -- Join ------------------------------------------------------------------------------------------------------
 
@@ -193,7 +196,7 @@ class ClassicGroup(RebalancingGroup):
         limit = self._settings.members_max
         member = self.members.get(member_id)
         if self.state is ClassicGroupState.PREPARING:
-            # Those who have rejoined hold their places; of the others, whoever comes first gets in.
+            # Members that have rejoined keep their places; the other places go to whichever members join first.
             waiting = sum(other.join_ticket is not None for other in self.members.values())
             return (member is not None and member.join_ticket is not None) or waiting < limit
         if self.state in {ClassicGroupState.COMPLETING, ClassicGroupState.STABLE}:
@@ -217,7 +220,7 @@ class ClassicGroup(RebalancingGroup):
                 return
             deadline_ms = now.loop_ms + request.session_timeout_ms
             self.pending[request.fresh_member_id] = deadline_ms
-            self._wake_by(deadline_ms)
+            self._wake_at_latest(deadline_ms)
             self._effects.append(
                 Respond(request.ticket, JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_member_id))
             )
@@ -244,7 +247,7 @@ class ClassicGroup(RebalancingGroup):
             self.static[request.group_instance_id] = member_id
         self._member_added = True
         self._set_session(member, now.loop_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._take_part(GroupEvent.NEW_MEMBER, now)
+        self._advance_rebalance(GroupEvent.NEW_MEMBER, now)
 
     def _rejoin(self, request: JoinRequest, member: ClassicMember, now: Now) -> None:
         if list(member.protocols) != list(request.protocols):
@@ -258,11 +261,11 @@ class ClassicGroup(RebalancingGroup):
             self._refuse_join(request, action)
         elif action is GroupAction.REPEAT:
             self._effects.append(
-                Respond(request.ticket, self._join_answer(member, with_members=self._assigning(member)))
+                Respond(request.ticket, self._join_response(member, with_members=self._assigning(member)))
             )
         else:
             self._update(member, request, now)
-            self._take_part(event, now)
+            self._advance_rebalance(event, now)
 
     def _assigning(self, member: ClassicMember) -> bool:
         return self.state is ClassicGroupState.COMPLETING and member.member_id == self.leader
@@ -272,8 +275,8 @@ class ClassicGroup(RebalancingGroup):
         assert instance_id is not None, "only static members have a predecessor"
         leader_before = self.leader or ""
         old = self.members.pop(self.static[instance_id])
-        self._answer_join(old, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old.member_id), now)
-        self._answer_sync(old, SyncResponse(ErrorCode.FENCED_INSTANCE_ID), now)
+        self._respond_to_join(old, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old.member_id), now)
+        self._respond_to_sync(old, SyncResponse(ErrorCode.FENCED_INSTANCE_ID), now)
         member = old.replaced_by(request.fresh_member_id)
         self.members[member.member_id] = member
         self.static[instance_id] = member.member_id
@@ -288,29 +291,29 @@ class ClassicGroup(RebalancingGroup):
             then = ReplacementStored(request.ticket, member.member_id, leader_before, request.can_skip_assignment)
             self._effects.append(StoreSnapshot(self.snapshot(), then))
         else:
-            self._take_part(GroupEvent.STATIC_RETURN, now)
+            self._advance_rebalance(GroupEvent.STATIC_RETURN, now)
 
     def _replacement_written(self, write: ReplacementStored, error: ErrorCode, now: Now) -> None:
         member = self.members.get(write.member_id)
         if member is None or member.join_ticket is not write.ticket:
-            return  # answered by a rebalance that began meanwhile
+            return  # a rebalance that began meanwhile has sent the response
         if error:
-            # The new id stays in place: nobody knows it, and the member comes back without one and is replaced again.
-            self._answer_join(member, JoinResponse(error), now)
+            # The new id stays: no client knows it, and the member joins again without an id and is replaced again.
+            self._respond_to_join(member, JoinResponse(error), now)
             return
         skip = write.can_skip_assignment and member.member_id == self.leader
-        answer = self._join_answer(
+        answer = self._join_response(
             member,
             with_members=skip,
-            # A leader that cannot be told to skip must not take itself for one: it would assign to old members.
+            # A leader that does not support skipping must not see itself as the leader: it would assign to old members.
             leader=None if write.can_skip_assignment else write.leader_before,
             skip_assignment=skip,
         )
-        self._answer_join(member, answer, now)
+        self._respond_to_join(member, answer, now)
 
     def _update(self, member: ClassicMember, request: JoinRequest, now: Now) -> None:
-        # A ticket left from an earlier try is answered, or its connection would wait for ever.
-        self._answer_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id), now)
+        # Respond to the request of an earlier attempt, or its connection would wait forever.
+        self._respond_to_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id), now)
         member.protocols = request.protocols
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
@@ -333,16 +336,16 @@ class ClassicGroup(RebalancingGroup):
 
     def _session_over(self, member_id: str, now: Now) -> None:
         if self.pending.pop(member_id, None) is not None:
-            self._after_loss(GroupEvent.PENDING_GONE, now)
+            self._after_removal(GroupEvent.PENDING_GONE, now)
             return
         member = self.members.get(member_id)
         if member is None or member.deadline_ms > now.loop_ms:
-            return  # an earlier deadline of this tick has removed it, or an answer has extended its session
+            return  # an earlier deadline of this tick has removed it, or a response has extended its session
         if not member.is_new and (member.join_ticket is not None or member.sync_ticket is not None):
-            member.deadline_ms = NEVER_MS  # it waits for us, not we for it; our answer sets the next deadline
+            member.deadline_ms = NEVER_MS  # the member waits for the group; the response sets the next deadline
             return
         self._remove(member, now)
-        self._after_loss(GroupEvent.MEMBER_GONE, now)
+        self._after_removal(GroupEvent.MEMBER_GONE, now)
 
     def _leave_one(self, leaver: LeavingMember, now: Now) -> ErrorCode:
         if not leaver.member_id:
@@ -360,12 +363,12 @@ class ClassicGroup(RebalancingGroup):
         return ErrorCode.NONE
 
     def _remove(self, member: ClassicMember, now: Now) -> None:
-        """Drop a member. If it still waits it is told that it is unknown, so that it joins again if it is alive."""
-        self._answer_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID), now)
-        self._answer_sync(member, SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID), now)
-        self._forget(member.member_id)
+        """Remove a member. Its requests that wait get UNKNOWN_MEMBER_ID, so that it joins again if it is alive."""
+        self._respond_to_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID), now)
+        self._respond_to_sync(member, SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID), now)
+        self._drop_member(member.member_id)
 
-    def _after_loss(self, event: GroupEvent, now: Now) -> None:
+    def _after_removal(self, event: GroupEvent, now: Now) -> None:
         action = TABLE[event][self.state]
         if action is GroupAction.REBALANCE:
             self._prepare_rebalance(now)

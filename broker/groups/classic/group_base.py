@@ -1,6 +1,6 @@
-"""The data of a classic group: members, who they are by which name, deadlines, and the answers under way.
+"""State of a classic group: members, static members, deadlines, and responses that wait to be sent.
 
-What requests, results of writes and time do to it is in `broker.groups.classic.group`.
+`broker.groups.classic.rebalance` and `broker.groups.classic.group` change it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from protocol.errors import ErrorCode
 
 
 class ClassicGroupBase:
-    """What is known of one group, and the small steps that change it."""
+    """The state of one group and the small steps that change it, without the decisions."""
 
     group_type = "classic"
 
@@ -31,21 +31,21 @@ class ClassicGroupBase:
         self.static: dict[str, str] = {}
         """Group instance id to member id."""
         self.pending: dict[str, int] = {}
-        """Member ids handed out but not yet joined with, and until when they may be."""
+        """Member ids handed out to clients that have not joined with them yet, each with its deadline."""
         self.state_timestamp_ms = -1
-        """Wall time of the last change of state."""
+        """Wall-clock time of the last change of state."""
         self.wake_ms = NEVER_MS
         self._settings = settings
         self._effects: list[Effect] = []
         self._join_deadline_ms = NEVER_MS
-        self._initial_remaining_ms: int | None = None
-        """In the first join phase after Empty: how much longer newcomers may extend the delay."""
+        self._initial_delay_left_ms: int | None = None
+        """In the first join phase after Empty, the time by which new members may still extend the delay; else None."""
         self._member_added = False
         self._sync_deadline_ms = NEVER_MS
 
     @classmethod
     def restore(cls, group_id: str, settings: GroupSettings, stored: GroupSnapshot, now: Now) -> Self:
-        """Rebuild a group from its last record: members continue their generation, each with a fresh session."""
+        """Rebuild a group from its last record. Members continue their generation, each with a new session."""
         group = cls(group_id, settings)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None
@@ -66,7 +66,7 @@ class ClassicGroupBase:
     def converted(
         cls, group_id: str, settings: GroupSettings, generation: int, members: Sequence[ClassicMember], now: Now
     ) -> Self:
-        """Go on with the members of a consumer group, in a stable generation that nobody has led."""
+        """Return a group of the members of a consumer group, in a stable generation without a leader."""
         group = cls(group_id, settings)
         group.generation = generation
         group.protocol_type = "consumer"
@@ -76,13 +76,13 @@ class ClassicGroupBase:
             if member.group_instance_id is not None:
                 group.static[member.group_instance_id] = member.member_id
             group._extend_session(member, now)
-        group._enter(ClassicGroupState.STABLE, now)
+        group._change_state(ClassicGroupState.STABLE, now)
         return group
 
     # -- Views -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
-        """Return the group as it is to be stored, with the assignments given instead of the current ones."""
+        """Return the durable state of the group, with `assignments` in place of the current ones if given."""
         return GroupSnapshot(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -97,7 +97,7 @@ class ClassicGroupBase:
             ),
         )
 
-    def _forget(self, member_id: str) -> None:
+    def _drop_member(self, member_id: str) -> None:
         self.pending.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is None:
@@ -126,7 +126,7 @@ class ClassicGroupBase:
     def _refuse_join(self, request: JoinRequest, error: ErrorCode) -> None:
         self._effects.append(Respond(request.ticket, JoinResponse(error, request.member_id)))
 
-    def _join_answer(
+    def _join_response(
         self, member: ClassicMember, *, with_members: bool, leader: str | None = None, skip_assignment: bool = False
     ) -> JoinResponse:
         members = [
@@ -144,13 +144,13 @@ class ClassicGroupBase:
             members=members,
         )
 
-    def _answer_join(self, member: ClassicMember, answer: JoinResponse, now: Now) -> None:
+    def _respond_to_join(self, member: ClassicMember, answer: JoinResponse, now: Now) -> None:
         if member.join_ticket is not None:
             self._effects.append(Respond(member.join_ticket, answer))
             member.join_ticket = None
             self._extend_session(member, now)
 
-    def _answer_sync(self, member: ClassicMember, answer: SyncResponse, now: Now) -> None:
+    def _respond_to_sync(self, member: ClassicMember, answer: SyncResponse, now: Now) -> None:
         if member.sync_ticket is not None:
             self._effects.append(Respond(member.sync_ticket, answer))
             member.sync_ticket = None
@@ -161,22 +161,22 @@ class ClassicGroupBase:
 
     def _set_session(self, member: ClassicMember, deadline_ms: int) -> None:
         member.deadline_ms = deadline_ms
-        self._wake_by(deadline_ms)
+        self._wake_at_latest(deadline_ms)
 
     def _set_join_deadline(self, deadline_ms: int) -> None:
         self._join_deadline_ms = deadline_ms
-        self._wake_by(deadline_ms)
+        self._wake_at_latest(deadline_ms)
 
-    def _wake_by(self, deadline_ms: int) -> None:
+    def _wake_at_latest(self, deadline_ms: int) -> None:
         self.wake_ms = min(self.wake_ms, deadline_ms)
 
     def _rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def _enter(self, state: ClassicGroupState, now: Now) -> None:
+    def _change_state(self, state: ClassicGroupState, now: Now) -> None:
         self.state = state
         self.state_timestamp_ms = now.wall_ms
 
-    def _drain(self) -> list[Effect]:
+    def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects

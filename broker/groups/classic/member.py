@@ -1,4 +1,4 @@
-"""A member of a classic group, and the vote of members on a protocol."""
+"""A member of a classic group, and the choice of a protocol that all members support."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from broker.groups.requests import NEVER_MS, MemberProtocol
 
 @dataclass(slots=True)
 class ClassicMember:
-    """A member and what it waits for. `join_ticket` and `sync_ticket` hold unanswered requests."""
+    """A member. `join_ticket` and `sync_ticket` identify its requests without a response yet."""
 
     member_id: str
     group_instance_id: str | None
@@ -21,13 +21,13 @@ class ClassicMember:
     assignment: bytes = b""
     deadline_ms: int = NEVER_MS
     is_new: bool = False
-    """Has never had an answer: it cannot send heartbeats, so waiting does not count as being alive."""
+    """True until the first response: the member cannot send heartbeats, so waiting does not extend its session."""
     sync_expected: bool = False
     join_ticket: object | None = None
     sync_ticket: object | None = None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Subscription in the format of one protocol, or nothing if the member does not offer it."""
+        """Return the subscription in the format of a protocol, empty if the member does not support it."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     @classmethod
@@ -45,7 +45,7 @@ class ClassicMember:
         )
 
     def snapshot(self, protocol_name: str | None, assignment: bytes) -> MemberSnapshot:
-        """Return the member as it is to be stored."""
+        """Return the durable state of the member with this assignment."""
         return MemberSnapshot(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
@@ -58,20 +58,23 @@ class ClassicMember:
         )
 
     def replaced_by(self, member_id: str) -> "ClassicMember":
-        """Return the same member under a new id, waiting for nothing."""
+        """Return the same member with a new id and no request that waits."""
         return replace(
             self, member_id=member_id, deadline_ms=NEVER_MS, is_new=False, join_ticket=None, sync_ticket=None
         )
 
 
 def common_protocols(members: Iterable[ClassicMember]) -> set[str]:
-    """Return the names of the protocols that every member offers."""
+    """Return the names of the protocols that every member supports."""
     offers = [{protocol.name for protocol in member.protocols} for member in members]
     return set.intersection(*offers) if offers else set()
 
 
 def choose_protocol(members: Sequence[ClassicMember]) -> str:
-    """Choose a protocol: each member votes for its first that all offer; in a tie the oldest member's vote wins."""
+    """Return the protocol that wins the members' vote.
+
+    Each member votes for the first of its protocols that all support. In a tie the vote of the oldest member decides.
+    """
     candidates = common_protocols(members)
     votes: dict[str, int] = {}
     for member in members:

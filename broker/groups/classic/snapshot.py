@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class MemberSnapshot:
-    """A member as it is stored."""
+    """Durable state of a member."""
 
     member_id: str
     group_instance_id: str | None
@@ -15,13 +15,13 @@ class MemberSnapshot:
     rebalance_timeout_ms: int
     session_timeout_ms: int
     subscription: bytes
-    """Metadata of the chosen protocol only: the others are not needed until the member joins again."""
+    """Metadata of the chosen protocol. Those of others are not needed until the member joins again."""
     assignment: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """A group as it is stored: enough to continue a generation after a crash."""
+    """Durable state of a group, from which a generation can continue after a crash."""
 
     protocol_type: str
     generation: int

@@ -1,34 +1,35 @@
-"""The theory of the classic group protocol, its states and events, and the table of what each event does in each state.
+"""The classic group protocol: its theory, its states and events, and the table of the action for each event and state.
 
 Theory
 ------
-A group agrees on two things: who its members are, and which member does what in the current *generation*. The broker
-decides the first; one member, the *leader*, decides the second with a strategy the broker knows only by name. A
-generation is made in two phases, each a barrier that holds back answers until everybody is there or time is up:
+A group agrees on two things: its members, and the assignment of work to members in the current *generation*. The broker
+decides the first. One member, the *leader*, decides the second by a strategy that the broker knows only by name. A
+rebalance makes a new generation in two phases. Each is a barrier: responses wait until all members have sent their
+request, or a timeout ends.
 
 *join* (PreparingRebalance)
-    Every member must send JoinGroup again. When all have, or when the rebalance timeout ends and those missing have
-    been dropped, the generation number goes up, a protocol that all support is chosen by vote, and all waiting
-    JoinGroups are answered at once: the leader's with the list of members and their subscriptions. A group that was
-    Empty waits for the initial delay instead, extended while members keep coming, so that the consumers of an
-    application starting up make one generation and not one each.
+    Every member must send JoinGroup again. When all have, or when the rebalance timeout ends and the missing members
+    have been removed, the generation number goes up, a protocol that all support is chosen by vote, and all JoinGroups
+    get their response together. The leader's holds the list of members and their subscriptions. A group that was Empty
+    waits for the initial delay instead, which new members extend, so that the consumers of an application that starts
+    make one generation instead of one each.
 *sync* (CompletingRebalance)
-    Members send SyncGroup; the leader's brings the assignment. Only when that is durable are all waiting SyncGroups
-    answered, and the group is Stable: an assignment that a member acts on is never forgotten by a crash.
+    Members send SyncGroup; the leader's holds the assignment. When the assignment is durable, all SyncGroups get their
+    response and the group is Stable. So no crash loses an assignment that a member acts on.
 
     Empty --join--> PreparingRebalance --all joined--> CompletingRebalance --leader's assignment durable--> Stable
       ^                |          ^                          |                                               |
       +--all left------+          +-----member joins, leaves, changes its subscription, or is silent---------+
-    Dead: deleted; whoever still holds the group object is told to look for the coordinator again.
+    Dead: deleted. Requests get COORDINATOR_NOT_AVAILABLE, and clients look for the coordinator again.
 
-Each request names the generation it believes in: one of the past is refused (ILLEGAL_GENERATION), which is what fences
-a consumer that slept through a rebalance. *Static members* (KIP-345) have a name of their own, the group instance id.
-One that comes back without a member id takes over its predecessor's place and assignment, and the predecessor, should
-it still be alive, is fenced (FENCED_INSTANCE_ID). Silence is noticed by the session deadline of each member, which
-heartbeats, commits and answers given move forward.
+Each request names the member's generation. A past one is refused (ILLEGAL_GENERATION), which fences a consumer that
+missed a rebalance. *Static members* (KIP-345) have a name that survives restarts, the group instance id. One that joins
+again without a member id takes over its predecessor's place and assignment, and the predecessor, if it is still alive,
+is fenced (FENCED_INSTANCE_ID). A member whose session deadline passes is removed; heartbeats, commits and responses
+extend the session.
 
-`TABLE` says what each event does in each state; `broker.groups.classic.group` says how. Behaviour follows Apache
-Kafka's.
+`TABLE` gives the action for each event in each state. `broker.groups.classic.group` and
+`broker.groups.classic.rebalance` carry the actions out. Behaviour follows Apache Kafka.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ from protocol.errors import ErrorCode
 
 
 class ClassicGroupState(StrEnum):
-    """States, by the names that clients see."""
+    """States of a classic group, with the names that clients see."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -48,16 +49,16 @@ class ClassicGroupState(StrEnum):
 
 
 class GroupEvent(Enum):
-    """What can happen to a group, after the checks that do not depend on its state."""
+    """Events of a group, after the checks that do not depend on its state."""
 
     NEW_MEMBER = auto()
-    """JoinGroup of someone who is no member yet."""
+    """JoinGroup of a client that is not a member yet."""
     REJOIN = auto()
-    """JoinGroup of a member that offers what it offered before."""
+    """JoinGroup of a member with the same protocols and subscription as before."""
     REJOIN_LEADER = auto()
-    """The same from the leader: it wants a new generation, for instance because partitions were added."""
+    """The same from the leader: it asks for a new generation, for instance because partitions were added."""
     REJOIN_CHANGED = auto()
-    """JoinGroup of a member with other protocols or another subscription."""
+    """JoinGroup of a member with different protocols or a different subscription."""
     STATIC_RETURN = auto()
     """JoinGroup of a static member that has lost its member id."""
     SYNC = auto()
@@ -65,28 +66,28 @@ class GroupEvent(Enum):
     COMMIT = auto()
     """OffsetCommit of a member."""
     MEMBER_GONE = auto()
-    """A member left or was silent too long."""
+    """A member has left, or its session has ended."""
     PENDING_GONE = auto()
-    """Someone who was given a member id never joined with it."""
+    """A client that was given a member id has not joined with it in time."""
     DELETE = auto()
     DELETE_OFFSETS = auto()
 
 
 class GroupAction(Enum):
-    """What an event makes the group do."""
+    """Action of the group on an event."""
 
     REBALANCE = auto()
     """Begin the join phase."""
     JOIN = auto()
-    """Take part in the join phase, which ends if nobody is missing."""
+    """Take part in the join phase, and end it if no member is missing."""
     REPEAT = auto()
-    """Answer as before: the member has missed our answer."""
+    """Repeat the last response, which the member has not received."""
     TAKE_OVER = auto()
     """Put the static member in its predecessor's place, without a rebalance if the vote stays as it is."""
     COLLECT = auto()
     """Hold the SyncGroup until the leader's assignment is durable."""
     ASSIGNMENT = auto()
-    """Answer with the current assignment."""
+    """Respond with the current assignment."""
     NOTHING = auto()
 
 
@@ -128,14 +129,14 @@ TABLE: Mapping[GroupEvent, Mapping[ClassicGroupState, GroupAction | ErrorCode]] 
     GroupEvent.REJOIN_CHANGED: _row(
         empty=_UNKNOWN, preparing=GroupAction.JOIN, completing=GroupAction.REBALANCE, stable=GroupAction.REBALANCE
     ),
-    # While the leader works on an assignment it knows the old member id: the new one would get nothing.
+    # While the leader computes an assignment it knows the old member id: the new one would get no partitions.
     GroupEvent.STATIC_RETURN: _row(
         empty=_UNKNOWN, preparing=GroupAction.JOIN, completing=GroupAction.REBALANCE, stable=GroupAction.TAKE_OVER
     ),
     GroupEvent.SYNC: _row(
         empty=_UNKNOWN, preparing=_REBALANCING, completing=GroupAction.COLLECT, stable=GroupAction.ASSIGNMENT
     ),
-    # Heartbeats may come between the two phases: the member has its JoinGroup answer and is busy assigning.
+    # Heartbeats may come between the two phases: the member has its JoinGroup response and computes an assignment.
     GroupEvent.HEARTBEAT: _row(
         empty=_UNKNOWN, preparing=_REBALANCING, completing=GroupAction.NOTHING, stable=GroupAction.NOTHING
     ),
@@ -159,7 +160,7 @@ TABLE: Mapping[GroupEvent, Mapping[ClassicGroupState, GroupAction | ErrorCode]] 
     GroupEvent.DELETE: _row(
         empty=GroupAction.NOTHING, preparing=_NON_EMPTY, completing=_NON_EMPTY, stable=_NON_EMPTY, dead=_NO_GROUP
     ),
-    # Consumers in the group are checked topic by topic; other kinds of members may be using anything.
+    # Consumers in the group are checked topic by topic; members of other protocol types may use any topic.
     GroupEvent.DELETE_OFFSETS: _row(
         empty=GroupAction.NOTHING, preparing=_NON_EMPTY, completing=_NON_EMPTY, stable=_NON_EMPTY, dead=_NO_GROUP
     ),

@@ -1,15 +1,16 @@
 """The server-side assignors of consumer groups, `uniform` and `range`: pure functions with Apache Kafka's semantics.
 
-Both distribute the partitions of the topics that members are subscribed to, each to exactly one member.
+Both assign each partition of the subscribed topics to exactly one member.
 
 uniform
-    Balanced and sticky. With one subscription for all, every member gets a quota, the members first in order one more
-    where it does not divide evenly; each keeps of its former target what fits the quota, the rest fills up who has
-    room. With different subscriptions, partitions go to whoever is subscribed and has the fewest, and are moved from
-    fuller to emptier members as long as that evens things out.
+    Balanced and sticky. If all members have the same subscription, each gets an equal quota; where the number of
+    partitions does not divide evenly, the members with the most partitions get one more. Each member keeps the part of
+    its former target that fits its quota, and the rest fills the members below theirs. If subscriptions differ, a
+    partition goes to the subscribed member with the fewest partitions, and partitions are moved from members with more
+    to members with fewer as long as that improves the balance.
 range
     Topic by topic, contiguous ranges of partitions in the order of members: equal subscriptions to equally partitioned
-    topics are co-partitioned, so that records with the same key meet in one member. Not sticky.
+    topics are co-partitioned, so that one member receives all records with the same key. Not sticky.
 """
 
 from collections import defaultdict
@@ -25,7 +26,7 @@ RANGE = "range"
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """What an assignor knows of a member: the topics (by id) it is subscribed to, and its former target."""
+    """A member as assignors see it: ids of the topics that it is subscribed to, and its former target assignment."""
 
     member_id: str
     instance_id: str | None
@@ -34,11 +35,14 @@ class MemberSpec:
 
 
 Assignor = Callable[[Sequence[MemberSpec], Mapping[bytes, int]], dict[str, Partitions]]
-"""Members and number of partitions by topic id, to partitions by member id. Topics without a number do not exist."""
+"""Function from members, and the number of partitions by topic id, to partitions by member id.
+
+A topic without a number of partitions does not exist.
+"""
 
 
 def assign_range(members: Sequence[MemberSpec], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """Assign contiguous ranges, topic by topic; static members come first, so that restarts change nothing."""
+    """Assign contiguous ranges, topic by topic. Static members come first, so that restarts change nothing."""
     ordered = sorted(members, key=_range_order)
     subscribers: dict[bytes, list[str]] = defaultdict(list)
     for member in ordered:
@@ -60,7 +64,7 @@ def _range_order(member: MemberSpec) -> tuple[bool, str]:
 
 
 def assign_uniform(members: Sequence[MemberSpec], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """Balance the number of partitions, moving as few as that takes."""
+    """Balance the number of partitions and move as few of them as possible."""
     if not members:
         return {}
     if all(member.topic_ids == members[0].topic_ids for member in members):
@@ -82,7 +86,7 @@ def _uniform_same(members: Sequence[MemberSpec], partition_counts: Mapping[bytes
     quota, extra = divmod(len(partitions), len(members))
     kept: dict[str, list[TopicIdPartition]] = {}
     taken: set[TopicIdPartition] = set()
-    # Those who have most take the extra ones: what they have need not move.
+    # Members with the most partitions get the extra ones, so that fewer partitions move.
     ordered = sorted(members, key=lambda member: (-len(member.target & existing), member.member_id))
     quotas = {member.member_id: quota + (index < extra) for index, member in enumerate(ordered)}
     for member in ordered:
@@ -110,27 +114,30 @@ def _uniform_different(members: Sequence[MemberSpec], partition_counts: Mapping[
             if partition.topic_id in member.topic_ids and partition not in owners:
                 owners[partition] = member.member_id
                 loads[member.member_id] += 1
-    # Topics with few subscribers first: the others can make up for what these leave uneven.
+    # Topics with few subscribers come first: those with many can correct the imbalance that these leave.
     partitions.sort(key=lambda partition: (len(subscribers[partition.topic_id]), partition))
     for partition in partitions:
         if partition not in owners:
             owner = min(subscribers[partition.topic_id], key=loads.__getitem__)
             owners[partition] = owner
             loads[owner] += 1
-    _even_out(partitions, owners, loads, subscribers)
+    _rebalance_loads(partitions, owners, loads, subscribers)
     found: dict[str, set[TopicIdPartition]] = {member.member_id: set() for member in members}
     for partition, owner in owners.items():
         found[owner].add(partition)
     return {member_id: frozenset(own) for member_id, own in found.items()}
 
 
-def _even_out(
+def _rebalance_loads(
     partitions: Sequence[TopicIdPartition],
     owners: dict[TopicIdPartition, str],
     loads: dict[str, int],
     subscribers: Mapping[bytes, Sequence[str]],
 ) -> None:
-    """Move partitions from fuller to emptier members. Each move lowers the sum of squares of loads: it ends."""
+    """Move partitions from members with more to members with fewer.
+
+    The loop ends, because each move lowers the sum of the squares of the loads.
+    """
     moved = True
     while moved:
         moved = False
@@ -145,4 +152,4 @@ def _even_out(
 
 
 ASSIGNORS: Mapping[str, Assignor] = MappingProxyType({UNIFORM: assign_uniform, RANGE: assign_range})
-"""By name; the first is the default."""
+"""Assignors by name. The first is the default."""

@@ -1,10 +1,15 @@
-"""Classic members of a consumer group: JoinGroup, SyncGroup and Heartbeat translated (KIP-848, "online migration").
+"""Members of a consumer group that use the classic protocol: JoinGroup, SyncGroup, Heartbeat (KIP-848).
 
-While a group is on its way from one protocol to the other, members of both kinds are in it. A classic one takes part
-by the requests that it knows: its generation is its member epoch; a heartbeat tells it to rejoin when there is
-something to give up or to be had; a join says what it owns, reconciles it, and is answered at once, as there is no
-barrier; a sync brings what it has been assigned. It never becomes a leader: the broker assigns. What it is told to do
-it must do within its rebalance timeout, or it is removed.
+During an online migration from one protocol to the other, a group has members of both. The requests of a classic
+member are translated:
+
+- Its generation is its member epoch.
+- Heartbeat returns REBALANCE_IN_PROGRESS when the member must revoke partitions, or can have new ones.
+- JoinGroup reports the partitions that the member owns and reconciles it. There is no barrier: the response comes at
+  once.
+- SyncGroup returns the assignment. The member never becomes a leader, as the broker computes assignments.
+
+A member that does not rejoin or sync within its rebalance timeout is removed.
 """
 
 from dataclasses import replace
@@ -18,11 +23,11 @@ from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 
 class ClassicMemberRequests(ConsumerGroupBase):
-    """The part of a consumer group that speaks the classic protocol."""
+    """A consumer group with the requests of its classic members."""
 
     @property
     def should_downgrade(self) -> bool:
-        """Whether nobody is left who speaks the new protocol, and the group may become a classic one."""
+        """True if all members use the classic protocol, and the settings allow to convert the group to it."""
         return (
             bool(self.members)
             and self._settings.consumer_migration_policy in {"bidirectional", "downgrade"}
@@ -31,7 +36,7 @@ class ClassicMemberRequests(ConsumerGroupBase):
 
     @property
     def is_assignment_outdated(self) -> bool:
-        """Whether something has changed that no assignment takes into account yet."""
+        """True if the group epoch is ahead of the assignment epoch: the target assignment must be recomputed."""
         return self.epoch > self.assignment_epoch
 
     def join_classic_member(self, request: JoinRequest, topics: TopicImage, now: Now) -> JoinResponse:
@@ -48,7 +53,7 @@ class ClassicMemberRequests(ConsumerGroupBase):
         former = self._classic_predecessor(request)
         before = former or ConsumerMember(member_id)
         member = _joined(before, member_id, request, subscription)
-        # -- from here on nothing is refused
+        # -- no error is raised from here on
         if former is not None and former.member_id != member_id:
             self._rename(former, member_id)
         self._put(member)
@@ -91,7 +96,7 @@ class ClassicMemberRequests(ConsumerGroupBase):
         return ErrorCode.NONE
 
     def _must_rejoin(self, member: ConsumerMember) -> bool:
-        """Whether a member is behind, has something to give up, or can have all that it waits for."""
+        """Return whether a member has an old epoch, must revoke partitions, or can get all partitions it waits for."""
         if member.epoch < self.epoch or member.state is MemberState.UNREVOKED:
             return True
         target = self.targets.get(member.member_id, frozenset())
@@ -115,7 +120,7 @@ class ClassicMemberRequests(ConsumerGroupBase):
         return member, member.classic
 
     def _check_protocols(self, request: JoinRequest) -> None:
-        """Raise KafkaError unless one of the protocols, at least, is offered by all classic members."""
+        """Raise KafkaError unless all classic members support at least one of the request's protocols."""
         offered = {protocol.name for protocol in request.protocols}
         for member in self.members.values():
             if member.classic is not None:
@@ -124,7 +129,10 @@ class ClassicMemberRequests(ConsumerGroupBase):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _classic_predecessor(self, request: JoinRequest) -> ConsumerMember | None:
-        """Return the member that joins again, or whose place it takes, or None for a new one. Raises KafkaError."""
+        """Return the member that joins again, or that a static member replaces; None for a new one.
+
+        Raises KafkaError.
+        """
         if request.group_instance_id is None:
             return self.members.get(request.member_id)
         if request.member_id:
@@ -137,7 +145,7 @@ class ClassicMemberRequests(ConsumerGroupBase):
 
 
 def _joined(before: ConsumerMember, member_id: str, request: JoinRequest, subscription: Subscription) -> ConsumerMember:
-    """Return the member as it joins; one that takes another's place owns nothing yet of what that had."""
+    """Return the member as it joins. A static member that replaces another one owns no partitions yet."""
     member = replace(
         before,
         member_id=member_id,

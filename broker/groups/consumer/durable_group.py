@@ -1,8 +1,9 @@
-"""The thin shell of one consumer group: writes what its state machine has changed, and answers when that is durable.
+"""A consumer group whose changes are written to the log, and whose responses wait until they are durable.
 
-The machine moves on at once, ahead of the log; the shell keeps what is durable beside it. An answer leaves only when
-all that the machine knew when it was made is in the log, and a write that fails puts the machine back to what is; a
-group of which nothing is durable yet is `unborn`, and its owner puts back what was there before it.
+The state machine changes at once, ahead of the log. The durable records are kept next to it. A response is sent only
+when all changes that the state machine had made by then are in the log. When a write fails, the state machine is
+rebuilt from the durable records. If there are none yet, `on_creation_failed` lets the owner restore the group that was
+there before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,21 +21,21 @@ from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 HeartbeatDone: TypeAlias = Callable[[ConsumerHeartbeatResponse | KafkaError], None]
-"""Called with the answer to a heartbeat. Must not raise."""
+"""Called with the response to a heartbeat. Must not raise."""
 DurableCallback: TypeAlias = Callable[[ErrorCode], None]
-"""Called when what an answer says is durable, or with why it never will be. Must not raise."""
+"""Called with NONE when the changes are durable, else with the error because of which they are not. Must not raise."""
 
 
 @dataclass(slots=True)
 class _PendingWrite:
-    """Records on their way to the log, and the answers that wait for them."""
+    """Records on their way to the log, and the callbacks that wait for them."""
 
     records: Sequence[KeyValue]
     waiting: list[DurableCallback] = field(default_factory=list)
 
 
 class DurableConsumerGroup:
-    """A consumer group and what is durable of it (`stored`, record by record)."""
+    """A consumer group with its durable records, `stored`."""
 
     def __init__(
         self,
@@ -48,15 +49,15 @@ class DurableConsumerGroup:
         self._session_timeout_ms = session_timeout_ms
         self.stored = dict(stored or {})
         self.on_creation_failed: Callable[[], None] = lambda: None
-        """Called when a write has failed and nothing of the group is durable."""
+        """Called when a write has failed and the group has no durable records."""
         self._group_id = group_id
         self._settings = settings
         self._writer = writer
-        self._newest: _PendingWrite | None = None
+        self._newest_write: _PendingWrite | None = None
         self._now = Now(0, 0)
 
     def restore(self, now: Now) -> ConsumerGroup:
-        """Rebuild the group from what is durable. Raises MalformedMessage."""
+        """Rebuild the state machine from the durable records. Raises MalformedMessage."""
         self.state_machine = self._restored(self.stored, now)
         return self.state_machine
 
@@ -72,7 +73,7 @@ class DurableConsumerGroup:
         *,
         before: Sequence[KeyValue] = (),
     ) -> None:
-        """Handle a heartbeat; `before` is written ahead of what it changes. Raises KafkaError, with nothing changed."""
+        """Handle a heartbeat. `before` is written ahead of its changes. Raises KafkaError, with nothing changed."""
         self._now = now
         answer = self.state_machine.heartbeat(beat, topics, now)
         self.write(before)
@@ -90,15 +91,15 @@ class DurableConsumerGroup:
         answer = self.state_machine.sync_classic_member(request, topics, now)
         self.when_durable(lambda error: done(SyncResponse(error) if error else answer))
 
-    def when_durable(self, told: DurableCallback) -> None:
-        """Call back when all that the group knows now is in the log, or has failed to get there."""
-        if self._newest is None:
-            told(ErrorCode.NONE)
+    def when_durable(self, callback: DurableCallback) -> None:
+        """Call `callback` when all changes made so far are in the log, or could not be written."""
+        if self._newest_write is None:
+            callback(ErrorCode.NONE)
         else:
-            self._newest.waiting.append(told)
+            self._newest_write.waiting.append(callback)
 
     def write(self, before: Sequence[KeyValue] = ()) -> None:
-        """Write what has changed. Raises UNKNOWN_SERVER_ERROR, as Kafka, if the group is too big to store."""
+        """Write the changes. Raises UNKNOWN_SERVER_ERROR, like Kafka, if a record of the group is too large."""
         changed = self.state_machine.pending_records()
         if any(record.size_bytes > BATCH_BYTES_MAX for record in changed):
             self.state_machine = self._restored(self.state_machine.written, self._now)
@@ -106,21 +107,21 @@ class DurableConsumerGroup:
         if not changed:
             return
         self.state_machine.mark_written(changed)
-        flight = self._newest = _PendingWrite(changed)
-        self._writer.write([*before, *changed], partial(self._written, flight))
+        write = self._newest_write = _PendingWrite(changed)
+        self._writer.write([*before, *changed], partial(self._written, write))
 
-    def _written(self, flight: _PendingWrite, error: ErrorCode) -> None:
-        if self._newest is flight:
-            self._newest = None
+    def _written(self, write: _PendingWrite, error: ErrorCode) -> None:
+        if self._newest_write is write:
+            self._newest_write = None
         if error and not self.stored:
             self.on_creation_failed()
         if error:
             self.restore(self._now)
         else:
-            for key, value in flight.records:
+            for key, value in write.records:
                 if value is None:
                     self.stored.pop(key, None)
                 else:
                     self.stored[key] = value
-        for told in flight.waiting:
-            told(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else ErrorCode.NONE)
+        for callback in write.waiting:
+            callback(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else ErrorCode.NONE)

@@ -1,7 +1,8 @@
-"""What consumers of the classic protocol tell each other through the coordinator, as the coordinator reads it.
+"""The consumer protocol embedded in JoinGroup and SyncGroup: subscriptions and assignments of classic consumers.
 
-In a group on its way between the two protocols the broker reads what a classic consumer subscribes to and owns, and
-writes its assignment, in place of the leader. Topics come by name; those that do not exist are left out.
+Classic consumers exchange these messages through the coordinator. In a group that is migrated between the protocols the
+broker decodes them in place of the leader: the subscription and owned partitions of a member, and its assignment.
+Topics are given by name; those that do not exist are left out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +20,11 @@ from protocol.messages.embedded.consumer_protocol import (
 )
 
 VERSION_MAX = 3
-"""A later version is read as this one, which is how the format has grown."""
+"""Later versions are decoded as this one: the format only adds fields."""
 
 
 class Subscription(NamedTuple):
-    """What a classic consumer joins with."""
+    """Subscription of a classic consumer, with the partitions that it owns."""
 
     version: int
     topic_names: tuple[str, ...]
@@ -34,22 +35,22 @@ class Subscription(NamedTuple):
 
 
 def parse_subscription(metadata: bytes, topics: TopicImage) -> Subscription:
-    """Read the metadata of a JoinGroup request. Raises MalformedMessage."""
+    """Decode the metadata of a JoinGroup request. Raises MalformedMessage."""
     version = _known_version(metadata)
     found, _ = decode(ConsumerProtocolSubscription, metadata, version, 2)
     return Subscription(version, tuple(sorted(set(found.topics))), _ids(found.owned_partitions, topics), found.rack_id)
 
 
 def parse_assignment(assignment: bytes, topics: TopicImage) -> tuple[Partitions, bytes]:
-    """Read what a leader has assigned to a member, and what it has added for it alone. Raises MalformedMessage."""
+    """Decode a leader's assignment to a member: partitions and user data. Raises MalformedMessage."""
     if not assignment:
-        return frozenset(), b""  # it has joined and not synced yet
+        return frozenset(), b""  # the member has joined and not synced yet
     found, _ = decode(ConsumerProtocolAssignment, assignment, _known_version(assignment), 2)
     return _ids(found.assigned_partitions, topics), found.user_data or b""
 
 
 def assignment_bytes(partitions: Iterable[TopicIdPartition], topics: TopicImage, metadata: bytes) -> bytes:
-    """Return an assignment in the version of a member's own metadata."""
+    """Encode an assignment in the version of the member's metadata."""
     assigned = [
         TopicPartitionResponse(topic=topics.names[topic_id], partitions=[partition for _, partition in found])
         for topic_id, found in by_topic(partitions)
@@ -61,7 +62,7 @@ def assignment_bytes(partitions: Iterable[TopicIdPartition], topics: TopicImage,
 def _known_version(data: bytes) -> int:
     version = read_version(data)
     if version < 0:
-        raise MalformedMessage(f"version {version} of the consumer protocol")
+        raise MalformedMessage(f"invalid version {version} of the embedded consumer protocol")
     return min(version, VERSION_MAX)
 
 

@@ -1,30 +1,30 @@
-"""The consumer group protocol's state machine (KIP-848): heartbeats, time and topics in; answers and records out.
+"""The state machine of a consumer group (KIP-848): takes heartbeats, time and topics; returns responses and records.
 
 Theory
 ------
-The broker decides everything, and each member hears of it in answers to its own heartbeats; there is no barrier at
-which all members wait. Three epochs tell how far things are:
+The broker decides everything. Each member learns its assignment from the responses to its own heartbeats; there is no
+barrier at which all members wait. Three epochs measure the progress:
 
 *group epoch*
-    Goes up whenever what an assignment depends on changes: members, subscriptions, topics, partitions.
+    Goes up whenever the input of the assignment changes: members, subscriptions, topics, partitions.
 *assignment epoch*
-    The group epoch for which the *target assignment* was computed, by an assignor in the broker. Computed by the first
-    heartbeat that finds it behind, so a group always converges to the newest target and never to each in turn.
+    The group epoch for which the *target assignment* was computed, by an assignor in the broker. The first heartbeat
+    that finds it behind recomputes it, so a group converges to the newest target and skips those in between.
 *member epoch*
-    The assignment epoch a member has arrived at, for itself: it has given up what is not in its target (it stays at
-    its old epoch until it says so), and has been given what nobody else holds any more. It is sent with every heartbeat
-    and commit, which fences a member that has slept through its removal.
+    The assignment epoch that a member has reached. To reach it, the member has revoked the partitions outside of its
+    target (until it reports that, it keeps its old epoch), and has been assigned those of its target that no other
+    member holds. The epoch is in every heartbeat and commit, which fences a member that missed its removal.
 
     group:   Empty -> Assigning (group epoch ahead) -> Reconciling (some member behind) -> Stable
-    member:  STABLE -> UNREVOKED (told what to give up) -> UNRELEASED (some of its target not free yet) -> STABLE
+    member:  STABLE -> UNREVOKED (must revoke) -> UNRELEASED (part of its target is held by others) -> STABLE
 
-The machine does no IO and reads no clock. It keeps true that
+The machine does no IO and reads no clock. Invariants:
 
-- a partition is held by one member at most, where what a member has been told to give up is held until it says that it
-  has let go, leaves, or is removed,
-- a refused request changes nothing,
-- `pending_records` is all that tells the log's state from the machine's: whatever is in memory is derived from
-  records, so that a crash at any moment leaves a group that goes on.
+- A partition is held by at most one member. A member holds a partition that it must revoke until it reports that it no
+  longer owns it, leaves, or is removed.
+- A refused request changes nothing.
+- The machine's state and the log differ by `pending_records` only. All state is derived from records, so that a group
+  continues after a crash at any moment.
 """
 
 from collections.abc import Sequence
@@ -46,19 +46,19 @@ from protocol.errors import ErrorCode, KafkaError
 
 
 class ConsumerGroupState(StrEnum):
-    """States of a consumer group, by the names that clients see."""
+    """States of a consumer group, with the names that clients see."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
-    """The group epoch is ahead of the target assignment's."""
+    """The group epoch is ahead of the assignment epoch."""
     RECONCILING = "Reconciling"
-    """Some member has not arrived at its target."""
+    """Some member has not reached its target assignment."""
     STABLE = "Stable"
     DEAD = "Dead"
 
 
 class ConsumerGroup(ClassicMemberRequests):
-    """One group. After each call that may change it, write `pending_records` and look at `wake_ms`."""
+    """One group. After each call that may change it, write `pending_records` and read `wake_ms`."""
 
     # -- Requests ------------------------------------------------------------------------------------------------
 
@@ -74,34 +74,34 @@ class ConsumerGroup(ClassicMemberRequests):
             self._patterns.check(beat.topic_regex)
         before = former or ConsumerMember(beat.member_id)
         member = _updated(before, beat)
-        # -- from here on nothing is refused
+        # -- no error is raised from here on
         if former is not None and former.member_id != beat.member_id:
             self._rename(former, beat.member_id)
         if before.classic is not None:
-            self._rebalance_deadlines_ms.pop(member.member_id, None)  # it joins and syncs no more
+            self._rebalance_deadlines_ms.pop(member.member_id, None)  # no JoinGroup or SyncGroup is expected any more
         self._put(member)
         self._extend_session(member.member_id, now)
         self._refresh(topics, now, changed=former is None or _subscription(member) != _subscription(before))
         if self.epoch > self.assignment_epoch:
             self._assign(topics, now)
         reconciled = self._reconcile(member, beat.owned, now)
-        told = beat.is_full or reconciled.assigned.keys() != before.assigned.keys()
+        send_assignment = beat.is_full or reconciled.assigned.keys() != before.assigned.keys()
         return ConsumerHeartbeatResponse(
-            reconciled.member_id, reconciled.epoch, frozenset(reconciled.assigned) if told else None
+            reconciled.member_id, reconciled.epoch, frozenset(reconciled.assigned) if send_assignment else None
         )
 
     def remove(self, leavers: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """Handle LeaveGroup, of classic members or of an administrator: an error code for each."""
+        """Handle LeaveGroup, sent by classic members or administrators: return an error code for each member."""
         found = [self._leaver(*leaver) for leaver in leavers]
         gone = [member_id for member_id in found if not isinstance(member_id, ErrorCode)]
         for member_id in dict.fromkeys(gone):
             self._remove(member_id)
         if gone:
-            self._members_gone()
+            self._after_removal()
         return [member_id if isinstance(member_id, ErrorCode) else ErrorCode.NONE for member_id in found]
 
     def _leaver(self, member_id: str, instance_id: str | None) -> str | ErrorCode:
-        """Return the id of a member, named by its id or by its instance id alone, or why it cannot be removed."""
+        """Return the id of a member, named by its id or instance id alone, or the error why it cannot be removed."""
         found = member_id or self.static.get(instance_id or "", "")
         if found not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -109,16 +109,16 @@ class ConsumerGroup(ClassicMemberRequests):
             return ErrorCode.FENCED_INSTANCE_ID if instance_id in self.static else ErrorCode.UNKNOWN_MEMBER_ID
         return found
 
-    def _members_gone(self) -> None:
-        """What removed members had is for others, in a new epoch or in a classic group."""
+    def _after_removal(self) -> None:
+        """Raise the group epoch, unless the group is about to be converted to a classic one, which rebalances."""
         if not self.should_downgrade:
             self._raise_epoch()
 
     def check_commit(self, member_id: str, epoch: int, partitions: Partitions | None) -> ErrorCode:
         """Return why this commit is refused, or NONE.
 
-        A member may commit in its epoch, and in an older one for partitions it has had since then (KIP-1251): then its
-        position cannot have been overtaken by anybody's. `partitions` None stands for some whose topic is not known.
+        A member may commit in its epoch, and in an older one for partitions that were assigned to it in that epoch or
+        before (KIP-1251): no other member can have committed them since. `partitions` is None if a topic is unknown.
         """
         if self._dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -137,7 +137,7 @@ class ConsumerGroup(ClassicMemberRequests):
         return ErrorCode.NONE if had_since_then else ErrorCode.STALE_MEMBER_EPOCH
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return why a member may not read the group's offsets, or NONE; tools, which are no members, always may."""
+        """Return why a member may not read the group's offsets, or NONE. Tools, without a member id, always may."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self.members.get(member_id or "")
@@ -150,18 +150,18 @@ class ConsumerGroup(ClassicMemberRequests):
         return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
     def delete(self) -> list[KeyValue]:
-        """Mark the group as deleted and return what deletes its records. It must be empty."""
+        """Mark the group as deleted and return the tombstones of its records. It must be empty."""
         assert not self.members, "only an empty group is deleted"
         return self.retire()
 
     def retire(self) -> list[KeyValue]:
-        """Mark the group as gone, deleted or become a classic one, and return what deletes its records."""
+        """Mark the group as dead, deleted or converted to a classic one, and return the tombstones of its records."""
         self._dead = True
         self.wake_ms = NEVER_MS
         return self.tombstones()
 
     def tick(self, now: Now) -> None:
-        """Remove members whose session or whose time to give up partitions is over; set `wake_ms` for the next."""
+        """Remove members whose session or rebalance timeout has ended; set `wake_ms` to the next deadline."""
         due = {member_id for member_id, deadline_ms in self._session_deadlines_ms.items() if deadline_ms <= now.loop_ms}
         due |= {
             member_id for member_id, deadline_ms in self._rebalance_deadlines_ms.items() if deadline_ms <= now.loop_ms
@@ -169,7 +169,7 @@ class ConsumerGroup(ClassicMemberRequests):
         for member_id in sorted(due):
             self._remove(member_id)
         if due:
-            self._members_gone()
+            self._after_removal()
         self.wake_ms = min(
             min(self._session_deadlines_ms.values(), default=NEVER_MS),
             min(self._rebalance_deadlines_ms.values(), default=NEVER_MS),
@@ -179,7 +179,7 @@ class ConsumerGroup(ClassicMemberRequests):
 
     @property
     def state(self) -> ConsumerGroupState:
-        """What the group is doing."""
+        """State of the group as clients see it."""
         if self._dead:
             return ConsumerGroupState.DEAD
         if not self.members:
@@ -193,7 +193,7 @@ class ConsumerGroup(ClassicMemberRequests):
     # -- Members ---------------------------------------------------------------------------------------------------
 
     def _find(self, beat: ConsumerHeartbeat) -> ConsumerMember | None:
-        """Return the member a heartbeat is of, a predecessor whose place it takes, or None for a new one."""
+        """Return the member that sent a heartbeat, or the static member that it replaces; None for a new member."""
         if beat.instance_id is None:
             member = self.members.get(beat.member_id)
             if member is None and beat.epoch != 0:
@@ -225,12 +225,12 @@ class ConsumerGroup(ClassicMemberRequests):
                 self._put(member.with_assignment(LEAVE_STATIC_EPOCH, member.state, member.assigned, {}))
                 return ConsumerHeartbeatResponse(member.member_id, LEAVE_STATIC_EPOCH)
         self._remove(beat.member_id)
-        self._members_gone()
+        self._after_removal()
         return ConsumerHeartbeatResponse(beat.member_id, beat.epoch)
 
 
 def _updated(member: ConsumerMember, beat: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member with what its heartbeat says of it; the same object if that is nothing new."""
+    """Return the member with the fields of its heartbeat; the same object if none has changed."""
     updated = replace(
         member,
         member_id=beat.member_id,
@@ -247,13 +247,13 @@ def _updated(member: ConsumerMember, beat: ConsumerHeartbeat) -> ConsumerMember:
         classic=None,
     )
     if beat.epoch == 0 and member.epoch != 0:
-        # It starts over and owns nothing, but nobody else has been given what it had.
+        # It starts over and owns nothing. Its partitions are still assigned to it: no other member has them.
         updated = replace(updated, epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking={})
     return member if updated == member else updated
 
 
 def _is_taken(member: ConsumerMember, beat: ConsumerHeartbeat) -> bool:
-    """Whether another member holds an instance id: one that speaks the classic protocol can be replaced any time."""
+    """Return whether another member has the instance id. A classic member can be replaced at any time."""
     return member.classic is None and not member.has_left_temporarily and member.member_id != beat.member_id
 
 
@@ -262,7 +262,7 @@ def _subscription(member: ConsumerMember) -> tuple[object, ...]:
 
 
 def _check_epoch(member: ConsumerMember, beat: ConsumerHeartbeat) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the member is where we think, or has missed our last answer."""
+    """Raise FENCED_MEMBER_EPOCH unless the epoch is current, or the member has missed only the last response."""
     if beat.epoch == member.epoch:
         return
     missed = beat.epoch == member.previous_epoch and beat.owned is not None and beat.owned <= member.assigned.keys()

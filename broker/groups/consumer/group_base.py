@@ -1,8 +1,7 @@
-"""The data of a consumer group: members, targets, who holds what, deadlines, and the records that say so (KIP-848).
+"""State of a consumer group: members, target assignment, holders of partitions, deadlines and records (KIP-848).
 
-It keeps true that a partition is held by one member at most, and that `pending_records` is all that tells the log's
-state from this one: whatever is in memory is derived from records, so that a crash at any moment leaves a group that
-goes on. What requests do to it is in `broker.groups.consumer.group` and `broker.groups.consumer.classic_members`.
+Requests change it in `broker.groups.consumer.group` and `broker.groups.consumer.classic_members`. Invariants: a
+partition is held by at most one member, and this state differs from the log by `pending_records` only.
 """
 
 import hashlib
@@ -24,11 +23,11 @@ from protocol.errors import ErrorCode, KafkaError
 
 NO_PARTITIONS: Partitions = frozenset()
 SessionTimeout: TypeAlias = Callable[[str], int]
-"""Of a group, as it is now: after how many ms a silent member is removed."""
+"""Returns the current session timeout of a group, in ms."""
 
 
 class ConsumerGroupBase:
-    """What is known of one group, and the steps that change it."""
+    """The state of one group and the steps that change it."""
 
     group_type = "consumer"
     protocol_type = "consumer"
@@ -39,7 +38,7 @@ class ConsumerGroupBase:
         self.group_id = group_id
         self._session_timeout_ms = session_timeout_ms or (lambda _: settings.consumer_session_timeout_ms)
         self.epoch = 1
-        """Before anything has happened, as in Kafka: the first to join finds itself in epoch 2."""
+        """Group epoch. It begins at 1 as in Kafka, so the first member joins in epoch 2."""
         self.assignment_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
         self.targets: dict[str, Partitions] = {}
@@ -52,9 +51,9 @@ class ConsumerGroupBase:
         self._assignment_timestamp_ms = 0
         self._holders: dict[TopicIdPartition, str] = {}
         self._session_deadlines_ms: dict[str, int] = {}
-        """By member id: until when it must be heard of."""
+        """Deadline of the next heartbeat, by member id."""
         self._rebalance_deadlines_ms: dict[str, int] = {}
-        """By member id: until when it must have given up what it was told to; a classic one, have joined or synced."""
+        """Deadline by which a member must have revoked partitions, or a classic one joined or synced, by member id."""
         self._patterns = TopicPatterns()
         self._topics_version = -1
         self._written: dict[bytes, bytes] = {}
@@ -69,9 +68,9 @@ class ConsumerGroupBase:
         now: Now,
         session_timeout_ms: SessionTimeout | None = None,
     ) -> Self:
-        """Rebuild a group from its records: members go on in their epochs, each with a fresh session.
+        """Rebuild a group from its records. Members keep their epochs, each with a new session.
 
-        Raises MalformedMessage, or ValueError for a member state that is not known.
+        Raises MalformedMessage.
         """
         group = cls(group_id, settings, session_timeout_ms)
         group._written = dict(stored)
@@ -106,7 +105,7 @@ class ConsumerGroupBase:
         now: Now,
         session_timeout_ms: SessionTimeout | None = None,
     ) -> Self:
-        """Go on with the members of a classic group, each with what it has; what is left is for a new epoch."""
+        """Return a group of the members of a classic group, each with its assignment, which is also its target."""
         group = cls(group_id, settings, session_timeout_ms)
         group.epoch = group.assignment_epoch = generation
         group._assignment_timestamp_ms = now.wall_ms
@@ -124,11 +123,11 @@ class ConsumerGroupBase:
 
     @property
     def written(self) -> Mapping[bytes, bytes]:
-        """The records that are in the log or on their way there."""
+        """The records that are in the log or on their way to it."""
         return self._written
 
     def pending_records(self) -> list[KeyValue]:
-        """Return the records that are to be written now. Call `mark_written` with them, or restore the group."""
+        """Return the records to be written now. Call `mark_written` with them, or restore the group."""
         found = []
         for key in self._changed_keys:
             value = self._value(key)
@@ -147,7 +146,7 @@ class ConsumerGroupBase:
                 self._written[key] = value
 
     def tombstones(self) -> list[KeyValue]:
-        """Return what deletes all records of the group."""
+        """Return the tombstones of all records of the group."""
         return [KeyValue(key, None) for key in self._written]
 
     # -- Members ---------------------------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ class ConsumerGroupBase:
             )
 
     def _static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
-        """Return a static member by both its names. Raises KafkaError."""
+        """Return the static member with this instance id and member id. Raises KafkaError."""
         found = self.static.get(instance_id)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -176,7 +175,7 @@ class ConsumerGroupBase:
         return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
 
     def _put(self, member: ConsumerMember) -> None:
-        """Store a member in place of what it was before, and note who holds what."""
+        """Store a member in place of its former state, and update the holders of partitions."""
         before = self.members.get(member.member_id)
         if before is member:
             return
@@ -209,7 +208,7 @@ class ConsumerGroupBase:
             del self._holders[partition]
 
     def _rename(self, former: ConsumerMember, member_id: str) -> None:
-        """Put a static member that has come back into its predecessor's place, with its target."""
+        """Pass the target of a static member on to the member that replaces it, and remove the former."""
         target = self.targets.get(former.member_id)
         self._remove(former.member_id)
         if target is not None:
@@ -220,19 +219,19 @@ class ConsumerGroupBase:
 
     @property
     def assignor(self) -> str:
-        """Name of the assignor that most members ask for; the default if none does."""
+        """Name of the assignor that most members ask for, the default if none does."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor)
         return max(votes, key=lambda name: (votes[name], name == UNIFORM)) if votes else UNIFORM
 
     def subscribed_topics(self) -> frozenset[str]:
-        """Return the names of all topics that members are subscribed to, by name or by pattern."""
+        """Return the names of all topics that members are subscribed to, by name or pattern."""
         found: set[str] = set()
         for member in self.members.values():
             found |= self._subscribed(member)
         return frozenset(found)
 
     def _refresh(self, topics: TopicImage, now: Now, *, changed: bool) -> None:
-        """Look at the topics again if they, or what members want of them, have changed."""
+        """Raise the group epoch if subscriptions have changed, or the topics that they match."""
         if not changed and topics.version == self._topics_version:
             return
         self._topics_version = topics.version
@@ -261,12 +260,14 @@ class ConsumerGroupBase:
         specs = []
         topic_ids: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
         for member in self.members.values():
-            wanted = (member.topic_names, member.topic_regex)
-            if wanted not in topic_ids:
+            subscription = (member.topic_names, member.topic_regex)
+            if subscription not in topic_ids:
                 names = self._subscribed(member)
-                topic_ids[wanted] = frozenset(topics.by_name[name].topic_id for name in names if name in topics.by_name)
+                topic_ids[subscription] = frozenset(
+                    topics.by_name[name].topic_id for name in names if name in topics.by_name
+                )
             target = self.targets.get(member.member_id, NO_PARTITIONS)
-            specs.append(MemberSpec(member.member_id, member.instance_id, topic_ids[wanted], target))
+            specs.append(MemberSpec(member.member_id, member.instance_id, topic_ids[subscription], target))
         counts = {topic.topic_id: topic.partitions for topic in topics.by_name.values()}
         for member_id, target in ASSIGNORS[self.assignor](specs, counts).items():
             if self.targets.get(member_id) != target:
@@ -300,7 +301,7 @@ class ConsumerGroupBase:
         self.wake_ms = min(self.wake_ms, deadline_ms)
 
     def _time_reconciliation(self, member: ConsumerMember, now: Now) -> None:
-        """Time what a member has to give up; a classic one is timed as it joins and syncs."""
+        """Set the deadline of a member that must revoke partitions. Classic members have deadlines to join and sync."""
         if member.classic is not None:
             return
         if member.state is MemberState.UNREVOKED and not member.has_left_temporarily:
@@ -317,7 +318,7 @@ class ConsumerGroupBase:
         self._changed_keys[ConsumerKey(kind, self.group_id, name)] = None
 
     def _value(self, key: ConsumerKey) -> bytes | None:
-        """Return what the log must say under a key now."""
+        """Return the current value of a record; None if it must be deleted."""
         member = self.members.get(key.name)
         match key.kind:
             case records.EPOCH:
@@ -336,9 +337,9 @@ class ConsumerGroupBase:
 
 
 def _hash_of(topics: list[TopicMetadata]) -> int:
-    """Return 64 bits that change when one of these topics is created, deleted or grows.
+    """Return a hash of 64 bits that changes when one of these topics is created, deleted or grows.
 
-    Kafka's records hold a hash of its own making; it is only ever compared with one made by the same node.
+    It differs from the hash that Kafka writes. The hash is only compared with one of the same implementation.
     """
     if not topics:
         return 0

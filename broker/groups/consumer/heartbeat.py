@@ -1,4 +1,4 @@
-"""What goes into the consumer group state machine and what comes out of it: plain values (KIP-848)."""
+"""ConsumerGroupHeartbeat as the state machine handles it: request, response and special epochs (KIP-848)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from broker.groups.consumer.topic_image import Partitions
 
 LEAVE_EPOCH = -1
-"""The member epoch with which a member leaves for good."""
+"""Member epoch in the heartbeat of a member that leaves."""
 LEAVE_STATIC_EPOCH = -2
-"""The member epoch with which a static member leaves for a moment: its partitions wait for its return."""
+"""Member epoch in the heartbeat of a static member that leaves temporarily: its partitions stay assigned to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:
-    """A ConsumerGroupHeartbeat request; None is "as before"."""
+    """A ConsumerGroupHeartbeat request. A field that is None is unchanged."""
 
     member_id: str
     epoch: int
@@ -29,14 +29,14 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the member tells everything: it joins, or is not sure that the last answer has reached it."""
+        """True if all fields are set: the member joins, or may have missed the last response."""
         subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.epoch == 0 or (self.rebalance_timeout_ms != -1 and subscribed and self.owned is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeatResponse:
-    """Answer to a Beat; `assignment` only if the member must hear of it."""
+    """Response to a heartbeat. `assignment` is None if the member already knows it."""
 
     member_id: str
     epoch: int

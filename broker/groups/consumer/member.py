@@ -13,27 +13,27 @@ PartitionEpochs = Mapping[TopicIdPartition, int]
 
 
 class MemberState(IntEnum):
-    """Where a member is on its way to its target; the numbers are those of Kafka's records."""
+    """Progress of a member towards its target assignment; the numbers are those of Kafka's records."""
 
     STABLE = 0
     UNREVOKED = 1
-    """It must give up partitions first, and say so."""
+    """It must revoke partitions first, and report that it has."""
     UNRELEASED = 2
-    """Partitions of its target are still with other members."""
+    """Other members still hold partitions of its target."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicMemberMetadata:
-    """What a member that speaks the classic protocol brings besides."""
+    """Additional fields of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
-    """Those it offers, the first of which is used; not empty."""
+    """Protocols that the member supports, not empty. The first is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """A member: who it is, what it wants, and what it has."""
+    """A member with its subscription and its assignment."""
 
     member_id: str
     instance_id: str | None = None
@@ -42,37 +42,37 @@ class ConsumerMember:
     client_host: str = ""
     rebalance_timeout_ms: int = -1
     topic_names: tuple[str, ...] = ()
-    """Sorted."""
+    """Topic names it is subscribed to, sorted."""
     topic_regex: str = ""
-    """Empty for none, as in the records."""
+    """Pattern of topic names; empty if there is none, as in the records."""
     assignor: str | None = None
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: PartitionEpochs = field(default_factory=dict)
     revoking: PartitionEpochs = field(default_factory=dict)
-    """Taken from it, and held until it says that it has let go."""
+    """Partitions that it must revoke, and holds until it reports that it no longer owns them."""
     classic: ClassicMemberMetadata | None = None
-    """Of a member that speaks the classic protocol."""
+    """Set for a member that uses the classic protocol."""
 
     @property
     def held(self) -> set[TopicIdPartition]:
-        """Everything that nobody else may be given."""
+        """Partitions that no other member may be assigned."""
         return self.assigned.keys() | self.revoking.keys()
 
     @property
     def has_left_temporarily(self) -> bool:
-        """Whether it is a static member that is expected back."""
+        """True for a static member that has left temporarily."""
         return self.epoch == LEAVE_STATIC_EPOCH
 
     def is_reconciled(self, target_epoch: int) -> bool:
-        """Whether it has exactly what it shall have."""
+        """Return whether it has exactly its target assignment."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def with_assignment(
         self, epoch: int, state: MemberState, assigned: PartitionEpochs, revoking: PartitionEpochs
     ) -> "ConsumerMember":
-        """Return the member a step further."""
+        """Return the member with this epoch, state and assignment."""
         previous_epoch = self.previous_epoch if epoch == self.epoch else self.epoch
         return replace(
             self, epoch=epoch, previous_epoch=previous_epoch, state=state, assigned=assigned, revoking=revoking

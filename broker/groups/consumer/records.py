@@ -1,9 +1,9 @@
 """Records of a consumer group in `__consumer_offsets`, byte for byte as Apache Kafka writes them (KIP-848).
 
-A group is a handful of records: its epoch (key version 3), the epoch of its target assignment (6), and per member its
-subscription (5), target (7) and current assignment (8); per pattern the topics it matches (16). A null value deletes.
-Key version 4, the topics as the last assignment saw them, was written by Kafka before 4.1; since then a hash in the
-group's epoch takes its place, and what is left of it is kept but not read.
+A group has several records: its epoch (key version 3) and the epoch of its target assignment (6); for each member its
+subscription (5), target (7) and current assignment (8); for each pattern the topics that it matches (16). A null value
+deletes. Key version 4, the topics of the last assignment, was written by Kafka before 4.1. Since then the record of the
+group's epoch holds a hash instead. Such records are kept but not read.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ KEY_TYPES: Mapping[int, Any] = {
 
 
 class ConsumerKey(NamedTuple):
-    """Which record of which group; `name` is a member id, a pattern, or empty."""
+    """Key of a record: its kind, its group, and a member id or pattern as `name`, which else is empty."""
 
     kind: int
     group_id: str
@@ -38,7 +38,7 @@ class ConsumerKey(NamedTuple):
 
 
 def key_bytes(key: ConsumerKey) -> bytes:
-    """Return the key of a record."""
+    """Encode the key of a record."""
     kind, group_id, name = key
     key_type = KEY_TYPES[kind]
     if kind == PATTERN:
@@ -49,7 +49,7 @@ def key_bytes(key: ConsumerKey) -> bytes:
 
 
 def parse_key(key: bytes) -> ConsumerKey | None:
-    """Read a key; None if it is not of a consumer group. Raises MalformedMessage."""
+    """Decode a key; None if it is not one of a consumer group. Raises MalformedMessage."""
     kind = read_version(key)
     key_type = KEY_TYPES.get(kind)
     if key_type is None:
@@ -60,12 +60,12 @@ def parse_key(key: bytes) -> ConsumerKey | None:
 
 
 def epoch_value(epoch: int, metadata_hash: int) -> bytes:
-    """Return the value of a group's epoch."""
+    """Encode a group's epoch."""
     return encode_versioned(messages.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash), 0)
 
 
 def target_epoch_value(epoch: int, timestamp_ms: int) -> bytes:
-    """Return the value of a target assignment's epoch."""
+    """Encode the epoch of a target assignment."""
     value = messages.ConsumerGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=timestamp_ms
     )
@@ -73,7 +73,7 @@ def target_epoch_value(epoch: int, timestamp_ms: int) -> bytes:
 
 
 def member_value(member: ConsumerMember) -> bytes:
-    """Return the value of a member's subscription."""
+    """Encode a member's subscription."""
     value = messages.ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -97,13 +97,13 @@ def _classic_value(classic: ClassicMemberMetadata | None) -> messages.ClassicMem
 
 def _parse_classic(found: messages.ClassicMemberMetadata | None) -> ClassicMemberMetadata | None:
     if found is None or not found.supported_protocols:
-        return None  # the latter is how it reads where nothing was written
+        return None  # an empty list is decoded where the field was not written
     protocols = tuple(MemberProtocol(protocol.name, protocol.metadata) for protocol in found.supported_protocols)
     return ClassicMemberMetadata(found.session_timeout_ms, protocols)
 
 
 def target_value(target: Partitions) -> bytes:
-    """Return the value of a member's target."""
+    """Encode a member's target assignment."""
     topics = [
         messages.TopicPartition(topic_id=topic_id, partitions=[partition for _, partition in partitions])
         for topic_id, partitions in by_topic(target)
@@ -112,7 +112,7 @@ def target_value(target: Partitions) -> bytes:
 
 
 def current_value(member: ConsumerMember) -> bytes:
-    """Return the value of a member's current assignment."""
+    """Encode a member's current assignment."""
     value = messages.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
@@ -124,7 +124,7 @@ def current_value(member: ConsumerMember) -> bytes:
 
 
 def pattern_value(topics: Iterable[str], version: int, timestamp_ms: int) -> bytes:
-    """Return the value of a pattern: what it matches."""
+    """Encode the topics that a pattern matches."""
     value = messages.ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=version, timestamp=timestamp_ms)
     return encode_versioned(value, 0)
 
@@ -149,26 +149,26 @@ def _held(held: PartitionEpochs) -> list[messages.TopicPartitions]:
 
 
 class EpochValue(NamedTuple):
-    """A group's epoch and the hash of the topics it has seen."""
+    """A group's epoch with the hash of its subscribed topics."""
 
     epoch: int
     metadata_hash: int
 
 
 def parse_epoch(value: bytes) -> EpochValue:
-    """Read a group's epoch."""
+    """Decode a group's epoch."""
     found = decode_exact(messages.ConsumerGroupMetadataValue, value, read_version(value), 2)
     return EpochValue(found.epoch, found.metadata_hash)
 
 
 def parse_target_epoch(value: bytes) -> tuple[int, int]:
-    """Read the epoch of a target assignment, and when it was made."""
+    """Decode the epoch of a target assignment, and the time when it was computed."""
     found = decode_exact(messages.ConsumerGroupTargetAssignmentMetadataValue, value, read_version(value), 2)
     return found.assignment_epoch, found.assignment_timestamp
 
 
 def parse_target(value: bytes) -> Partitions:
-    """Read a member's target."""
+    """Decode a member's target assignment."""
     found = decode_exact(messages.ConsumerGroupTargetAssignmentMemberValue, value, read_version(value), 2)
     return frozenset(
         TopicIdPartition(topic.topic_id, partition)
@@ -178,13 +178,13 @@ def parse_target(value: bytes) -> Partitions:
 
 
 def parse_pattern(value: bytes) -> frozenset[str]:
-    """Read the topics that a pattern matched."""
+    """Decode the topics that a pattern matched."""
     found = decode_exact(messages.ConsumerGroupRegularExpressionValue, value, read_version(value), 2)
     return frozenset(found.topics)
 
 
 def parse_member(member_id: str, value: bytes, current: bytes | None) -> ConsumerMember:
-    """Read a member from its subscription and its current assignment, if it has got that far."""
+    """Decode a member from its subscription, and its current assignment if there is one. Raises MalformedMessage."""
     found = decode_exact(messages.ConsumerGroupMemberMetadataValue, value, read_version(value), 2)
     member = ConsumerMember(
         member_id=member_id,
@@ -202,7 +202,7 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> Consume
         return member
     have = decode_exact(messages.ConsumerGroupCurrentMemberAssignmentValue, current, read_version(current), 2)
     if have.state not in set(MemberState):
-        raise MalformedMessage(f"member {member_id} is in state {have.state}; known are 0, 1 and 2")
+        raise MalformedMessage(f"member {member_id}: unknown state {have.state}, expected 0, 1 or 2")
     member = member.with_assignment(have.previous_member_epoch, MemberState.STABLE, {}, {})
     return member.with_assignment(
         have.member_epoch,
@@ -215,7 +215,7 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> Consume
 def _parse_held(topics: Sequence[messages.TopicPartitions], member_epoch: int) -> dict[TopicIdPartition, int]:
     held: dict[TopicIdPartition, int] = {}
     for topic in topics:
-        # Kafka before 4.3 wrote no epochs: then the member's own is the safe one.
+        # Kafka before 4.3 wrote no epochs: the member's own epoch is the safe choice then.
         epochs = topic.assignment_epochs or [member_epoch] * len(topic.partitions)
         for partition, epoch in zip(topic.partitions, epochs, strict=True):
             held[TopicIdPartition(topic.topic_id, partition)] = epoch

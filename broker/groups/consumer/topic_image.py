@@ -8,7 +8,7 @@ from broker.topics.manager import TopicManager
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by the id of its topic."""
+    """A partition named by the id of its topic and its index."""
 
     topic_id: bytes
     partition: int
@@ -18,7 +18,7 @@ Partitions: TypeAlias = frozenset[TopicIdPartition]
 
 
 class TopicMetadata(NamedTuple):
-    """What an assignment needs to know of a topic."""
+    """Properties of a topic that an assignment depends on."""
 
     topic_id: bytes
     name: str
@@ -27,7 +27,7 @@ class TopicMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """All topics at one moment. `version` changes whenever anything in it does."""
+    """All topics at one moment. `version` changes whenever a topic does."""
 
     version: int
     by_name: Mapping[str, TopicMetadata] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class TopicImage:
 
     @classmethod
     def of(cls, version: int, topics: Sequence[TopicMetadata]) -> "TopicImage":
-        """Index topics."""
+        """Build an image of these topics."""
         return cls(version, {topic.name: topic for topic in topics}, {topic.topic_id: topic.name for topic in topics})
 
 
@@ -45,14 +45,14 @@ NO_TOPICS = TopicImage(0)
 
 
 class TopicImageSource:
-    """Called by each heartbeat: costs nothing as long as topics stay as they are."""
+    """Returns the image of this node's topics, and rebuilds it only when a topic has changed."""
 
     def __init__(self, topics: TopicManager) -> None:
         self._topics = topics
         self._image = TopicImage(-1)
 
     def __call__(self) -> TopicImage:
-        """Return all topics as of now."""
+        """Return the current topics."""
         if self._image.version != self._topics.version:
             views = [TopicMetadata(topic.topic_id, topic.name, len(topic.partitions)) for topic in self._topics]
             self._image = TopicImage.of(self._topics.version, views)

@@ -42,7 +42,7 @@ class TopicPatterns:
         self._record_values: dict[str, bytes] = {}
 
     def restore(self, text: str, value: bytes) -> None:
-        """Take over a pattern's record from the log. Raises MalformedMessage."""
+        """Add a pattern from its record in the log. Raises MalformedMessage."""
         self._matches[text] = records.parse_pattern(value)
         self._record_values[text] = value
 
@@ -59,7 +59,7 @@ class TopicPatterns:
         return self._record_values.get(text)
 
     def update(self, subscribed: set[str], topics: TopicImage, now_ms: int) -> list[str]:
-        """Match the patterns that members are subscribed to, drop all others; return those whose record has changed."""
+        """Match the subscribed patterns and drop all others. Return the patterns whose record has changed."""
         changed = []
         for text in (self._compiled.keys() | self._record_values.keys()) - subscribed:
             self._compiled.pop(text, None)

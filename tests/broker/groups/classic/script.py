@@ -147,12 +147,12 @@ class Script:
         write = self.writes.pop(0)
         self.stored = write.snapshot
         if write.then is not None:
-            self.effects(self.group.written(write.then, ErrorCode.NONE, self.now))
+            self.effects(self.group.snapshot_stored(write.then, ErrorCode.NONE, self.now))
 
     def do_failed(self, words: list[str], options: dict[str, str]) -> None:
         write = self.writes.pop(0)
         if write.then is not None:
-            self.effects(self.group.written(write.then, ErrorCode.COORDINATOR_NOT_AVAILABLE, self.now))
+            self.effects(self.group.snapshot_stored(write.then, ErrorCode.COORDINATOR_NOT_AVAILABLE, self.now))
 
     def do_wait(self, words: list[str], options: dict[str, str]) -> None:
         end_ms = self.now_ms + int(words[0])

@@ -135,7 +135,7 @@ class GroupModel(RuleBasedStateMachine):
             if isinstance(write.then, AssignmentStored):
                 self.durable[write.then.generation] = dict(write.then.assignments)
         if write.then is not None:
-            self.run(self.group.written(write.then, error, self.now))
+            self.run(self.group.snapshot_stored(write.then, error, self.now))
 
     @rule(ms=st.sampled_from([1, 1000, 5_999, 6_000, 10_000]))
     def wait(self, ms: int) -> None:
