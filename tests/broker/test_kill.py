@@ -15,7 +15,7 @@ TOPIC = "events"
 IN_FLIGHT_MAX = 2_000
 
 
-class Load:
+class KilledProducer:
     """An idempotent producer that numbers its records per partition, and remembers what was acked."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -99,7 +99,7 @@ def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
 def test_twenty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     seeded = random.Random(20_26)
     with NodeProcess(tmp_path, topic_num_partitions=PARTITIONS, storage_upload_age_ms=150) as node:
-        load = Load(node.bootstrap)
+        load = KilledProducer(node.bootstrap)
         for _ in range(KILLS):
             load.send_until(load.acks + seeded.randrange(1, 4_000))
             node.kill9()

@@ -56,7 +56,7 @@ class CountingCatalog:
 
 
 @dataclass
-class Scene:
+class ScheduledNode:
     """A cluster with a scheduler; time passes only where the scheduler sleeps."""
 
     made: UploadingNode
@@ -118,7 +118,7 @@ async def made(tmp_path: Path) -> AsyncIterator[UploadingNode]:
 
 async def test_a_stream_is_cleaned_when_its_lag_is_over(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
-    scheduled = Scene(made, {stream: BY_LAG})
+    scheduled = ScheduledNode(made, {stream: BY_LAG})
     await scheduled.put(stream, key=b"other")
     await scheduled.pass_time(2 * MINUTE_S)
     await scheduled.put(stream)
@@ -132,7 +132,7 @@ async def test_a_stream_is_cleaned_when_its_lag_is_over(made: UploadingNode) -> 
 
 async def test_a_stream_is_cleaned_when_enough_of_it_is_dirty(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
-    scheduled = Scene(made, {stream: BY_RATIO})
+    scheduled = ScheduledNode(made, {stream: BY_RATIO})
     for key in (b"a", b"b", b"c", b"d"):
         await scheduled.put(stream, values=1, key=key)
     await scheduled.pass_time(MINUTE_S)
@@ -147,7 +147,7 @@ async def test_a_stream_is_cleaned_when_enough_of_it_is_dirty(made: UploadingNod
 
 async def test_least_lags_are_respected(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
-    scheduled = Scene(made, {stream: replace(BY_RATIO, lag_ms_min=600_000)})
+    scheduled = ScheduledNode(made, {stream: replace(BY_RATIO, lag_ms_min=600_000)})
     await scheduled.put(stream)
     await scheduled.pass_time(9 * MINUTE_S)
     assert scheduled.cleaned == 0
@@ -157,7 +157,7 @@ async def test_least_lags_are_respected(made: UploadingNode) -> None:
 
 async def test_what_is_clean_is_left_in_peace(made: UploadingNode) -> None:
     streams = await made.start(3)
-    scheduled = Scene(made, dict.fromkeys(streams, BY_LAG))
+    scheduled = ScheduledNode(made, dict.fromkeys(streams, BY_LAG))
     for stream in streams:
         await scheduled.put(stream)
     await scheduled.pass_time(2 * MINUTE_S)
@@ -171,7 +171,7 @@ async def test_what_is_clean_is_left_in_peace(made: UploadingNode) -> None:
 
 async def test_streams_that_are_not_compacted_cost_nothing(made: UploadingNode) -> None:
     streams = await made.start(3)
-    scheduled = Scene(made, {})
+    scheduled = ScheduledNode(made, {})
     for stream in streams:
         await scheduled.put(stream)
     await scheduled.pass_time(HOUR_S)
@@ -180,7 +180,7 @@ async def test_streams_that_are_not_compacted_cost_nothing(made: UploadingNode) 
 
 async def test_where_nothing_can_be_cleaned_attempts_become_rare(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
-    scheduled = Scene(made, {stream: BY_RATIO})
+    scheduled = ScheduledNode(made, {stream: BY_RATIO})
     await scheduled.put(stream)
     scheduled.histories[stream] = History(0)  # a transaction is open from the beginning
     await scheduled.pass_time(24 * HOUR_S)
@@ -195,7 +195,7 @@ async def test_where_nothing_can_be_cleaned_attempts_become_rare(made: Uploading
 
 async def test_a_stream_that_is_written_to_all_the_time_is_cleaned_now_and_then(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
-    scheduled = Scene(made, {stream: replace(BY_LAG, lag_ms_max=100)})
+    scheduled = ScheduledNode(made, {stream: replace(BY_LAG, lag_ms_max=100)})
     for _ in range(120):
         await scheduled.put(stream)
         await scheduled.pass_time(1)
@@ -204,7 +204,7 @@ async def test_a_stream_that_is_written_to_all_the_time_is_cleaned_now_and_then(
 
 async def test_uploads_are_asked_for_when_data_has_waited_for_its_lag(made: UploadingNode) -> None:
     soon, late = await made.start(2)
-    scheduled = Scene(made, {soon: replace(BY_LAG, lag_ms_max=100), late: NEVER})
+    scheduled = ScheduledNode(made, {soon: replace(BY_LAG, lag_ms_max=100), late: NEVER})
     scheduled.waiting_ms[late] = 1 << 40
     await scheduled.pass_time(HOUR_S)
     assert scheduled.uploads_ms == []
@@ -219,7 +219,7 @@ async def test_uploads_are_asked_for_when_data_has_waited_for_its_lag(made: Uplo
 
 async def test_data_in_shared_objects_is_taken_out_and_cleaned(made: UploadingNode) -> None:
     stream, other = await made.start(2)
-    scheduled = Scene(made, {stream: BY_LAG})
+    scheduled = ScheduledNode(made, {stream: BY_LAG})
     for at in range(3):
         mine = kafka_batch(made, stream, [(b"k", b"%d" % at)])
         await made.upload((SSO, [mine, made.batch(other, 100)]))
@@ -239,7 +239,7 @@ async def test_data_in_shared_objects_is_taken_out_and_cleaned(made: UploadingNo
 
 async def test_an_object_that_cannot_be_read_stops_its_own_stream_only(made: UploadingNode) -> None:
     bad, good = await made.start(2)
-    scheduled = Scene(made, {bad: BY_RATIO, good: BY_RATIO})
+    scheduled = ScheduledNode(made, {bad: BY_RATIO, good: BY_RATIO})
     await scheduled.put(bad)
     await scheduled.put(good)
     assert isinstance(made.store, MemoryStore)
@@ -268,7 +268,7 @@ async def test_what_is_found_corrupt_late_stops_its_own_stream_only(made: Upload
     bad, good = await made.start(2)
     batch = kafka_batch(made, bad, [(b"k", b"v")])
     await made.upload((SO, [batch]))
-    scheduled = Scene(made, {bad: BY_RATIO, good: BY_RATIO}, codec=CodecThatFails(bytes(batch.payload)))
+    scheduled = ScheduledNode(made, {bad: BY_RATIO, good: BY_RATIO}, codec=CodecThatFails(bytes(batch.payload)))
     await scheduled.put(good)
     summary = await scheduled.service.run_timed()
     assert (summary.streams_cleaned, len(summary.errors)) == (1, 1)
@@ -288,18 +288,18 @@ class CodecWithBug(KafkaBatches):
         return super().rewrite(payload, offsets, delete_horizon_ms)
 
 
-async def unexpected(made: UploadingNode) -> tuple[Scene, CodecWithBug, int, int]:
+async def unexpected(made: UploadingNode) -> tuple[ScheduledNode, CodecWithBug, int, int]:
     """A stream whose cleaning fails after an output was begun, and one that can be cleaned."""
     bad, good = await made.start(2)
     batches = [kafka_batch(made, bad, [(key, b"1"), (key, b"2")]) for key in (b"a", b"b")]
     await made.upload((SO, batches))
     codec = CodecWithBug(bytes(batches[1].payload))
-    scheduled = Scene(made, {bad: BY_RATIO, good: BY_RATIO}, codec=codec)
+    scheduled = ScheduledNode(made, {bad: BY_RATIO, good: BY_RATIO}, codec=codec)
     await scheduled.put(good)
     return scheduled, codec, bad, good
 
 
-async def expect_only_good_cleaned(made: UploadingNode, scheduled: Scene, bad: int, good: int) -> None:
+async def expect_only_good_cleaned(made: UploadingNode, scheduled: ScheduledNode, bad: int, good: int) -> None:
     assert scheduled.cleaned == 1
     assert [each[1:] for each in await table(made, good)] == [(b"k", b"1")]
     assert len(await table(made, bad)) == 4
@@ -329,7 +329,7 @@ async def test_a_plan_that_cannot_even_be_made_makes_its_stream_rest(made: Uploa
     (stream,) = await made.start(1)
     asked = 0
 
-    class SceneWithBug(Scene):
+    class SceneWithBug(ScheduledNode):
         def _history(self, info: StreamInfo) -> History:
             nonlocal asked
             asked += 1
@@ -344,7 +344,7 @@ async def test_a_plan_that_cannot_even_be_made_makes_its_stream_rest(made: Uploa
 
 async def test_what_the_catalog_cannot_tell_is_asked_again(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
-    scheduled = Scene(made, {stream: BY_RATIO})
+    scheduled = ScheduledNode(made, {stream: BY_RATIO})
     await scheduled.put(stream)
     scheduled.catalog.refused = {"find_ranges"}
     await scheduled.pass_time(MINUTE_S)
@@ -360,7 +360,7 @@ async def test_what_the_catalog_cannot_tell_is_asked_again(made: UploadingNode) 
 
 async def test_a_fenced_node_is_told(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
-    scheduled = Scene(made, {stream: BY_RATIO})
+    scheduled = ScheduledNode(made, {stream: BY_RATIO})
     await scheduled.put(stream)
     await made.catalog.register_node(1, "localhost", 1, now_ms=made.clock.ms, lease_ms=1)
     with pytest.raises(NodeFenced):
@@ -369,7 +369,7 @@ async def test_a_fenced_node_is_told(made: UploadingNode) -> None:
 
 async def test_topics_that_are_gone_are_forgotten(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
-    scheduled = Scene(made, {stream: NEVER})
+    scheduled = ScheduledNode(made, {stream: NEVER})
     await scheduled.put(stream)
     await scheduled.pass_time(MINUTE_S)
     assert list(scheduled.scheduler.states) == [stream]
@@ -383,7 +383,7 @@ def gate() -> asyncio.Event:
     return asyncio.Event()
 
 
-async def paused_run(scheduled: Scene, gate: asyncio.Event) -> "asyncio.Task[object]":
+async def paused_run(scheduled: ScheduledNode, gate: asyncio.Event) -> "asyncio.Task[object]":
     """A timed run that waits for the gate before its first write, as under the pressure of uploads."""
     waits = asyncio.Event()
 
@@ -402,7 +402,7 @@ async def paused_run(scheduled: Scene, gate: asyncio.Event) -> "asyncio.Task[obj
 
 async def test_a_long_run_holds_up_no_cleaning(made: UploadingNode, gate: asyncio.Event) -> None:
     stream, other = await made.start(2)
-    scheduled = Scene(made, {stream: BY_RATIO})
+    scheduled = ScheduledNode(made, {stream: BY_RATIO})
     for _ in range(2):
         await made.upload((SSO, [made.batch(other, 100)]))
     run = await paused_run(scheduled, gate)
@@ -418,7 +418,7 @@ async def test_a_run_leaves_alone_what_was_cleaned_since_it_was_planned(
     made: UploadingNode, gate: asyncio.Event
 ) -> None:
     first, second = await made.start(2)
-    scheduled = Scene(made, {first: BY_RATIO, second: BY_RATIO})
+    scheduled = ScheduledNode(made, {first: BY_RATIO, second: BY_RATIO})
     await scheduled.put(first)
     await scheduled.put(second)
     run = await paused_run(scheduled, gate)
@@ -437,7 +437,7 @@ async def test_a_run_leaves_alone_what_was_cleaned_since_it_was_planned(
 
 async def test_a_run_cleans_what_could_not_be_cleaned_beside_it(made: UploadingNode, gate: asyncio.Event) -> None:
     first, second = await made.start(2)
-    scheduled = Scene(made, {first: BY_RATIO, second: BY_RATIO})
+    scheduled = ScheduledNode(made, {first: BY_RATIO, second: BY_RATIO})
     await scheduled.put(first)
     await scheduled.put(second)
     run = await paused_run(scheduled, gate)

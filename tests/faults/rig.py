@@ -110,7 +110,7 @@ def faulty_node(folder: Path, bucket: S3Bucket, **wanted: object) -> Iterator[Ri
         yield Rig(node, folder, bucket.folder, direct, weather)
 
 
-class Load:
+class CountingProducer:
     """An idempotent producer with default retries that numbers its records, and remembers what was acknowledged."""
 
     def __init__(self, bootstrap: str, topic: str, *, value_bytes: int, pause_s: float = 0) -> None:
@@ -164,7 +164,7 @@ class Load:
         self.acked[offset] = value
 
 
-def read_back(bootstrap: str, load: Load) -> None:
+def read_back(bootstrap: str, load: CountingProducer) -> None:
     """Every record is there once, in order, byte for byte, at the offset of its acknowledgement."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 0}

@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from broker.app import StartError
 from s3stream.errors import CatalogDamaged
-from tests.faults.rig import Load, Rig, read_back
+from tests.faults.rig import CountingProducer, Rig, read_back
 from tests.support.node import NodeProcess, running_node
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
@@ -117,7 +117,7 @@ async def test_a_catalog_in_trouble_holds_up_nothing_but_uploads(
     url = postgres.new_database()
     with NodeProcess(tmp_path, catalog_url=url, catalog_lease_ms=1_000, **SMALL) as node:
         rig = Rig(node, tmp_path, tmp_path / "data" / "objects", {"catalog_url": url})
-        load = Load(node.bootstrap, TOPIC, value_bytes=1_000, pause_s=0.02)
+        load = CountingProducer(node.bootstrap, TOPIC, value_bytes=1_000, pause_s=0.02)
         load.send_while(lambda: rig.node.status()["storage"]["uploads"] == 0)
         with begun(kind(postgres, url)):
             load.send_while(lambda: not any(kind.match in line["reason"] for line in node.events("upload waits")))
@@ -165,7 +165,7 @@ def overwrite(path: Path) -> bytes:
 async def test_a_corrupt_sqlite_catalog_ends_a_start_with_the_way_on(tmp_path: Path) -> None:
     path = tmp_path / "data" / "catalog.db"
     with NodeProcess(tmp_path, catalog_lease_ms=1_000, **SMALL) as node:
-        load = Load(node.bootstrap, TOPIC, value_bytes=1_000)
+        load = CountingProducer(node.bootstrap, TOPIC, value_bytes=1_000)
         load.send_while(lambda: len(load.acked) < 100)
         load.finish()
         assert node.terminate() == 0

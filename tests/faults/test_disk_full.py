@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.rig import Load, Rig, read_back
+from tests.faults.rig import CountingProducer, Rig, read_back
 from tests.support.node import NodeProcess
 from tests.support.tools import missing
 
@@ -48,7 +48,7 @@ async def test_a_full_disk_holds_clients_up_until_there_is_space(disk: Path, tmp
     }
     with NodeProcess(disk, **settings) as node:
         rig = Rig(node, disk, data / "objects", {})
-        load = Load(node.bootstrap, TOPIC, value_bytes=10_000)
+        load = CountingProducer(node.bootstrap, TOPIC, value_bytes=10_000)
         load.send_while(lambda: rig.node.status()["storage"]["uploads"] == 0)
         ballast = disk / "ballast"
         fill(ballast)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.app import StartError
-from tests.faults.rig import Load, faulty_node, read_back
+from tests.faults.rig import CountingProducer, faulty_node, read_back
 from tests.support.fault_proxy import Fault
 from tests.support.node import running_node
 from tests.support.s3 import S3Bucket
@@ -46,7 +46,7 @@ async def test_a_bucket_that_is_lost_while_the_node_runs_is_waited_for(
     tmp_path: Path, bucket: S3Bucket, trouble: str
 ) -> None:
     with faulty_node(tmp_path, bucket, storage_upload_age_ms=50, compaction_enabled="false") as rig:
-        load = Load(rig.node.bootstrap, "events", value_bytes=1000, pause_s=0.02)
+        load = CountingProducer(rig.node.bootstrap, "events", value_bytes=1000, pause_s=0.02)
         load.send_while(lambda: rig.node.status()["storage"]["uploads"] == 0)
         rig.node.wait_uploaded()
         elsewhere = rig.objects.with_name("elsewhere")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.rig import Decide, Load, Rig, faulty_node, read_back
+from tests.faults.rig import CountingProducer, Decide, Rig, faulty_node, read_back
 from tests.support.fault_proxy import PASS, Fault, Request
 from tests.support.s3 import S3Bucket, S3Server, set_credentials
 from tests.support.waiting import wait_until
@@ -74,7 +74,7 @@ WEATHERS = {
 
 @pytest.mark.parametrize("kind", WEATHERS)
 async def test_clients_see_nothing_of_a_store_in_trouble(rig: Rig, kind: str) -> None:
-    load = Load(rig.node.bootstrap, kind.replace(" ", "-"), value_bytes=2_000, pause_s=0.02)
+    load = CountingProducer(rig.node.bootstrap, kind.replace(" ", "-"), value_bytes=2_000, pause_s=0.02)
     load.send_while(lambda: not load.acked)
     before = rig.weather.faults
     rig.weather.decide = WEATHERS[kind]
@@ -103,7 +103,7 @@ async def test_an_outage_slows_clients_down_and_heals_by_itself(tmp_path: Path, 
         compaction_enabled="false",
         wal_capacity_bytes="8MiB",
     ) as rig:
-        load = Load(rig.node.bootstrap, "events", value_bytes=10_000)
+        load = CountingProducer(rig.node.bootstrap, "events", value_bytes=10_000)
         load.send_while(lambda: rig.node.status()["storage"]["uploads"] == 0)
         rig.weather.decide = lambda _: DOWN
         load.send_while(rig.writable)

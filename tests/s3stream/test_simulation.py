@@ -46,7 +46,7 @@ SETTINGS = replace(
 )
 
 
-class Faults(Steps):
+class RandomFaults(Steps):
     """Fails a call before, or after, it took effect; a failed call may have happened."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -143,7 +143,7 @@ async def test_nothing_acked_is_lost_in_a_hard_life(tmp_path: Path, seed: int) -
         store = cluster.store
         cluster.wal.auto_complete = False
         for _ in range(LIVES):
-            faults = Faults(rng)
+            faults = RandomFaults(rng)
             cluster.wrap_catalog = partial(step_catalog, steps=faults)
             cluster.stores = {"main": step_store(store, faults)}
             async with cluster.engine() as engine:

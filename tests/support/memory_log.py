@@ -1,6 +1,7 @@
 """A log of an internal topic in memory, whose writes become durable when the test says so."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from broker.coordination.log import KeyValue, ReplayedBatch
 from broker.partitions.producers import Producer
@@ -9,9 +10,17 @@ from wal.interface import Durable, WalError
 
 
 class MemoryLog:
-    """Satisfies `broker.coordination.log.InternalLog`. With `hold` set, appends wait for `release`."""
+    """Satisfies `broker.coordination.log.InternalLog`. With `hold` set, appends wait for `release`.
 
-    def __init__(self, batches: Sequence[Sequence[KeyValue] | ReplayedBatch] = ()) -> None:
+    With `delay_s`, appends become durable, in order, after so many seconds of the loop's clock.
+    """
+
+    def __init__(
+        self,
+        batches: Sequence[Sequence[KeyValue] | ReplayedBatch] = (),
+        *,
+        delay_s: Callable[[], float] | None = None,
+    ) -> None:
         self.batches: list[tuple[int, ReplayedBatch]] = []
         self.next_offset = 0
         self.leader_epoch = 0
@@ -19,8 +28,11 @@ class MemoryLog:
         self.refusal: StorageError | None = None
         self.held: list[Durable] = []
         self.durable_batches = 0
+        self._delay_s: Callable[[], float] | None = None
         for batch in batches:
             _ = self._append(batch if isinstance(batch, ReplayedBatch) else ReplayedBatch(list(batch)))
+        self._delay_s = delay_s
+        self.hold = delay_s is not None
 
     def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
         """Append one batch."""
@@ -37,6 +49,8 @@ class MemoryLog:
         self.batches.append((self.next_offset, batch))
         self.next_offset += len(batch.records) or 1
         durable = Durable()
+        if self._delay_s is not None and not self.held:
+            asyncio.get_running_loop().call_later(self._delay_s(), self.release)
         self.held.append(durable)
         if not self.hold:
             self.release()
@@ -52,7 +66,7 @@ class MemoryLog:
 
     async def replay(self) -> AsyncIterator[ReplayedBatch]:
         """Yield the durable records."""
-        for _, batch in self.batches[: self.durable_batches]:
+        for batch in self.durable():
             yield batch
 
     async def trim(self, offset: int) -> None:
@@ -65,9 +79,17 @@ class MemoryLog:
         """Return all records there are."""
         return [record for _, batch in self.batches for record in batch.records]
 
+    def durable(self) -> list[ReplayedBatch]:
+        """Return the durable batches."""
+        return [batch for _, batch in self.batches[: self.durable_batches]]
+
     def crash(self) -> "MemoryLog":
-        """Return the log as a new process would find it."""
-        return MemoryLog([batch for _, batch in self.batches[: self.durable_batches]])
+        """Return the log as a new process would find it, in a new leader epoch."""
+        if self._delay_s is not None:
+            self.held.clear()  # what is not durable by now never will be
+        survivor = MemoryLog(self.durable(), delay_s=self._delay_s)
+        survivor.leader_epoch = self.leader_epoch + 1
+        return survivor
 
 
 class MemoryTopic:

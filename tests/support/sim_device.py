@@ -17,7 +17,7 @@ SECTOR_BYTES = 512
 
 
 @dataclass(slots=True)
-class Faults:
+class DeviceFaults:
     """What may go wrong, as probabilities per request."""
 
     write_error: float = 0.0
@@ -89,9 +89,11 @@ class SimDisk:
 class SimDevice:
     """One opening of a `SimDisk`."""
 
-    def __init__(self, disk: SimDisk, faults: Faults | None = None, *, name: str = "sim", shared: bool = False) -> None:
+    def __init__(
+        self, disk: SimDisk, faults: DeviceFaults | None = None, *, name: str = "sim", shared: bool = False
+    ) -> None:
         self.disk = disk
-        self.faults = faults or Faults()
+        self.faults = faults or DeviceFaults()
         self.requests = 0
         self.writes = 0
         self.closed = False

@@ -110,7 +110,7 @@ class FormerOwner:
 
 
 @dataclass(slots=True)
-class Node:
+class Claimant:
     """A log on a shared disk, at work until it fails or is told to stop."""
 
     disk: bytearray
@@ -185,7 +185,7 @@ async def take_over(seed: int) -> tuple[int, bool]:
     random = Random(seed)
     ring_pages = random.choice([64, 1024])
     disk = bytearray(RING_POSITION + ring_pages * PAGE_BYTES)
-    nodes: list[Node] = []
+    nodes: list[Claimant] = []
     at_work: list[Task[None]] = []
 
     async def steps(most: int, done: Callable[[], bool] = lambda: False) -> None:
@@ -199,7 +199,7 @@ async def take_over(seed: int) -> tuple[int, bool]:
         for former in nodes[:-1]:
             former.pace = 0.0
         await run_steps([former.device for former in nodes[:-1]], random.randrange)
-        node = Node(disk, epoch, random)
+        node = Claimant(disk, epoch, random)
         nodes.append(node)
         recovering = create_task(node.recover())
         await steps(100_000, recovering.done)
@@ -214,7 +214,7 @@ async def take_over(seed: int) -> tuple[int, bool]:
         node.stopped, node.pace = True, 1.0
     await steps(100_000, lambda: all(task.done() for task in at_work))
     await run_steps([node.device for node in nodes], random.randrange)
-    last = Node(disk, 5, random)
+    last = Claimant(disk, 5, random)
     recovering = create_task(last.recover())
     await run_steps([last.device], random.randrange)
     await recovering
@@ -222,7 +222,7 @@ async def take_over(seed: int) -> tuple[int, bool]:
     return sum(len(node.acked) for node in nodes), any(isinstance(node.wal.error, WalFenced) for node in nodes)
 
 
-def check(history: list[Node]) -> None:
+def check(history: list[Claimant]) -> None:
     """Raise unless each node found what those before it acked, as they knew it, and nothing that they did not know."""
     recovered = [node for node in history if node.recovered is not None]
     trimmed = -1

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.support.sim_device import Faults, SimDevice, SimDisk
+from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 from tests.support.wal_model import WalModel
 from wal.format import PAGE_BYTES, RING_POSITION
 from wal.interface import OverCapacity, RecordTooLarge, WalError, WalRefused
@@ -67,9 +67,9 @@ class History:
             if self.random.random() < 0.3:
                 await self.resize()
 
-    def faults(self) -> Faults:
+    def faults(self) -> DeviceFaults:
         random = self.random
-        faults = Faults()
+        faults = DeviceFaults()
         match random.randrange(12):
             case 0:
                 faults.write_error = 0.03
@@ -93,7 +93,7 @@ class History:
         try:
             recovered = [record async for record in wal.recover()]
         except WalError:
-            assert device.faults != Faults(), "recovery failed without a fault"
+            assert device.faults != DeviceFaults(), "recovery failed without a fault"
             self.crash(device)
             return None, device
         self.model.check(recovered)
@@ -119,7 +119,7 @@ class History:
             except OverCapacity:
                 await self.trim(wal)
             except WalError:
-                assert device.faults != Faults(), "failed without a fault"
+                assert device.faults != DeviceFaults(), "failed without a fault"
                 return
 
     def append(self, wal: DeltaWal) -> None:
@@ -159,7 +159,7 @@ class History:
     async def stop(self, wal: DeltaWal, device: SimDevice) -> None:
         if self.random.random() < 0.2:
             await wal.close()
-            if device.faults == Faults():
+            if device.faults == DeviceFaults():
                 assert all(record.acked for record in self.model.records), "closed with records that are not durable"
             self.crash(device)
         else:
@@ -173,7 +173,7 @@ class History:
 
     async def resize(self) -> None:
         capacity = RING_POSITION + self.random.randrange(16, 129) * PAGE_BYTES
-        device = SimDevice(self.disk, Faults(cut_after=self.random.choice([None, self.random.randrange(30)])))
+        device = SimDevice(self.disk, DeviceFaults(cut_after=self.random.choice([None, self.random.randrange(30)])))
         try:
             await resize(device, capacity, now_ms=lambda: self.epoch)
         except WalRefused:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.support.sim_device import Faults, SimDevice, SimDisk
+from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 from wal.format import (
     CATALOG_UNKNOWN,
     HEADER_COPIES,
@@ -265,12 +265,12 @@ async def test_blocks_that_wait_for_a_writer_share_a_write_unless_a_budget_paces
 @pytest.mark.parametrize(
     ("faults", "reason"),
     [
-        (Faults(write_error=1.0), "Input/output error"),
-        (Faults(read_only_after=0), "Read-only file system"),
-        (Faults(cut_after=0), "power cut"),
+        (DeviceFaults(write_error=1.0), "Input/output error"),
+        (DeviceFaults(read_only_after=0), "Read-only file system"),
+        (DeviceFaults(cut_after=0), "power cut"),
     ],
 )
-async def test_a_failed_write_fails_the_log_as_a_whole(faults: Faults, reason: str) -> None:
+async def test_a_failed_write_fails_the_log_as_a_whole(faults: DeviceFaults, reason: str) -> None:
     wal, device = await opened(make_disk())
     kept = wal.append([b"kept"])
     await kept.durable
@@ -293,7 +293,7 @@ async def test_a_failed_header_write_fails_the_log() -> None:
     wal, device = await opened(make_disk())
     appended = wal.append([b"a"])
     await appended.durable
-    device.faults = Faults(write_error=1.0)
+    device.faults = DeviceFaults(write_error=1.0)
     with pytest.raises(WalFailed, match="header write at position"):
         await wal.trim(appended.offset)
     with pytest.raises(WalFailed, match="header write at position"):

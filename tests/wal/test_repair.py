@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.support.sim_device import Faults, SimDevice, SimDisk
+from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 from wal.format import GAPS_MAX, PAGE_BYTES, RECORD_HEADER_BYTES, RING_POSITION, LogGap
 from wal.interface import WalCorrupt, WalDamaged, WalError, WalRefused
 from wal.log import DeltaWal
@@ -22,7 +22,7 @@ SETTINGS = WalSettings(
 )
 
 
-class Log:
+class WrittenLog:
     """A log of known records on a simulated disk; `records` are those that are not trimmed."""
 
     def __init__(self, seed: int = 1) -> None:
@@ -31,7 +31,7 @@ class Log:
         self.records: dict[int, bytes] = {}
         self.epoch = 0
 
-    def wal(self, faults: Faults | None = None) -> DeltaWal:
+    def wal(self, faults: DeviceFaults | None = None) -> DeltaWal:
         self.epoch += 1
         device = SimDevice(self.disk, faults)
         return DeltaWal(device, SETTINGS, node_id=1, node_epoch=self.epoch, now_ms=lambda: self.epoch)
@@ -78,7 +78,7 @@ class Log:
         return {offset: body for offset, body in self.records.items() if offset not in offsets}
 
 
-async def check_goes_on(log: Log, expected: dict[int, bytes]) -> None:
+async def check_goes_on(log: WrittenLog, expected: dict[int, bytes]) -> None:
     """The log recovers what is expected, takes records, trims past the damage, and comes back after each."""
     assert await log.recover() == expected
     wal = log.wal()
@@ -102,7 +102,7 @@ async def check_goes_on(log: Log, expected: dict[int, bytes]) -> None:
 @pytest.mark.parametrize("part", ["header", "body"])
 @pytest.mark.parametrize("number", [0, 4, 8])
 async def test_one_damaged_record_is_all_that_is_lost(number: int, part: str, clean: bool) -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(6, clean=clean)
     offset = sorted(log.records)[number]
     log.damage(offset if part == "header" else offset + 100)
@@ -118,7 +118,7 @@ async def test_one_damaged_record_is_all_that_is_lost(number: int, part: str, cl
 
 
 async def test_a_damaged_padding_record_loses_nothing() -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(6)
     third = sorted(log.records)[2]
     log.damage(third + RECORD_HEADER_BYTES + 3000 + 30)
@@ -129,7 +129,7 @@ async def test_a_damaged_padding_record_loses_nothing() -> None:
 
 
 async def test_damage_in_several_places_and_at_the_head() -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(8, trim=2)
     offsets = sorted(log.records)
     log.damage(offsets[0], offsets[5] + 40, offsets[6], offsets[12])
@@ -139,7 +139,7 @@ async def test_damage_in_several_places_and_at_the_head() -> None:
 
 
 async def test_damage_across_the_rings_end() -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(30, trim=60)
     await log.fill(14)
     ring_end = SETTINGS.capacity_bytes - RING_POSITION
@@ -155,7 +155,7 @@ async def test_damage_across_the_rings_end() -> None:
 
 
 async def test_a_damaged_tail_ends_the_log() -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(4, clean=True)
     offsets = sorted(log.records)
     log.damage(offsets[-2], length=12_000)
@@ -166,7 +166,7 @@ async def test_a_damaged_tail_ends_the_log() -> None:
 
 async def test_what_was_never_acked_stays_dropped() -> None:
     """Damage next to a skip record: the log continues where the skip record says, with and without the header's gap."""
-    log = Log()
+    log = WrittenLog()
     await log.fill(3)
     crashed = log.wal()
     async for _ in crashed.recover():
@@ -191,7 +191,7 @@ async def test_what_was_never_acked_stays_dropped() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_damaged_copy_of_the_header_is_written_anew(number: int) -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(3)
     log.disk.data[number * PAGE_BYTES + 40] ^= 1
     log.disk.stable[:] = log.disk.data
@@ -203,7 +203,7 @@ async def test_a_damaged_copy_of_the_header_is_written_anew(number: int) -> None
 
 
 async def test_without_a_header_it_says_what_is_left_to_do() -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(3)
     for number in (0, 1):
         log.disk.data[number * PAGE_BYTES + 40] ^= 1
@@ -214,7 +214,7 @@ async def test_without_a_header_it_says_what_is_left_to_do() -> None:
 
 
 async def test_a_plan_changes_nothing_and_a_repair_only_the_header() -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(6)
     log.damage(sorted(log.records)[4])
     before = bytes(log.disk.data)
@@ -231,12 +231,12 @@ async def test_a_plan_changes_nothing_and_a_repair_only_the_header() -> None:
 async def test_a_crash_in_a_repair_leaves_the_old_state_or_the_new_one() -> None:
     old = new = 0
     for seed in range(60):
-        log = Log(seed)
+        log = WrittenLog(seed)
         await log.fill(4)
         offset = sorted(log.records)[4]
         log.damage(offset)
         plan = await log.plan()
-        device = SimDevice(log.disk, Faults(cut_after=seed % 6))
+        device = SimDevice(log.disk, DeviceFaults(cut_after=seed % 6))
         with suppress(WalError):
             await repair(device, plan, now_ms=lambda: 77)
         device.crash()
@@ -253,7 +253,7 @@ async def test_a_crash_in_a_repair_leaves_the_old_state_or_the_new_one() -> None
 
 
 async def test_more_damage_than_the_header_holds_joins_the_nearest() -> None:
-    log = Log()
+    log = WrittenLog()
     await log.fill(20, body_bytes=2000, clean=True)
     offsets = sorted(log.records)
     hit = offsets[1 : 3 * (GAPS_MAX + 2) : 3]
@@ -279,7 +279,7 @@ async def test_random_damage_keeps_everything_that_it_did_not_touch() -> None:
     """Records that no damaged byte lies in are kept, whatever else is hit, unless gaps had to be joined."""
     repaired = 0
     for seed in range(80):
-        log = Log(seed)
+        log = WrittenLog(seed)
         await log.fill(12, trim=log.random.randrange(20), clean=log.random.random() < 0.5, body_bytes=1000)
         records = sorted(log.records)
         hit = set()

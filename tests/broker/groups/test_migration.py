@@ -10,14 +10,14 @@ import asyncio
 import itertools
 import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pytest
 
-from broker.coordination.log import KeyValue, LogWriter, ReplayedBatch
+from broker.coordination.log import LogWriter
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.consumer.embedded_protocol import parse_assignment, parse_subscription
 from broker.groups.consumer.group import ConsumerGroup
@@ -36,7 +36,7 @@ from protocol.messages.embedded.consumer_protocol import (
 )
 from tests.support.memory_log import MemoryLog
 from tests.support.virtual_time import run_virtual
-from wal.interface import Durable, WalFailed
+from wal.interface import WalFailed
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0, consumer_session_timeout_ms=10_000)
 SESSION_MS = 10_000
@@ -59,29 +59,13 @@ def assignment_of(numbers: set[int]) -> bytes:
     return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=found), 1)
 
 
-class SlowLog(MemoryLog):
-    """A log whose writes become durable a while later, in order."""
-
-    def __init__(
-        self, batches: Sequence[Sequence[KeyValue] | ReplayedBatch] = (), dice: random.Random | None = None
-    ) -> None:
-        self.dice: random.Random | None = None
-        super().__init__(batches)
-        self.hold, self.dice = dice is not None, dice
-
-    def _append(self, batch: ReplayedBatch) -> Durable:
-        if self.dice is not None and not self.held:
-            asyncio.get_running_loop().call_later(self.dice.uniform(0.001, 0.02), self.release)
-        return super()._append(batch)
-
-
 class World:
     """The coordinator's process, its log, and who owns what."""
 
     def __init__(self, seed: int, settings: GroupSettings = SETTINGS) -> None:
         self.random = random.Random(seed)
         self.settings = settings
-        self.log = SlowLog(dice=self.random)
+        self.log = MemoryLog(delay_s=lambda: self.random.uniform(0.001, 0.02))
         self.owners: dict[int, str] = {}
         self.shard = self._new_shard()
 
@@ -94,7 +78,7 @@ class World:
     async def crash(self) -> None:
         """Kill the process: what is not durable is lost, and nobody is answered any more."""
         self.shard.close()
-        self.log = SlowLog([batch for _, batch in self.log.batches[: self.log.durable_batches]], self.random)
+        self.log = self.log.crash()
         self.shard = self._new_shard()
         await self.shard.load()
 
@@ -121,7 +105,7 @@ def answer_once(
 
 
 @dataclass
-class Client:
+class MigratingConsumer:
     """A consumer. A crash of the coordinator is for it a request without an answer."""
 
     world: World
@@ -306,7 +290,9 @@ class Client:
                 return  # removed, or the group is gone: the same to it
 
 
-async def live(client: Client, until: Callable[[], Awaitable[object]], *, classic: bool, politely: bool) -> None:
+async def live(
+    client: MigratingConsumer, until: Callable[[], Awaitable[object]], *, classic: bool, politely: bool
+) -> None:
     """Run a client in one of the protocols until told to stop; it says goodbye, or dies."""
     task = asyncio.create_task(client.run_classic() if classic else client.run_consumer())
     try:
@@ -332,7 +318,7 @@ async def simulate(seed: int) -> None:
     the_end = asyncio.Event()
     kinds: dict[str, bool] = {}
 
-    async def wander(client: Client) -> None:
+    async def wander(client: MigratingConsumer) -> None:
         await asyncio.sleep(dice.uniform(0, 20))
         while True:
             kinds[client.name] = classic = dice.random() < 0.5
@@ -343,7 +329,7 @@ async def simulate(seed: int) -> None:
             await asyncio.sleep(dice.uniform(0, 5))
 
     async with asyncio.TaskGroup() as tasks:
-        clients = [tasks.create_task(wander(Client(world, name, cooperative))) for name in "abc"]
+        clients = [tasks.create_task(wander(MigratingConsumer(world, name, cooperative))) for name in "abc"]
         for _ in range(4):
             await asyncio.sleep(dice.uniform(20, 80))
             if dice.random() < 0.7:

@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
 
 
-class Client:
+class ClassicShard:
     """One shard, its log, a wall clock."""
 
     def __init__(self, log: MemoryLog) -> None:
@@ -36,9 +36,9 @@ class Client:
         self.generation = -1
         self.member_id = ""
 
-    async def crash(self) -> "Client":
+    async def crash(self) -> "ClassicShard":
         """Return the shard as a new process would load it."""
-        other = Client(self.log.crash())
+        other = ClassicShard(self.log.crash())
         other.wall_ms = self.wall_ms
         other.generation, other.member_id = self.generation, self.member_id
         await other.shard.load()
@@ -96,8 +96,8 @@ class Client:
 
 
 @pytest.fixture
-async def client() -> Client:
-    client = Client(MemoryLog())
+async def client() -> ClassicShard:
+    client = ClassicShard(MemoryLog())
     await client.shard.load()
     return client
 
@@ -105,7 +105,7 @@ async def client() -> Client:
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
-async def test_an_assignment_is_handed_out_when_it_is_durable(client: Client) -> None:
+async def test_an_assignment_is_handed_out_when_it_is_durable(client: ClassicShard) -> None:
     joined = await client.join()
     client.member_id, client.generation = joined.member_id, joined.generation
     client.log.hold = True
@@ -117,7 +117,7 @@ async def test_an_assignment_is_handed_out_when_it_is_durable(client: Client) ->
     assert client.state() is ClassicGroupState.STABLE
 
 
-async def test_a_failed_write_of_an_assignment_is_told_and_the_group_rebalances(client: Client) -> None:
+async def test_a_failed_write_of_an_assignment_is_told_and_the_group_rebalances(client: ClassicShard) -> None:
     joined = await client.join()
     client.member_id, client.generation = joined.member_id, joined.generation
     client.log.hold = True
@@ -128,7 +128,7 @@ async def test_a_failed_write_of_an_assignment_is_told_and_the_group_rebalances(
     assert client.state() is ClassicGroupState.PREPARING
 
 
-async def test_members_and_offsets_survive_a_crash(client: Client) -> None:
+async def test_members_and_offsets_survive_a_crash(client: ClassicShard) -> None:
     await client.enter()
     assert await client.commit(T0, T1, offset=7, member=True) is ErrorCode.NONE
     client = await client.crash()
@@ -141,7 +141,7 @@ async def test_members_and_offsets_survive_a_crash(client: Client) -> None:
     assert client.offset(T1) == CommittedOffset(7, 3, "note", client.wall_ms)
 
 
-async def test_what_was_not_durable_is_gone_after_a_crash(client: Client) -> None:
+async def test_what_was_not_durable_is_gone_after_a_crash(client: ClassicShard) -> None:
     assert await client.commit(T0, offset=1) is ErrorCode.NONE
     client.log.hold = True
     pending = client.commit(T0, offset=2)
@@ -152,7 +152,7 @@ async def test_what_was_not_durable_is_gone_after_a_crash(client: Client) -> Non
     assert client.offset(T0) == CommittedOffset(1, 3, "note", client.wall_ms)
 
 
-async def test_a_silent_member_is_dropped_by_the_timer(client: Client) -> None:
+async def test_a_silent_member_is_dropped_by_the_timer(client: ClassicShard) -> None:
     await client.enter(session_ms=20)
     await until(lambda: client.state() is ClassicGroupState.EMPTY, pause_s=0.005)
     assert (
@@ -160,13 +160,13 @@ async def test_a_silent_member_is_dropped_by_the_timer(client: Client) -> None:
     )
 
 
-async def test_a_refused_log_refuses_commits(client: Client) -> None:
+async def test_a_refused_log_refuses_commits(client: ClassicShard) -> None:
     client.log.refusal = StorageStopped("closing")
     assert await client.commit(T0) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert client.offset(T0) is None
 
 
-async def test_commits_of_strangers_are_refused(client: Client) -> None:
+async def test_commits_of_strangers_are_refused(client: ClassicShard) -> None:
     with pytest.raises(KafkaError) as refused:
         client.shard.offsets.commit("g", "m", None, 1, [], print)
     assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
@@ -176,13 +176,13 @@ async def test_commits_of_strangers_are_refused(client: Client) -> None:
     assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def delete(client: Client) -> ErrorCode:
+async def delete(client: ClassicShard) -> ErrorCode:
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     client.shard.delete("g", done.set_result)
     return await done
 
 
-async def test_a_deleted_group_stays_deleted_with_commits_that_were_on_their_way(client: Client) -> None:
+async def test_a_deleted_group_stays_deleted_with_commits_that_were_on_their_way(client: ClassicShard) -> None:
     await client.enter()
     with pytest.raises(KafkaError) as refused:
         await delete(client)
@@ -204,14 +204,14 @@ async def test_a_deleted_group_stays_deleted_with_commits_that_were_on_their_way
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def delete_offsets(client: Client, *keys: TopicPartition) -> list[ErrorCode]:
+async def delete_offsets(client: ClassicShard, *keys: TopicPartition) -> list[ErrorCode]:
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     errors = client.shard.offsets.delete("g", keys, done.set_result)
     assert await done is ErrorCode.NONE
     return errors
 
 
-async def test_offsets_of_topics_that_nobody_reads_can_be_deleted(client: Client) -> None:
+async def test_offsets_of_topics_that_nobody_reads_can_be_deleted(client: ClassicShard) -> None:
     await client.enter()
     await client.commit(T0, U0, member=True)
     assert await delete_offsets(client, T0, U0, TopicPartition("x", 0)) == [
@@ -225,7 +225,7 @@ async def test_offsets_of_topics_that_nobody_reads_can_be_deleted(client: Client
     assert client.offset(T0) is not None
 
 
-async def test_offsets_of_a_deleted_topic_are_forgotten(client: Client) -> None:
+async def test_offsets_of_a_deleted_topic_are_forgotten(client: ClassicShard) -> None:
     await client.commit(T0, T1, U0)
     client.shard.offsets.forget_topics(["t"])
     await asyncio.sleep(0)
@@ -235,12 +235,12 @@ async def test_offsets_of_a_deleted_topic_are_forgotten(client: Client) -> None:
     assert client.offset(T1) is None
 
 
-async def expire(client: Client) -> None:
+async def expire(client: ClassicShard) -> None:
     client.shard.expire("g", client.wall_ms)
     await asyncio.sleep(0)
 
 
-async def test_offsets_without_a_group_expire_by_their_commit(client: Client) -> None:
+async def test_offsets_without_a_group_expire_by_their_commit(client: ClassicShard) -> None:
     await client.commit(T0)
     client.wall_ms += 6 * DAY_MS
     await client.commit(U0)
@@ -255,7 +255,7 @@ async def test_offsets_without_a_group_expire_by_their_commit(client: Client) ->
     assert client.state() is None
 
 
-async def test_offsets_of_a_group_expire_when_it_is_empty_or_has_left_the_topic(client: Client) -> None:
+async def test_offsets_of_a_group_expire_when_it_is_empty_or_has_left_the_topic(client: ClassicShard) -> None:
     await client.enter()
     await client.commit(T0, U0, member=True)
     client.wall_ms += 8 * DAY_MS
@@ -273,7 +273,7 @@ async def test_offsets_of_a_group_expire_when_it_is_empty_or_has_left_the_topic(
     assert client.state() is None
 
 
-async def test_an_expiry_time_of_its_own_comes_first(client: Client) -> None:
+async def test_an_expiry_time_of_its_own_comes_first(client: ClassicShard) -> None:
     await client.commit(T0, expires_ms=client.wall_ms + 5)
     await client.commit(U0)
     client.wall_ms += 5
@@ -282,7 +282,7 @@ async def test_an_expiry_time_of_its_own_comes_first(client: Client) -> None:
     assert client.offset(U0) is not None
 
 
-async def test_a_commit_on_its_way_does_not_expire(client: Client) -> None:
+async def test_a_commit_on_its_way_does_not_expire(client: ClassicShard) -> None:
     await client.commit(T0, offset=1)
     client.wall_ms += 8 * DAY_MS
     client.log.hold = True
@@ -294,7 +294,7 @@ async def test_a_commit_on_its_way_does_not_expire(client: Client) -> None:
     assert client.offset(T0) == CommittedOffset(2, 3, "note", client.wall_ms)
 
 
-async def test_a_rewritten_log_holds_the_same_state(client: Client) -> None:
+async def test_a_rewritten_log_holds_the_same_state(client: ClassicShard) -> None:
     foreign = KeyValue(b"\x00\x0a\x00\x01g", b"x")
     _ = client.log.append([foreign, KeyValue(b"\x00\x0a\x00\x01h", b"x"), KeyValue(b"\x00\x0a\x00\x01h", None)])
     client = await client.crash()
@@ -309,7 +309,7 @@ async def test_a_rewritten_log_holds_the_same_state(client: Client) -> None:
     assert client.offset(T0) == CommittedOffset(19, 3, "note", client.wall_ms)
 
 
-async def test_a_rewrite_during_a_rebalance_stores_what_was_durable(client: Client) -> None:
+async def test_a_rewrite_during_a_rebalance_stores_what_was_durable(client: ClassicShard) -> None:
     """A generation that nobody has an assignment of must not come back as if it had one."""
     await client.enter()
     joined = await client.join(topics=["t", "u"])
@@ -320,7 +320,7 @@ async def test_a_rewrite_during_a_rebalance_stores_what_was_durable(client: Clie
     assert (await client.sync()).assignment == b"all"
 
 
-async def test_closing_tells_those_who_wait(client: Client) -> None:
+async def test_closing_tells_those_who_wait(client: ClassicShard) -> None:
     joined = await client.join()
     client.member_id, client.generation = joined.member_id, joined.generation
     client.log.hold = True
@@ -330,13 +330,13 @@ async def test_closing_tells_those_who_wait(client: Client) -> None:
     client.log.release()
 
 
-async def test_an_answer_to_a_lost_connection_is_dropped(client: Client) -> None:
+async def test_an_answer_to_a_lost_connection_is_dropped(client: ClassicShard) -> None:
     ticket = client.join()
     ticket.cancel()
     await until(lambda: client.state() is ClassicGroupState.COMPLETING)
 
 
-async def test_a_damaged_log_is_an_error(client: Client) -> None:
+async def test_a_damaged_log_is_an_error(client: ClassicShard) -> None:
     record = offset_record("g", T0, CommittedOffset(1, 1, "", 1))
     _ = client.log.append([KeyValue(record.key, b"\x00\x03\x00")])
     with pytest.raises(Exception, match="OffsetCommitValue"):

@@ -15,19 +15,19 @@ LARGE_MAX = TOTAL - TOTAL // SMALL_FRAME_SHARE
 
 
 @dataclass(eq=False)
-class Client:
+class FrameWaiter:
     """Asks for one frame after the other."""
 
     size: int = 0
     has_it: bool = False
-    log: "list[Client]" = field(default_factory=list)
+    log: "list[FrameWaiter]" = field(default_factory=list)
 
     def granted(self) -> None:
         self.has_it = True
         self.log.append(self)
 
 
-def served(client: Client) -> bool:
+def served(client: FrameWaiter) -> bool:
     return client.has_it
 
 
@@ -36,9 +36,9 @@ def make() -> FrameBudget:
 
 
 def test_who_comes_first_is_served_first() -> None:
-    budget, log = make(), list[Client]()
-    clients = [Client(log=log) for _ in range(4)]
-    assert budget.reserve(Client(), 800)
+    budget, log = make(), list[FrameWaiter]()
+    clients = [FrameWaiter(log=log) for _ in range(4)]
+    assert budget.reserve(FrameWaiter(), 800)
     assert not budget.reserve(clients[0], 700)
     assert not budget.reserve(clients[1], 80), "there is room for it, but it is not its turn"
     assert not budget.reserve(clients[2], 300)
@@ -52,11 +52,11 @@ def test_who_comes_first_is_served_first() -> None:
 
 def test_large_frames_leave_small_ones_their_share() -> None:
     budget = make()
-    assert budget.reserve(Client(), TOTAL - TOTAL // SMALL_FRAME_SHARE)
-    assert not budget.reserve(Client(), SMALL_MAX + 1)
+    assert budget.reserve(FrameWaiter(), TOTAL - TOTAL // SMALL_FRAME_SHARE)
+    assert not budget.reserve(FrameWaiter(), SMALL_MAX + 1)
     for _ in range(TOTAL // SMALL_FRAME_SHARE // SMALL_MAX):
-        assert budget.reserve(Client(), SMALL_MAX), "served beside a crowd of large ones"
-    assert not budget.reserve(Client(), 1)
+        assert budget.reserve(FrameWaiter(), SMALL_MAX), "served beside a crowd of large ones"
+    assert not budget.reserve(FrameWaiter(), 1)
     assert budget.bytes_held == TOTAL
 
 
@@ -66,17 +66,17 @@ def test_small_frames_take_everything_while_nobody_else_wants_it() -> None:
         assert not budget.crowded
         budget.take(SMALL_MAX)
     assert budget.crowded
-    late = Client()
+    late = FrameWaiter()
     assert not budget.reserve(late, SMALL_MAX)
     budget.release_small(SMALL_MAX)
     assert late.has_it
 
 
 def test_small_frames_do_not_starve_a_large_one() -> None:
-    budget, large = make(), Client()
+    budget, large = make(), FrameWaiter()
     budget.take(600)
     assert not budget.reserve(large, 500)
-    newcomer = Client()
+    newcomer = FrameWaiter()
     assert not budget.reserve(newcomer, 10), "its room is kept"
     budget.release_small(60)
     assert not served(large)
@@ -88,18 +88,18 @@ def test_small_frames_do_not_starve_a_large_one() -> None:
 @given(request_bytes_max=st.integers(1024, (1 << 31) - 1))
 def test_the_largest_request_leaves_small_ones_their_share(request_bytes_max: int) -> None:
     size = request_bytes_max + FRAME_SIZE_BYTES
-    budget, large = FrameBudget(frame_budget_bytes_min(request_bytes_max), small_bytes_max=SMALL_MAX), Client()
-    assert budget.reserve(Client(), size)
+    budget, large = FrameBudget(frame_budget_bytes_min(request_bytes_max), small_bytes_max=SMALL_MAX), FrameWaiter()
+    assert budget.reserve(FrameWaiter(), size)
     assert not budget.reserve(large, size)
-    assert budget.reserve(Client(), SMALL_MAX), "with one under way and one at the head of the line"
+    assert budget.reserve(FrameWaiter(), SMALL_MAX), "with one under way and one at the head of the line"
     budget.release_large(size)
     assert served(large)
 
 
 def test_who_leaves_the_line_makes_way() -> None:
-    budget, second = make(), Client()
-    first = Client()
-    assert budget.reserve(Client(), 500)
+    budget, second = make(), FrameWaiter()
+    first = FrameWaiter()
+    assert budget.reserve(FrameWaiter(), 500)
     assert not budget.reserve(first, 800)
     assert not budget.reserve(second, 100)
     budget.withdraw(first)
@@ -119,8 +119,8 @@ def test_who_leaves_the_line_makes_way() -> None:
 def test_the_budget_holds_and_everybody_is_served(seed: int, sizes: list[int], leave: float) -> None:
     choose = random.Random(seed)
     budget = make()
-    waiting: list[Client] = []
-    holding: list[Client] = []
+    waiting: list[FrameWaiter] = []
+    holding: list[FrameWaiter] = []
     served = left = 0
 
     def check() -> None:
@@ -134,7 +134,7 @@ def test_the_budget_holds_and_everybody_is_served(seed: int, sizes: list[int], l
         check()
 
     for size in sizes:
-        client = Client(size)
+        client = FrameWaiter(size)
         (holding if budget.reserve(client, size) else waiting).append(client)
         check()
         if waiting and choose.random() < leave:

@@ -22,7 +22,7 @@ class Entry:
     """Of a marker: whether it commits."""
 
 
-class Model:
+class TransactionsModel:
     """The log itself."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ steps = st.lists(
 
 @given(steps, st.integers(0, 30), st.data())
 def test_it_agrees_with_the_log(steps: list[tuple[int, int, bool | None]], restart: int, data: st.DataObject) -> None:
-    model, state = Model(), PartitionTransactions()
+    model, state = TransactionsModel(), PartitionTransactions()
     durable = 0
     for at, (producer_id, count, verdict) in enumerate(steps):
         base = model.end_offset

@@ -27,7 +27,7 @@ ME = {
 }
 
 
-class Scene:
+class TelemetryNode:
     """Clients of one node."""
 
     def __init__(self, configs: ClusterConfigs, **settings: int) -> None:
@@ -59,14 +59,14 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path) -> AsyncIterator[TelemetryNode]:
     catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
     await catalog.open(cluster="c")
-    yield Scene(ClusterConfigs(catalog))
+    yield TelemetryNode(ClusterConfigs(catalog))
     await catalog.close()
 
 
-async def test_all_subscriptions_that_concern_a_client_come_together(scene: Scene) -> None:
+async def test_all_subscriptions_that_concern_a_client_come_together(scene: TelemetryNode) -> None:
     assert scene.ask()[1].metrics == ()
     await scene.subscribe("a", metrics="one,two", interval_ms="60000")
     await scene.subscribe("b", metrics="three", interval_ms="30000", match="client_id=m.,client_source_address=127.*")
@@ -79,7 +79,7 @@ async def test_all_subscriptions_that_concern_a_client_come_together(scene: Scen
     assert scene.ask(client_id="m\u00e4")[1].metrics == ("*",)
 
 
-async def test_a_client_comes_once_in_an_interval(scene: Scene) -> None:
+async def test_a_client_comes_once_in_an_interval(scene: TelemetryNode) -> None:
     await scene.subscribe("a", metrics="*", interval_ms="1000")
     mine, wanted = scene.ask()
     assert scene.refused(mine) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -96,7 +96,7 @@ async def test_a_client_comes_once_in_an_interval(scene: Scene) -> None:
     assert scene.metrics.throttled == 4
 
 
-async def test_a_changed_subscription_sends_a_client_back_to_ask(scene: Scene) -> None:
+async def test_a_changed_subscription_sends_a_client_back_to_ask(scene: TelemetryNode) -> None:
     await scene.subscribe("a", metrics="one", interval_ms="1000")
     mine, wanted = scene.ask()
     await scene.configs.alter("group", "g", set_configs={"x": "1"}, unset=())
@@ -108,7 +108,7 @@ async def test_a_changed_subscription_sends_a_client_back_to_ask(scene: Scene) -
     assert scene.push(mine, again.subscription_id) == ErrorCode.NONE
 
 
-async def test_the_last_push_is_taken_at_any_time_and_nothing_after_it(scene: Scene) -> None:
+async def test_the_last_push_is_taken_at_any_time_and_nothing_after_it(scene: TelemetryNode) -> None:
     await scene.subscribe("a", metrics="*", interval_ms="1000")
     mine, wanted = scene.ask()
     assert scene.push(mine, wanted.subscription_id) == ErrorCode.NONE
@@ -118,7 +118,7 @@ async def test_the_last_push_is_taken_at_any_time_and_nothing_after_it(scene: Sc
         assert scene.push(mine, wanted.subscription_id, is_terminating=last) == ErrorCode.INVALID_REQUEST
 
 
-async def test_what_cannot_be_taken_is_named(scene: Scene) -> None:
+async def test_what_cannot_be_taken_is_named(scene: TelemetryNode) -> None:
     settings = scene.metrics.settings
 
     def push(**fields: Any) -> ErrorCode:
@@ -139,8 +139,8 @@ async def test_what_cannot_be_taken_is_named(scene: Scene) -> None:
     assert scene.metrics.series.stats.points == len(Compression)
 
 
-async def test_the_client_not_heard_of_for_longest_is_forgotten(scene: Scene) -> None:
-    few = Scene(scene.configs, clients_max=2)
+async def test_the_client_not_heard_of_for_longest_is_forgotten(scene: TelemetryNode) -> None:
+    few = TelemetryNode(scene.configs, clients_max=2)
     first, second = few.ask()[0], few.ask()[0]
     assert few.refused(first) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     few.ask()

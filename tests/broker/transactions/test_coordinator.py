@@ -56,7 +56,7 @@ class MemoryMarkers:
         return {where: marker.committed for where, marker in self.written}
 
 
-class Cluster:
+class CoordinatorProcess:
     """A coordinator with its log and a wall clock."""
 
     def __init__(self, log: MemoryLog | None = None, *, ids_from: int = 100, now_ms: int = 1_000) -> None:
@@ -73,15 +73,14 @@ class Cluster:
         self.last_id += 1
         return self.last_id
 
-    async def open(self) -> "Cluster":
+    async def open(self) -> "CoordinatorProcess":
         await self.coordinator.start()
         await self.coordinator._shards.load()
         return self
 
-    async def crash(self) -> "Cluster":
+    async def crash(self) -> "CoordinatorProcess":
         """The coordinator of a new process, with what was durable."""
-        other = Cluster(self.log.crash(), ids_from=self.last_id, now_ms=self.now_ms)
-        other.log.leader_epoch = self.log.leader_epoch + 1
+        other = CoordinatorProcess(self.log.crash(), ids_from=self.last_id, now_ms=self.now_ms)
         self.coordinator.close()
         return await other.open()
 
@@ -102,8 +101,8 @@ class Cluster:
 
 
 @pytest.fixture
-async def cluster() -> Cluster:
-    return await Cluster().open()
+async def cluster() -> CoordinatorProcess:
+    return await CoordinatorProcess().open()
 
 
 def refusal(call: Callable[[], object]) -> ErrorCode:
@@ -119,7 +118,7 @@ async def refusal_of(work: Awaitable[object]) -> ErrorCode:
 
 
 @asynccontextmanager
-async def running(cluster: Cluster) -> AsyncIterator[None]:
+async def running(cluster: CoordinatorProcess) -> AsyncIterator[None]:
     task = asyncio.create_task(cluster.coordinator.run())
     try:
         yield
@@ -130,7 +129,7 @@ async def running(cluster: Cluster) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_decision_reaches_every_partition(cluster: Cluster, version: int, *, commit: bool) -> None:
+async def test_a_decision_reaches_every_partition(cluster: CoordinatorProcess, version: int, *, commit: bool) -> None:
     producer = await cluster.begin(version=version)
     after = await cluster.coordinator.end("id", producer, commit=commit, version=version)
     await cluster.settled()
@@ -143,7 +142,7 @@ async def test_a_decision_reaches_every_partition(cluster: Cluster, version: int
     assert cluster.coordinator.describe("id").partitions == frozenset()
 
 
-async def test_nothing_is_answered_or_shown_before_it_is_durable(cluster: Cluster) -> None:
+async def test_nothing_is_answered_or_shown_before_it_is_durable(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin()
     cluster.log.hold = True
     ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
@@ -161,7 +160,7 @@ async def test_nothing_is_answered_or_shown_before_it_is_durable(cluster: Cluste
     assert cluster.status() is S.COMPLETE_COMMIT
 
 
-async def test_complete_waits_for_every_marker(cluster: Cluster) -> None:
+async def test_complete_waits_for_every_marker(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin(T0, T1, U0)
     cluster.markers.hold = True
     await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
@@ -175,7 +174,7 @@ async def test_complete_waits_for_every_marker(cluster: Cluster) -> None:
     await cluster.settled()
 
 
-async def test_a_crash_before_the_decision_leaves_the_transaction_open(cluster: Cluster) -> None:
+async def test_a_crash_before_the_decision_leaves_the_transaction_open(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin()
     cluster.log.hold = True
     ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
@@ -189,7 +188,7 @@ async def test_a_crash_before_the_decision_leaves_the_transaction_open(cluster: 
 
 
 @pytest.mark.parametrize("marked", [0, 1, 2])
-async def test_a_crash_after_the_decision_finishes_it(cluster: Cluster, marked: int) -> None:
+async def test_a_crash_after_the_decision_finishes_it(cluster: CoordinatorProcess, marked: int) -> None:
     """However many markers were durable: all are written again, the verdict is the same."""
     producer = await cluster.begin()
     cluster.markers.hold = True
@@ -205,7 +204,7 @@ async def test_a_crash_after_the_decision_finishes_it(cluster: Cluster, marked: 
     assert after.status() is S.COMPLETE_COMMIT
 
 
-async def test_a_crash_after_the_end_has_nothing_to_do(cluster: Cluster) -> None:
+async def test_a_crash_after_the_end_has_nothing_to_do(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin()
     await cluster.coordinator.end("id", producer, commit=False, version=VERSION_1)
     await cluster.settled()
@@ -215,7 +214,7 @@ async def test_a_crash_after_the_end_has_nothing_to_do(cluster: Cluster) -> None
     assert (await after.coordinator.init("id", 10_000, None)).epoch == producer.epoch + 1
 
 
-async def test_a_new_life_aborts_what_is_open_and_fences(cluster: Cluster) -> None:
+async def test_a_new_life_aborts_what_is_open_and_fences(cluster: CoordinatorProcess) -> None:
     zombie = await cluster.begin()
     successor = await cluster.coordinator.init("id", 10_000, None)
     assert successor.producer_id == zombie.producer_id
@@ -229,7 +228,7 @@ async def test_a_new_life_aborts_what_is_open_and_fences(cluster: Cluster) -> No
         assert await refusal_of(asyncio.ensure_future(work)) is ErrorCode.PRODUCER_FENCED
 
 
-async def test_who_comes_amid_an_end_waits_for_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_comes_amid_an_end_waits_for_it(cluster: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = await cluster.begin()
     cluster.markers.hold = True
     await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
@@ -250,7 +249,7 @@ async def test_who_comes_amid_an_end_waits_for_it(cluster: Cluster, monkeypatch:
 @pytest.mark.parametrize(
     "problem", [StorageFull("full"), KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), StorageStopped("moved")]
 )
-async def test_markers_that_cannot_be_written_are_tried_again(cluster: Cluster, problem: Exception) -> None:
+async def test_markers_that_cannot_be_written_are_tried_again(cluster: CoordinatorProcess, problem: Exception) -> None:
     producer = await cluster.begin()
     cluster.markers.refusal = problem
     await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
@@ -262,14 +261,14 @@ async def test_markers_that_cannot_be_written_are_tried_again(cluster: Cluster, 
     assert cluster.markers.verdicts() == {T0: True, T1: True}
 
 
-async def test_a_topic_that_is_gone_holds_nothing_up(cluster: Cluster) -> None:
+async def test_a_topic_that_is_gone_holds_nothing_up(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin()
     cluster.markers.refusal = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     await cluster.coordinator.end("id", producer, commit=True, version=VERSION_1)
     await cluster.settled()
 
 
-async def test_a_failed_log_changes_nothing(cluster: Cluster) -> None:
+async def test_a_failed_log_changes_nothing(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin()
     cluster.log.hold = True
     ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
@@ -280,14 +279,14 @@ async def test_a_failed_log_changes_nothing(cluster: Cluster) -> None:
     assert not cluster.markers.written
 
 
-async def test_a_first_epoch_that_was_not_stored_leaves_no_trace(cluster: Cluster) -> None:
+async def test_a_first_epoch_that_was_not_stored_leaves_no_trace(cluster: CoordinatorProcess) -> None:
     cluster.log.refusal = StorageStopped("moved")
     init = asyncio.ensure_future(cluster.coordinator.init("id", 10_000, None))
     assert await refusal_of(init) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not list(cluster.coordinator.transactions())
 
 
-async def test_an_abandoned_request_still_ends_its_transaction(cluster: Cluster) -> None:
+async def test_an_abandoned_request_still_ends_its_transaction(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin()
     cluster.log.hold = True
     ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
@@ -301,7 +300,7 @@ async def test_an_abandoned_request_still_ends_its_transaction(cluster: Cluster)
 
 
 @pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
-async def test_a_transaction_ends_with_its_time(cluster: Cluster, version: int) -> None:
+async def test_a_transaction_ends_with_its_time(cluster: CoordinatorProcess, version: int) -> None:
     producer = await cluster.begin(version=version)
     cluster.now_ms += 10_000
     await cluster.coordinator.abort_timed_out()
@@ -315,7 +314,7 @@ async def test_a_transaction_ends_with_its_time(cluster: Cluster, version: int) 
     assert await refusal_of(late) is ErrorCode.PRODUCER_FENCED
 
 
-async def test_unused_ids_are_forgotten(cluster: Cluster) -> None:
+async def test_unused_ids_are_forgotten(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin()
     cluster.now_ms += 2_000_000
     await cluster.coordinator.expire()
@@ -332,7 +331,7 @@ async def test_unused_ids_are_forgotten(cluster: Cluster) -> None:
     assert refusal(lambda: after.coordinator.describe("id")) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
-async def test_the_topic_may_be_deleted_while_ids_are_looked_over(cluster: Cluster) -> None:
+async def test_the_topic_may_be_deleted_while_ids_are_looked_over(cluster: CoordinatorProcess) -> None:
     for name in ("a", "b"):
         await cluster.coordinator.init(name, 10_000, None)
     cluster.now_ms += 2_000_000
@@ -343,7 +342,7 @@ async def test_the_topic_may_be_deleted_while_ids_are_looked_over(cluster: Clust
 
 
 @pytest.mark.parametrize(("timeout_ms", "good"), [(0, False), (-1, False), (60_000, True), (60_001, False)])
-async def test_timeouts_are_checked(cluster: Cluster, timeout_ms: int, *, good: bool) -> None:
+async def test_timeouts_are_checked(cluster: CoordinatorProcess, timeout_ms: int, *, good: bool) -> None:
     work = asyncio.ensure_future(cluster.coordinator.init("id", timeout_ms, None))
     if good:
         await work
@@ -351,7 +350,7 @@ async def test_timeouts_are_checked(cluster: Cluster, timeout_ms: int, *, good: 
         assert await refusal_of(work) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
-async def test_the_log_is_rewritten_to_the_states(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_is_rewritten_to_the_states(cluster: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "COMPACT_BYTES_MIN", 0)
     producer = await cluster.begin()
     for _ in range(3):
@@ -365,7 +364,7 @@ async def test_the_log_is_rewritten_to_the_states(cluster: Cluster, monkeypatch:
 
 async def test_it_runs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "RETRY_S", 0.001)
-    first = await Cluster().open()
+    first = await CoordinatorProcess().open()
     producer = await first.begin()
     first.markers.refusal = StorageFull("full")
     async with running(first):
@@ -377,7 +376,7 @@ async def test_it_runs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_ids_of_other_nodes_and_unloaded_ones_are_told() -> None:
     names = [next(name for name in "abcdef" if partition_of(name, 2) == index) for index in (0, 1)]
     log = MemoryLog([[]])
-    cluster = Cluster()
+    cluster = CoordinatorProcess()
     cluster.coordinator = TransactionCoordinator(
         MemoryTopic([log, None]), cluster.markers, SETTINGS, now_ms=lambda: 0, next_producer_id=cluster._next_id
     )

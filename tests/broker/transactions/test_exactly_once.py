@@ -9,12 +9,11 @@ of transactions.
 import asyncio
 import os
 import random
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
-from broker.coordination.log import KeyValue, LogWriter, ReplayedBatch
+from broker.coordination.log import KeyValue, LogWriter
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
@@ -27,7 +26,7 @@ from protocol.errors import ErrorCode, KafkaError
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
-from wal.interface import Durable, WalError
+from wal.interface import WalError
 
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 SOURCE = TopicPartition("in", 0)
@@ -38,49 +37,29 @@ SEEDS = 300 if os.environ.get("ANABRANCH_SOAK") else 6
 REQUEST_TIMEOUT_S = 5.0
 
 
-class SlowLog(MemoryLog):
-    """A log whose writes become durable a while later, in order."""
-
-    def __init__(self, dice: random.Random, batches: Sequence[ReplayedBatch] = ()) -> None:
-        self.dice: random.Random | None = None
-        super().__init__(batches)
-        self.hold, self.dice = True, dice
-
-    def _append(self, batch: ReplayedBatch) -> Durable:
-        if self.dice is not None and not self.held:
-            asyncio.get_running_loop().call_later(self.dice.uniform(0.001, 0.03), self.release)
-        return super()._append(batch)
-
-    def survivor(self) -> "SlowLog":
-        """The log as a new process finds it; what was not durable never will be."""
-        assert self.dice is not None
-        self.held.clear()
-        survivor = SlowLog(self.dice, [batch for _, batch in self.batches[: self.durable_batches]])
-        survivor.leader_epoch = self.leader_epoch + 1
-        return survivor
-
-    def committed(self) -> list[int]:
-        """Numbers of transactions that a durable marker has committed."""
-        open_: dict[int, list[int]] = {}
-        found: list[int] = []
-        for _, batch in self.batches[: self.durable_batches]:
-            assert batch.producer is not None
-            numbers = open_.setdefault(batch.producer.producer_id, [])
-            if batch.committed is None:
-                numbers += [int(record.key) for record in batch.records]
-                continue
-            found += numbers if batch.committed else []
-            numbers.clear()
-        return found
+def committed(log: MemoryLog) -> list[int]:
+    """Numbers of transactions that a durable marker has committed."""
+    open_: dict[int, list[int]] = {}
+    found: list[int] = []
+    for batch in log.durable():
+        assert batch.producer is not None
+        numbers = open_.setdefault(batch.producer.producer_id, [])
+        if batch.committed is None:
+            numbers += [int(record.key) for record in batch.records]
+            continue
+        found += numbers if batch.committed else []
+        numbers.clear()
+    return found
 
 
-class Node:
+class CoordinatorProcess:
     """What a process holds; `crash` is its death and its restart."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
         self.ids = 100
-        self.logs = {where: SlowLog(dice) for where in [TopicPartition("__transaction_state", 0), OFFSETS, *OUT]}
+        places = [TopicPartition("__transaction_state", 0), OFFSETS, *OUT]
+        self.logs = {where: MemoryLog(delay_s=lambda: dice.uniform(0.001, 0.03)) for where in places}
         self._start()
 
     def _start(self) -> None:
@@ -106,7 +85,7 @@ class Node:
     def crash(self) -> None:
         self.coordinator.close()
         self.group.close()
-        self.logs = {where: log.survivor() for where, log in self.logs.items()}
+        self.logs = {where: log.crash() for where, log in self.logs.items()}
         self._start()
 
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
@@ -126,7 +105,7 @@ class Node:
             group.writer.track_marker(durable)
 
 
-async def copy_next(node: Node, producer: Producer, version: int) -> Producer:
+async def copy_next(node: CoordinatorProcess, producer: Producer, version: int) -> Producer:
     """Copy one number in a transaction; returns who writes the next. Raises KafkaError, also when all is copied."""
     if not node.group.loaded:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -153,7 +132,7 @@ def _answer(done: "asyncio.Future[ErrorCode]", error: ErrorCode) -> None:
         done.set_result(error)
 
 
-async def copy_all(node: Node, version: int) -> None:
+async def copy_all(node: CoordinatorProcess, version: int) -> None:
     producer: Producer | None = None
     while True:
         try:
@@ -169,7 +148,7 @@ async def copy_all(node: Node, version: int) -> None:
 
 
 async def simulate(seed: int, version: int) -> None:
-    node = Node(random.Random(seed))
+    node = CoordinatorProcess(random.Random(seed))
 
     async def live() -> None:
         while True:
@@ -187,7 +166,7 @@ async def simulate(seed: int, version: int) -> None:
     await asyncio.sleep(30)
     last.cancel()
     await asyncio.gather(last, return_exceptions=True)
-    found = [number for where in OUT for number in node.logs[where].committed()]
+    found = [number for where in OUT for number in committed(node.logs[where])]
     assert sorted(found) == list(range(NUMBERS))
 
 

@@ -45,7 +45,7 @@ V1, V2 = 11, 12
 """Versions of Produce on either side of KIP-890."""
 
 
-class Client:
+class TransactionalClient:
     """A transactional producer that does as it is told."""
 
     def __init__(self, raw: RawClient, name: str = "id") -> None:
@@ -55,7 +55,7 @@ class Client:
         self.epoch = -1
         self.sequence = 0
 
-    async def open(self) -> "Client":
+    async def open(self) -> "TransactionalClient":
         await self.raw.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         for key_type, key in ((0, "g"), (1, self.name)):
             found = await self.raw.call(FindCoordinatorRequest(key=key, key_type=key_type), 3)
@@ -179,12 +179,12 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 @pytest.fixture
-async def client(node: Node) -> AsyncIterator[Client]:
+async def client(node: Node) -> AsyncIterator[TransactionalClient]:
     async with raw_client(node.bootstrap) as raw:
-        yield await Client(raw).open()
+        yield await TransactionalClient(raw).open()
 
 
-async def test_version_2_is_what_clients_are_told(client: Client) -> None:
+async def test_version_2_is_what_clients_are_told(client: TransactionalClient) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     for version in (3, 4):
         told = await client.raw.call(request, version)
@@ -193,7 +193,7 @@ async def test_version_2_is_what_clients_are_told(client: Client) -> None:
         assert told.finalized_features_epoch >= 0
 
 
-async def test_readers_of_committed_data_stop_at_an_open_transaction(client: Client) -> None:
+async def test_readers_of_committed_data_stop_at_an_open_transaction(client: TransactionalClient) -> None:
     assert await client.produce(b"a", b"b") is ErrorCode.NONE
     assert (await client.fetch()).last_stable_offset == 0
     assert not (await client.fetch()).records
@@ -206,7 +206,7 @@ async def test_readers_of_committed_data_stop_at_an_open_transaction(client: Cli
     assert await client.latest(READ_COMMITTED) == 3
 
 
-async def test_aborted_transactions_are_named(client: Client) -> None:
+async def test_aborted_transactions_are_named(client: TransactionalClient) -> None:
     for commit in (False, True, False):
         assert await client.produce(b"a", b"b") is ErrorCode.NONE
         assert (await client.end(commit=commit)).error_code == ErrorCode.NONE
@@ -223,7 +223,7 @@ async def test_aborted_transactions_are_named(client: Client) -> None:
     assert [each.first_offset for each in tail] == [6]
 
 
-async def test_version_2_gives_each_transaction_an_epoch(client: Client) -> None:
+async def test_version_2_gives_each_transaction_an_epoch(client: TransactionalClient) -> None:
     assert await client.produce(b"a") is ErrorCode.NONE
     assert await client.state() == "Ongoing"
     before = client.epoch
@@ -236,7 +236,7 @@ async def test_version_2_gives_each_transaction_an_epoch(client: Client) -> None
     assert await client.produce(b"next") is ErrorCode.NONE
 
 
-async def test_version_1_must_name_partitions_first(client: Client) -> None:
+async def test_version_1_must_name_partitions_first(client: TransactionalClient) -> None:
     assert await client.produce(b"a", version=9) is ErrorCode.INVALID_TXN_STATE
     assert await client.produce(b"a", version=V1) is ErrorCode.TRANSACTION_ABORTABLE
     assert await client.add(0, 1) == [ErrorCode.NONE] * 2
@@ -253,7 +253,7 @@ async def test_version_1_must_name_partitions_first(client: Client) -> None:
     assert await client.produce(b"c", version=9) is ErrorCode.NONE
 
 
-async def test_what_a_transaction_cannot_take_in(client: Client) -> None:
+async def test_what_a_transaction_cannot_take_in(client: TransactionalClient) -> None:
     unknown, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
     assert await client.add(0, 9) == [rest, unknown]
     assert await client.add(0, topic="none") == [unknown]
@@ -261,9 +261,9 @@ async def test_what_a_transaction_cannot_take_in(client: Client) -> None:
     assert await client.produce(b"a", name="other") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-async def test_a_zombie_is_fenced_everywhere(client: Client, node: Node) -> None:
+async def test_a_zombie_is_fenced_everywhere(client: TransactionalClient, node: Node) -> None:
     async with raw_client(node.bootstrap) as raw:
-        zombie = await Client(raw).open()
+        zombie = await TransactionalClient(raw).open()
         assert await zombie.produce(b"a") is ErrorCode.NONE
         await client.init()
         assert await zombie.produce(b"b") is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -278,7 +278,7 @@ async def test_a_zombie_is_fenced_everywhere(client: Client, node: Node) -> None
         assert (await zombie.init(3, **old)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-async def test_an_epoch_nobody_has_does_not_slip_into_an_open_transaction(client: Client) -> None:
+async def test_an_epoch_nobody_has_does_not_slip_into_an_open_transaction(client: TransactionalClient) -> None:
     """It would make the transaction's marker look out of date, and the last stable offset would stay for ever."""
     assert await client.produce(b"a") is ErrorCode.NONE
     sequence, client.sequence = client.sequence, 0
@@ -293,7 +293,7 @@ async def test_an_epoch_nobody_has_does_not_slip_into_an_open_transaction(client
     assert await client.latest(0) == await client.latest(READ_COMMITTED) == 3, "two records and the marker"
 
 
-async def test_init_checks_what_it_is_asked(client: Client) -> None:
+async def test_init_checks_what_it_is_asked(client: TransactionalClient) -> None:
     assert (await client.init(transaction_timeout_ms=900_001)).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (await client.init(transaction_timeout_ms=0)).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (await client.init(producer_id=5)).error_code == ErrorCode.INVALID_REQUEST
@@ -306,7 +306,9 @@ async def test_init_checks_what_it_is_asked(client: Client) -> None:
 
 @pytest.mark.parametrize("version", [3, 5])
 @pytest.mark.parametrize("commit", [True, False])
-async def test_offsets_hold_when_the_transaction_commits(client: Client, version: int, *, commit: bool) -> None:
+async def test_offsets_hold_when_the_transaction_commits(
+    client: TransactionalClient, version: int, *, commit: bool
+) -> None:
     if version < 5:
         assert await client.commit_offset(5, version=version) is ErrorCode.INVALID_TXN_STATE
         request = AddOffsetsToTxnRequest(
@@ -322,14 +324,14 @@ async def test_offsets_hold_when_the_transaction_commits(client: Client, version
     assert found == (ErrorCode.NONE, 5 if commit else -1)
 
 
-async def test_offsets_of_a_stranger_are_refused(client: Client) -> None:
+async def test_offsets_of_a_stranger_are_refused(client: TransactionalClient) -> None:
     assert await client.commit_offset(5, member="nobody") in {
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
     }
 
 
-async def test_brokers_ask_for_many_transactions_at_once(client: Client) -> None:
+async def test_brokers_ask_for_many_transactions_at_once(client: TransactionalClient) -> None:
     await client.add(0)
 
     async def ask(partition: int, *, verify_only: bool, epoch: int = 0) -> ErrorCode:
@@ -351,7 +353,7 @@ async def test_brokers_ask_for_many_transactions_at_once(client: Client) -> None
     assert await ask(1, verify_only=True, epoch=1) is ErrorCode.PRODUCER_FENCED
 
 
-async def test_tools_find_and_end_a_hanging_transaction(client: Client) -> None:
+async def test_tools_find_and_end_a_hanging_transaction(client: TransactionalClient) -> None:
     assert await client.produce(b"a") is ErrorCode.NONE
     asked = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0, 9])])
     found, missing = (await client.raw.call(asked, 0)).topics[0].partitions
@@ -374,10 +376,10 @@ async def test_tools_find_and_end_a_hanging_transaction(client: Client) -> None:
     assert producer.current_txn_start_offset == -1
 
 
-async def test_transactions_are_listed_and_described(client: Client, node: Node) -> None:
+async def test_transactions_are_listed_and_described(client: TransactionalClient, node: Node) -> None:
     assert await client.produce(b"a", partition=1) is ErrorCode.NONE
     async with raw_client(node.bootstrap) as raw:
-        await Client(raw, "other").open()
+        await TransactionalClient(raw, "other").open()
 
     async def listed(version: int = 1, **fields: object) -> tuple[list[str], list[str]]:
         response = await client.raw.call(ListTransactionsRequest(**fields), version)  # type: ignore[arg-type] # by name
@@ -401,7 +403,7 @@ async def test_an_open_transaction_outlives_a_restart(tmp_path: Path, *, clean: 
     """Clean: all is in objects and snapshots. Killed: all is in the log."""
     with NodeProcess(tmp_path, topic_num_partitions=3) as node:
         async with raw_client(node.bootstrap) as raw:
-            client = await Client(raw).open()
+            client = await TransactionalClient(raw).open()
             assert await client.produce(b"a", b"b") is ErrorCode.NONE
             assert (await client.end(commit=False)).error_code == ErrorCode.NONE
             assert await client.produce(b"c") is ErrorCode.NONE

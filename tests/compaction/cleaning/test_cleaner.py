@@ -27,7 +27,7 @@ from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogUnavailable
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamBatch, StreamInfo, StreamRange
 from s3stream.store.memory import MemoryStore, let_through
-from tests.compaction.sets.test_run import Crash, CrashingCatalog, Steps, every_object_is_accounted_for
+from tests.compaction.sets.test_run import CrashingCalls, CrashingCatalog, ProcessKilled, every_object_is_accounted_for
 from tests.support.catalog_node import UploadingNode, uploading_node
 from wal.interface import Buffer
 
@@ -415,7 +415,7 @@ async def test_a_crash_at_any_step_loses_no_key(tmp_path: Path) -> None:
             for at in range(3):
                 await made.upload((SO, [kafka_batch(made, stream, [(b"a", b"%d" % at), (b"b%d" % at, b"x")])]))
             newest = {b"a": b"2", b"b0": b"x", b"b1": b"x", b"b2": b"x"}
-            steps = Steps(crash_at)
+            steps = CrashingCalls(crash_at)
             store = made.store
             assert isinstance(store, MemoryStore)
             store.hook = steps.hook
@@ -426,7 +426,7 @@ async def test_a_crash_at_any_step_loses_no_key(tmp_path: Path) -> None:
             try:
                 await CompactionService(node).run_once()
                 finished = True
-            except (Crash, BaseExceptionGroup):
+            except (ProcessKilled, BaseExceptionGroup):
                 pass
             store.hook = let_through
             assert {key: value for _, key, value in await table(made, stream)} == newest

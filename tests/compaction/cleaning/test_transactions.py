@@ -31,7 +31,7 @@ KV = tuple[bytes, bytes | None]
 
 
 @dataclass
-class Log:
+class TransactionalStream:
     """A partition's owner: appends, and remembers what it must of transactions and producers."""
 
     made: UploadingNode
@@ -140,13 +140,13 @@ class Log:
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[Log]:
+async def log(tmp_path: Path) -> AsyncIterator[TransactionalStream]:
     async with uploading_node(f"sqlite:///{tmp_path}/catalog.db") as made:
         (stream,) = await made.start(1)
-        yield Log(made, stream)
+        yield TransactionalStream(made, stream)
 
 
-async def clean(log: Log, *, after_ms: int = 0) -> None:
+async def clean(log: TransactionalStream, *, after_ms: int = 0) -> None:
     """One cleaning: something new makes it worthwhile."""
     log.made.clock.ms += after_ms
     log.write(99, [(b"tick", b"%d" % log.made.ends[log.stream])], transactional=False)
@@ -155,7 +155,7 @@ async def clean(log: Log, *, after_ms: int = 0) -> None:
     assert (summary.streams_cleaned, summary.errors) == (1, [])
 
 
-async def test_records_of_aborted_transactions_go_and_their_marker_follows(log: Log) -> None:
+async def test_records_of_aborted_transactions_go_and_their_marker_follows(log: TransactionalStream) -> None:
     log.write(1, [(b"a", b"old"), (b"b", b"old")], transactional=False)
     log.write(7, [(b"a", b"aborted"), (b"c", b"aborted")])
     log.end(7, ControlType.ABORT)
@@ -189,7 +189,7 @@ async def test_records_of_aborted_transactions_go_and_their_marker_follows(log: 
     await every_object_is_accounted_for(log.made)
 
 
-async def test_an_abort_stays_known_as_long_as_there_is_data_that_cannot_be_read(log: Log) -> None:
+async def test_an_abort_stays_known_as_long_as_there_is_data_that_cannot_be_read(log: TransactionalStream) -> None:
     """Who reads committed data steps over such a batch, and must be told to go on doing so."""
     log.write(7, [(b"a", b"aborted")])
     payload = bytearray(log.pending[-1].payload)
@@ -204,7 +204,7 @@ async def test_an_abort_stays_known_as_long_as_there_is_data_that_cannot_be_read
     assert b"tick" in await log.table()
 
 
-async def test_a_commit_marker_stays_as_long_as_its_data(log: Log) -> None:
+async def test_a_commit_marker_stays_as_long_as_its_data(log: TransactionalStream) -> None:
     log.write(7, [(b"a", b"1")])
     log.write(8, [(b"x", b"1")])
     log.end(7, ControlType.COMMIT)
@@ -227,7 +227,7 @@ async def test_a_commit_marker_stays_as_long_as_its_data(log: Log) -> None:
     assert (await log.table())[b"a"] == b"2"
 
 
-async def test_nothing_at_or_past_the_last_stable_offset_is_cleaned(log: Log) -> None:
+async def test_nothing_at_or_past_the_last_stable_offset_is_cleaned(log: TransactionalStream) -> None:
     log.write(1, [(b"a", b"1")], transactional=False)
     log.write(1, [(b"a", b"2")], transactional=False)
     await log.upload()
@@ -248,7 +248,7 @@ async def test_nothing_at_or_past_the_last_stable_offset_is_cleaned(log: Log) ->
     assert await log.table() == {b"a": b"2", b"b": b"2"}
 
 
-async def test_a_stream_whose_state_cannot_be_read_is_left_alone(log: Log) -> None:
+async def test_a_stream_whose_state_cannot_be_read_is_left_alone(log: TransactionalStream) -> None:
     def broken(_: StreamInfo) -> History:
         raise CorruptObject("snapshot of version 99")
 
@@ -261,7 +261,7 @@ async def test_a_stream_whose_state_cannot_be_read_is_left_alone(log: Log) -> No
     assert len(await log.consume(committed=True)) == 2
 
 
-async def test_transactions_that_begin_before_or_end_after_the_part_that_fits(log: Log) -> None:
+async def test_transactions_that_begin_before_or_end_after_the_part_that_fits(log: TransactionalStream) -> None:
     """The key map is full again and again, amid transactions."""
     log.write(7, [(b"k%d" % at, b"aborted") for at in range(3)])
     log.write(8, [(b"k%d" % at, b"8") for at in range(3)])
@@ -284,7 +284,7 @@ async def test_transactions_that_begin_before_or_end_after_the_part_that_fits(lo
     assert all(value != b"aborted" for _, _, value in await log.consume(committed=False))
 
 
-async def test_data_before_the_first_stream_object_holds_tombstones_and_markers_back(log: Log) -> None:
+async def test_data_before_the_first_stream_object_holds_tombstones_and_markers_back(log: TransactionalStream) -> None:
     """An old value still lies in an object that many streams share: what hides it must not go before."""
     log.write(1, [(b"a", b"1")], transactional=False)
     await log.upload(SSO)
@@ -303,7 +303,7 @@ async def test_data_before_the_first_stream_object_holds_tombstones_and_markers_
     assert b"1" not in [value for _, key, value in await log.consume(committed=False) if key == b"a"]
 
 
-def random_step(rng: random.Random, log: Log, models: Mapping[int, dict[bytes, bytes | None]]) -> None:
+def random_step(rng: random.Random, log: TransactionalStream, models: Mapping[int, dict[bytes, bytes | None]]) -> None:
     """One batch or marker of some producer; its records join the model when they count."""
     producer = rng.randrange(1, 6)
     codec = rng.choice([Compression.NONE, Compression.LZ4, Compression.ZSTD])
@@ -323,7 +323,7 @@ def random_step(rng: random.Random, log: Log, models: Mapping[int, dict[bytes, b
 
 
 @pytest.mark.parametrize("seed", range(100 if os.environ.get("ANABRANCH_SOAK") else 4))
-async def test_any_history_looks_the_same_to_who_reads_what_is_committed(log: Log, seed: int) -> None:
+async def test_any_history_looks_the_same_to_who_reads_what_is_committed(log: TransactionalStream, seed: int) -> None:
     rng = random.Random(seed)
     service = log.service(
         CompactionSettings(clean_keys_bytes_max=rng.choice([200 * 4, 1 << 20]), read_bytes_max=1_500),
@@ -396,7 +396,7 @@ def test_markers_go_when_nothing_needs_them() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
-async def test_batches_that_unfold_to_too_much_stay_as_they_are(log: Log, codec: Compression) -> None:
+async def test_batches_that_unfold_to_too_much_stay_as_they_are(log: TransactionalStream, codec: Compression) -> None:
     """A topic that was not compacted yet takes them; they must neither fill the memory nor end compaction for good."""
     settings = replace(CompactionSettings(), memory_bytes=1 << 20)
     log.write(1, [(b"a", b"old"), (b"b", b"old")], transactional=False)
@@ -417,7 +417,9 @@ async def test_batches_that_unfold_to_too_much_stay_as_they_are(log: Log, codec:
     await every_object_is_accounted_for(log.made)
 
 
-async def test_large_batches_are_cleaned_beside_the_loop(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_batches_are_cleaned_beside_the_loop(
+    log: TransactionalStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     described: list[tuple[bool, int]] = []
     describe = KafkaBatches.describe
 

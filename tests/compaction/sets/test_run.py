@@ -250,11 +250,11 @@ async def test_on_durable_stores(durable: ObjectStore, tmp_path: Path) -> None:
         assert await made.contents() == before
 
 
-class Crash(BaseException):
+class ProcessKilled(BaseException):
     """The process is gone: nothing works any more."""
 
 
-class Steps:
+class CrashingCalls:
     """Counts calls to store and catalog; from one of them on, all fail."""
 
     def __init__(self, crash_at: int) -> None:
@@ -264,7 +264,7 @@ class Steps:
     def step(self) -> None:
         self.count += 1
         if self.count >= self.crash_at:
-            raise Crash
+            raise ProcessKilled
 
     async def hook(self, _call: str, _key: str) -> None:
         self.step()
@@ -273,7 +273,7 @@ class Steps:
 class CrashingCatalog:
     """Each command may fail before it takes effect, and after."""
 
-    def __init__(self, catalog: Catalog, steps: Steps) -> None:
+    def __init__(self, catalog: Catalog, steps: CrashingCalls) -> None:
         self._catalog = catalog
         self._steps = steps
 
@@ -294,13 +294,13 @@ async def crash_and_finish(made: UploadingNode, crash_at: int) -> bool:
     for _ in range(2):
         await made.upload((SO, [made.batch(stream, 5 * MIB)]))
     before = await made.contents()
-    steps = Steps(crash_at)
+    steps = CrashingCalls(crash_at)
     memory(made).hook = steps.hook
     node = replace(made.compaction_node(SMALL), catalog=cast("Catalog", CrashingCatalog(made.catalog, steps)))
     finished = True
     try:
         await CompactionService(node).run_once()
-    except (Crash, BaseExceptionGroup):
+    except (ProcessKilled, BaseExceptionGroup):
         finished = False
     assert finished == (steps.count < crash_at)
     memory(made).hook = let_through

@@ -9,7 +9,7 @@ from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
 OVERHEAD = BATCH_OVERHEAD_BYTES
 
 
-class Model:
+class CacheModel:
     """Appends to a cache and to lists; streams of one cache."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -60,7 +60,7 @@ actions = st.lists(
 def test_reads_are_contiguous_and_what_is_not_committed_stays(
     todo: list[tuple[object, ...]], bytes_max: int, data: st.DataObject
 ) -> None:
-    model = Model(bytes_max=10_000)
+    model = CacheModel(bytes_max=10_000)
     for name, *arguments in todo:
         getattr(model, str(name))(*arguments)
         blocks = [*model.sealed, model.cache.current]
@@ -92,7 +92,7 @@ def test_reads_are_contiguous_and_what_is_not_committed_stays(
 
 
 def test_eviction_takes_the_oldest_committed_block_first() -> None:
-    model = Model(bytes_max=3100)
+    model = CacheModel(bytes_max=3100)
     for _ in range(3):
         model.append(1, 1000, 1)
         model.seal()
@@ -105,7 +105,7 @@ def test_eviction_takes_the_oldest_committed_block_first() -> None:
 
 
 def test_dropped_stream_frees_its_bytes_wherever_they_are() -> None:
-    model = Model(bytes_max=1 << 20)
+    model = CacheModel(bytes_max=1 << 20)
     for step in (model.commit, lambda: None, lambda: None):
         model.append(1, 1000, 1)
         model.append(2, 10, 1)
@@ -121,7 +121,7 @@ def test_dropped_stream_frees_its_bytes_wherever_they_are() -> None:
 
 
 def test_a_closed_stream_leaves_nothing_behind_when_it_is_evicted() -> None:
-    model = Model(bytes_max=0)
+    model = CacheModel(bytes_max=0)
     for stream_id in (1, 2):
         model.append(stream_id, 1000, 1)
     model.seal()

@@ -29,7 +29,7 @@ def hedge(counts: Counts, *, ratio: float = 3) -> PartHedge:
     return PartHedge(ratio=ratio, delay_ms_min=500, counts=counts, clock=lambda: asyncio.get_running_loop().time())
 
 
-class Script:
+class TimedAttempts:
     """Attempts that take their time, one after the other."""
 
     def __init__(self, *seconds: float) -> None:
@@ -51,7 +51,7 @@ class Script:
 async def practised(counts: Counts, *, ratio: float = 3) -> PartHedge:
     made = hedge(counts, ratio=ratio)
     for _ in range(OBSERVED_MIN + 12):
-        await made.put(Script(1).send, 100)
+        await made.put(TimedAttempts(1).send, 100)
     return made
 
 
@@ -65,10 +65,10 @@ def test_a_slow_part_is_sent_again_and_the_first_success_counts() -> None:
     async def main() -> None:
         counts = Counts()
         made = await practised(counts)
-        script = Script(100, 2)
+        script = TimedAttempts(100, 2)
         assert await elapsed(made.put(script.send, 100)) == ("2", 5)
         assert (script.cancelled, counts) == (1, Counts(1, 1))
-        script = Script(4, 50)
+        script = TimedAttempts(4, 50)
         assert await elapsed(made.put(script.send, 100)) == ("4", 4)
         assert (script.cancelled, counts) == (1, Counts(2, 1))
         # A part of ten times the size may take ten times as long.
@@ -82,14 +82,14 @@ def test_failures_of_one_attempt_leave_the_other() -> None:
     async def main() -> None:
         counts = Counts()
         made = await practised(counts)
-        assert await elapsed(made.put(Script(-10, 9).send, 100)) == ("9", 12)
-        assert await elapsed(made.put(Script(10, -1).send, 100)) == ("10", 10)
+        assert await elapsed(made.put(TimedAttempts(-10, 9).send, 100)) == ("9", 12)
+        assert await elapsed(made.put(TimedAttempts(10, -1).send, 100)) == ("10", 10)
         for _ in range(10):
-            await made.put(Script(1).send, 100)
+            await made.put(TimedAttempts(1).send, 100)
         with pytest.raises(StoreError, match="after 40 s"):
-            await made.put(Script(-40, -80).send, 100)
+            await made.put(TimedAttempts(-40, -80).send, 100)
         with pytest.raises(StoreError, match="after 1 s"):
-            await made.put(Script(-1).send, 100)
+            await made.put(TimedAttempts(-1).send, 100)
 
     run_virtual(main())
 
@@ -98,16 +98,16 @@ def test_hedges_are_few_and_need_experience() -> None:
     async def main() -> None:
         counts = Counts()
         made = hedge(counts)
-        assert await elapsed(made.put(Script(1000).send, 100)) == ("1000", 1000)
+        assert await elapsed(made.put(TimedAttempts(1000).send, 100)) == ("1000", 1000)
         off = await practised(counts, ratio=0)
-        assert await elapsed(off.put(Script(1000).send, 100)) == ("1000", 1000)
+        assert await elapsed(off.put(TimedAttempts(1000).send, 100)) == ("1000", 1000)
         assert counts == Counts()
         made = await practised(counts)
         for _ in range(200):
-            await made.put(Script(0.1).send, 100)
+            await made.put(TimedAttempts(0.1).send, 100)
         # A store that has become slow: at most the hedges saved up, and then one for ten parts.
         for _ in range(100):
-            await made.put(Script(10_000, 10_000).send, 1)
+            await made.put(TimedAttempts(10_000, 10_000).send, 1)
         assert HEDGES_MAX <= counts.hedged_parts <= 25
 
     run_virtual(main())
@@ -116,7 +116,7 @@ def test_hedges_are_few_and_need_experience() -> None:
 def test_a_cancelled_upload_leaves_no_attempt() -> None:
     async def main() -> None:
         made = await practised(Counts())
-        script = Script(100, 100)
+        script = TimedAttempts(100, 100)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10):
                 await made.put(script.send, 100)

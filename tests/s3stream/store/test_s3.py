@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 SLOW = Fault(status=503, code="SlowDown")
 
 
-class Faults:
+class FaultPlan:
     """What happens to the next requests that match."""
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class Faults:
 @contextlib.asynccontextmanager
 async def faulty(
     bucket: S3Bucket, *, read_timeout_ms: int = 30_000, attempt_timeout_ms: int = 30_000
-) -> AsyncIterator[tuple[S3Store, Faults]]:
+) -> AsyncIterator[tuple[S3Store, FaultPlan]]:
     """A store behind a proxy."""
-    faults = Faults()
+    faults = FaultPlan()
     async with fault_proxy(bucket.endpoint, faults.decide) as endpoint:
         settings = replace(
             s3_settings(bucket),

@@ -37,7 +37,7 @@ from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode
 
 
-class Script:
+class GroupScript:
     """One group, one virtual clock."""
 
     def __init__(self) -> None:

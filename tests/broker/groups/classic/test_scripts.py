@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.groups.classic.script import Script
+from tests.broker.groups.classic.script import GroupScript
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
@@ -13,7 +13,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_gives_what_it_says(path: Path) -> None:
     text = path.read_text()
-    found = Script().run(text)
+    found = GroupScript().run(text)
     if os.environ.get("REWRITE_SCRIPTS"):
         path.write_text(found)
     assert found == text

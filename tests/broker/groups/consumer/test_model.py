@@ -31,7 +31,7 @@ REBALANCE_MS = 20_000
 
 
 @dataclass
-class Client:
+class ModelMember:
     """What one consumer believes."""
 
     member_id: str
@@ -68,7 +68,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 0
         self.group = ConsumerGroup("g", SETTINGS)
-        self.clients: dict[str, Client] = {}
+        self.clients: dict[str, ModelMember] = {}
         self.log: dict[bytes, bytes] = {}
         self.partitions = {"t": 3}
         self.version = 0
@@ -113,7 +113,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         """A process starts, or starts again without its predecessor having said goodbye (which then is dead)."""
         self.made += 1
         instance_id = name.upper() if name in "ab" else None
-        self.clients[name] = Client(
+        self.clients[name] = ModelMember(
             f"{name}{self.made}", instance_id, names=names, regex=regex, assignor=assignor, last_ms=self.now_ms
         )
 
@@ -123,7 +123,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         client = self.clients[data.draw(st.sampled_from(sorted(self.clients)))]
         self.heartbeat(client, full=full, lost=lost)
 
-    def heartbeat(self, client: Client, *, full: bool = False, lost: bool = False) -> None:
+    def heartbeat(self, client: ModelMember, *, full: bool = False, lost: bool = False) -> None:
         answer = self.send(client.beat(full=full or lost))
         if lost:
             client.changed = True  # what it does not know that we know, it says again
@@ -200,7 +200,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         assert self.group.subscribed_topics() == before.subscribed_topics()
         assert not self.group.pending_records()
 
-    def alive(self) -> list[Client]:
+    def alive(self) -> list[ModelMember]:
         """Clients whose session has not ended, for all that they know: the others have let go by themselves."""
         return [
             client

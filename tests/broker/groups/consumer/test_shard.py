@@ -18,7 +18,7 @@ from broker.groups.requests import LeavingMember
 from broker.groups.shard import GroupShard
 from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
-from tests.broker.groups.test_shard import Client as ClassicClient
+from tests.broker.groups.test_shard import ClassicShard
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import until
 from wal.interface import WalFailed
@@ -35,7 +35,7 @@ def parts(*numbers: int) -> Partitions:
     return frozenset(TopicIdPartition(TOPIC_ID, number) for number in numbers)
 
 
-class Client(ClassicClient):
+class ConsumerShard(ClassicShard):
     """The same with members that speak the new protocol."""
 
     def __init__(self, log: MemoryLog, settings: GroupSettings = SETTINGS) -> None:
@@ -58,8 +58,8 @@ class Client(ClassicClient):
         assert isinstance(group, ConsumerGroup)
         return group
 
-    async def crash(self) -> "Client":
-        other = Client(self.log.crash(), self.settings)
+    async def crash(self) -> "ConsumerShard":
+        other = ConsumerShard(self.log.crash(), self.settings)
         other.wall_ms = self.wall_ms
         await other.shard.load()
         self.shard.close()
@@ -77,13 +77,13 @@ class Client(ClassicClient):
 
 
 @pytest.fixture
-async def client() -> Client:
-    client = Client(MemoryLog())
+async def client() -> ConsumerShard:
+    client = ConsumerShard(MemoryLog())
     await client.shard.load()
     return client
 
 
-async def test_an_answer_waits_for_what_it_says_and_for_what_was_changed_before_it(client: Client) -> None:
+async def test_an_answer_waits_for_what_it_says_and_for_what_was_changed_before_it(client: ConsumerShard) -> None:
     assert await client.beat("m") == ConsumerHeartbeatResponse("m", 2, parts(0, 1, 2, 3))
     client.log.hold = True
     joined = client.beat("n")
@@ -97,7 +97,7 @@ async def test_an_answer_waits_for_what_it_says_and_for_what_was_changed_before_
     assert await plain == ConsumerHeartbeatResponse("n", 3, None)
 
 
-async def test_partitions_go_over_when_they_are_let_go_and_survive_a_crash_in_between(client: Client) -> None:
+async def test_partitions_go_over_when_they_are_let_go_and_survive_a_crash_in_between(client: ConsumerShard) -> None:
     await client.beat("m")
     await client.beat("n")
     told = await client.beat("m", 2, owned=parts(0, 1, 2, 3))
@@ -110,7 +110,7 @@ async def test_partitions_go_over_when_they_are_let_go_and_survive_a_crash_in_be
     assert client.group().state is ConsumerGroupState.STABLE
 
 
-async def test_a_failed_write_is_told_and_forgotten(client: Client) -> None:
+async def test_a_failed_write_is_told_and_forgotten(client: ConsumerShard) -> None:
     await client.beat("m")
     client.log.hold = True
     joined = client.beat("n")
@@ -123,7 +123,7 @@ async def test_a_failed_write_is_told_and_forgotten(client: Client) -> None:
     assert client.group().epoch == 2
 
 
-async def test_a_group_too_large_to_store_is_refused_and_stays_as_it_was(client: Client) -> None:
+async def test_a_group_too_large_to_store_is_refused_and_stays_as_it_was(client: ConsumerShard) -> None:
     await client.beat("m")
     with pytest.raises(KafkaError) as refused:
         _ = client.beat("n", topic_names=LONG)
@@ -137,7 +137,7 @@ async def test_a_group_too_large_to_store_is_refused_and_stays_as_it_was(client:
     assert client.shard.group("other") is None
 
 
-async def test_an_unknown_group_is_not_made_by_anything_but_a_join(client: Client) -> None:
+async def test_an_unknown_group_is_not_made_by_anything_but_a_join(client: ConsumerShard) -> None:
     for epoch in (1, -1):
         with pytest.raises(KafkaError) as refused:
             _ = client.beat("m", epoch)
@@ -148,7 +148,7 @@ async def test_an_unknown_group_is_not_made_by_anything_but_a_join(client: Clien
 
 
 async def test_silent_members_are_removed_and_an_administrator_may_remove_them_too() -> None:
-    client = Client(MemoryLog(), GroupSettings(consumer_session_timeout_ms=20))
+    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_session_timeout_ms=20))
     await client.shard.load()
     await client.beat("m")
     await until(lambda: client.group().state is ConsumerGroupState.EMPTY)
@@ -163,7 +163,7 @@ async def test_silent_members_are_removed_and_an_administrator_may_remove_them_t
     assert client.group().epoch == 5
 
 
-async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its_offsets(client: Client) -> None:
+async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its_offsets(client: ConsumerShard) -> None:
     await client.enter()
     await client.commit(T0, offset=5, member=True)
     with pytest.raises(KafkaError, match="malformed") as refused:
@@ -183,7 +183,7 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its
     assert client.offset(T0) is not None
 
 
-async def test_a_commit_needs_the_members_epoch_or_one_since_which_it_has_the_partition(client: Client) -> None:
+async def test_a_commit_needs_the_members_epoch_or_one_since_which_it_has_the_partition(client: ConsumerShard) -> None:
     await client.beat("m")
     assert client.commit_as("m", 2, T0) is ErrorCode.NONE
     assert client.commit_as("m", 2, T0, knows_member_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
@@ -203,7 +203,7 @@ async def test_a_commit_needs_the_members_epoch_or_one_since_which_it_has_the_pa
     assert client.shard.offsets.check_fetch("g", "x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_deleted_group_leaves_nothing(client: Client) -> None:
+async def test_a_deleted_group_leaves_nothing(client: ConsumerShard) -> None:
     await client.beat("m", topic_regex="t.*", topic_names=[])
     with pytest.raises(KafkaError) as refused:
         client.shard.delete("g", lambda _: None)
@@ -217,7 +217,7 @@ async def test_a_deleted_group_leaves_nothing(client: Client) -> None:
     assert list(client.shard.live_records()) == []
 
 
-async def test_a_rewritten_log_holds_the_same_group(client: Client) -> None:
+async def test_a_rewritten_log_holds_the_same_group(client: ConsumerShard) -> None:
     await client.beat("m", topic_regex="t.*", topic_names=[])
     for _ in range(20):
         await client.beat("n")
@@ -239,7 +239,7 @@ async def test_a_rewritten_log_holds_the_same_group(client: Client) -> None:
     assert client.group().members["m"].assigned.keys() == parts(0, 1, 2, 3)
 
 
-async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: Client) -> None:
+async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: ConsumerShard) -> None:
     await client.beat("m", topic_regex="t", topic_names=[])
     unread = TopicPartition("u", 0)
     assert client.commit_as("m", 2, T0) is ErrorCode.NONE
@@ -257,12 +257,12 @@ async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: C
     assert client.shard.group("g") is None
 
 
-async def test_every_record_is_kafkas(client: Client) -> None:
+async def test_every_record_is_kafkas(client: ConsumerShard) -> None:
     await client.beat("m")
     assert all(isinstance(parse_record(record), ConsumerGroupRecord) for record in client.log.records())
 
 
-async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_did(client: Client) -> None:
+async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_did(client: ConsumerShard) -> None:
     pattern = "t|" + "x" * 1024
     stored = ConsumerMember("m", topic_regex=pattern, rebalance_timeout_ms=1_000, epoch=3)
     written = {
