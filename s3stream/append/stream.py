@@ -36,6 +36,7 @@ class Stream(StreamAdmission):
         "_run",
         "_runs",
         "_snapshot_source",
+        "_stats",
         "_trimmer",
         "committed_offset",
         "confirmed_offset",
@@ -68,6 +69,7 @@ class Stream(StreamAdmission):
         self._journal = journal
         self._admission = journal.admission
         self._reader = reader
+        self._stats = reader.stats
         self._trimmer = trimmer
         self._runs = runs
         self._run: UploadRun | None = None
@@ -184,7 +186,7 @@ class Stream(StreamAdmission):
         batches = self._runs.read(offset, end, bytes_max)
         if batches is None:
             return None
-        self._reader.stats.log_cache_hits += 1
+        self._stats.log_cache_hits += 1
         return ReadResult(batches, batches[-1].end_offset)
 
     async def read(self, offset: int, bytes_max: int, *, end_offset: int | None = None) -> ReadResult:
