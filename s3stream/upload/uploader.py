@@ -111,7 +111,7 @@ class Uploader:
         }
 
     async def upload(self, block: UploadBlock, previous: asyncio.Future[None] | None) -> None:
-        """Return when the block is committed, which is after `previous`. Raises WalError, or what cannot heal."""
+        """Return when the block is committed, which is after `previous`. Raises WalError, final StorageErrors."""
         if block.durable is not None:
             await block.durable
         backoff = Backoff(self._settings)
