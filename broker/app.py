@@ -267,7 +267,7 @@ def _make_node(
         node_epoch=info.epoch,
         now_ms=now_ms,
         new_topic_id=_new_uuid,
-        on_gone=transactions.forget_topics,
+        on_detached=transactions.forget_topics,
     )
     manifests = ManifestKeeper(
         catalog=catalog,

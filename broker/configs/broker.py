@@ -1,7 +1,8 @@
-"""The broker configs in force on this node: what was set for it, then for all nodes, then at its start, then defaults.
+"""Values of the broker configs on this node, and the defaults of topics' configs.
 
-What is set while nodes run lies in the catalog, beside other configs of the cluster (`broker.configs.cluster`). Whoever
-acts on a value asks here, or is told of changes (`watch`); the defaults of topics' configs come from here, too.
+In order of precedence: set dynamically for this node, set dynamically for all nodes, settings of the start, Kafka's
+defaults. Dynamic values are in the catalog, with the other configs of the cluster (`broker.configs.cluster`). A user of
+a value reads it here each time, or is called after changes (`watch`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,12 @@ from compaction.settings import CompactionSettings
 from protocol.errors import KafkaError
 
 ALL_NODES: Final = ""
-"""Name under which is kept what holds for every node, as Kafka's clients call it."""
+"""Name of the entry with the values for all nodes, as in Kafka's requests."""
 log = structlog.get_logger("configs")
 
 
 class BrokerConfigs:
-    """Values by Kafka's names."""
+    """Values of broker configs by Kafka's names."""
 
     def __init__(self, configs: ClusterConfigs, settings: Settings, node_id: int) -> None:
         self._configs = configs
@@ -34,23 +35,23 @@ class BrokerConfigs:
         configs.watch(self._follow)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called after each change."""
+        """Call `changed` after each change."""
         self._watchers.append(changed)
 
     def value(self, name: str) -> str:
-        """The value in force, as a text."""
+        """Return the value in force, as text."""
         return self.synonyms(name)[0][1]
 
     def number(self, name: str) -> int:
-        """The same of a number."""
+        """Return the value in force, as a number."""
         return int(self.value(name))
 
     def is_on(self, name: str) -> bool:
-        """The same of a switch."""
+        """Return the value in force, as a boolean."""
         return self.value(name).strip().lower() == "true"
 
     def synonyms(self, name: str) -> Sequence[Synonym]:
-        """Every value that there is for a config."""
+        """Return every value that is set for a config, the one in force first."""
         found = [
             (name, self._set[place][name], source)
             for place, source in (
@@ -62,22 +63,22 @@ class BrokerConfigs:
         return [*found, *_static_values(BROKER_CONFIGS[name], name, self._settings)]
 
     def values_of_all_nodes(self) -> Mapping[str, str]:
-        """What is set for every node."""
+        """Return the values that are set for all nodes."""
         return self._set[ALL_NODES]
 
     def topic_default(self, row: ConfigDef) -> str:
-        """The value of a topic's config where the topic has none of its own."""
+        """Return a topic config's value for topics that do not set it."""
         synonyms = self.topic_synonyms(row)
         return synonyms[0][1] if synonyms else row.default
 
     def topic_synonyms(self, row: ConfigDef) -> Sequence[Synonym]:
-        """Every value that there is for a topic's config beside the topic's own; none where only topics have it."""
+        """Return every value of a topic's config outside the topic; empty if brokers have no such config."""
         if row.broker_name in BROKER_CONFIGS:
             return self.synonyms(row.broker_name)
         return _static_values(row, row.broker_name, self._settings) if row.broker_name else ()
 
     def _follow(self) -> None:
-        """Take what is set now, but for values that mean nothing here: nodes of another version have taken them."""
+        """Apply what is set now, except invalid values, which nodes of another version may have accepted."""
         found = {place: _known(self._configs.get(BROKER, place)) for place in (self._own, ALL_NODES)}
         if found == self._set:
             return
@@ -94,7 +95,7 @@ def _known(entries: Mapping[str, str]) -> Mapping[str, str]:
                 BROKER_CONFIGS[name].check(value)
                 known[name] = value
         except KafkaError as error:
-            log.warning("a broker config is not understood here", config=name, reason=error.message)
+            log.warning("a broker config is invalid here and ignored", config=name, reason=error.message)
     return known
 
 
@@ -104,12 +105,12 @@ def _static_values(row: ConfigDef, name: str, settings: Settings) -> Sequence[Sy
 
 
 def fixed_configs(settings: Settings, host: str, port: int) -> Sequence[tuple[ConfigDef, str]]:
-    """What a node shows beside its table of configs: where it is, and what cannot be otherwise."""
+    """Return the read-only configs of a node that no table has: its addresses, its ids, fixed values."""
     text, number, long, items = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
     node, backoff = settings.node, str(CompactionSettings().clean_backoff_ms)
     return (
         (
-            ConfigDef("advertised.listeners", text, "", "Where clients are told to connect."),
+            ConfigDef("advertised.listeners", text, "", "Addresses that clients connect to."),
             f"PLAINTEXT://{host}:{port}",
         ),
         (ConfigDef("broker.id", number, "-1", "Id of this node."), str(node.node_id)),
@@ -119,10 +120,13 @@ def fixed_configs(settings: Settings, host: str, port: int) -> Sequence[tuple[Co
             ),
             "1",
         ),
-        (ConfigDef("listeners", text, "", "Where this node listens."), f"PLAINTEXT://{settings.listener.host}:{port}"),
-        (ConfigDef(CLEANER_BACKOFF, long, "15000", "Rest between two cleanings of a compacted partition."), backoff),
         (
-            ConfigDef(STORAGE_POLICY, text, "local", "Object store of topics that choose none by `storage.policy`."),
+            ConfigDef("listeners", text, "", "Addresses that this node listens on."),
+            f"PLAINTEXT://{settings.listener.host}:{port}",
+        ),
+        (ConfigDef(CLEANER_BACKOFF, long, "15000", "Time between two cleanings of a compacted partition."), backoff),
+        (
+            ConfigDef(STORAGE_POLICY, text, "local", "Object store of topics that do not set `storage.policy`."),
             settings.objects.store,
         ),
         (ConfigDef("log.dirs", items, "", "Directory of this node."), str(node.data_dir)),

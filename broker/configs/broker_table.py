@@ -1,7 +1,7 @@
-"""The broker configs that have a meaning here, under Kafka's names: types, defaults, allowed values, documentation.
+"""Definitions of the broker configs that have an effect here, under Kafka's names.
 
-`BROKER_CONFIGS` are those that settings of the node's start give a value; `DYNAMIC` are the names of those that can be
-changed while it runs, for one node or for all. Every default of a topic's config is one of them, as in Apache Kafka.
+`BROKER_CONFIGS` get their values from the settings of the node. `DYNAMIC` names those that can be changed while nodes
+run, for one node or for all. As in Apache Kafka, each default of a topic config is a broker config.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ CONNECTIONS_PER_ADDRESS_MAX: Final = "max.connections.per.ip"
 PRODUCER_ID_EXPIRATION: Final = "producer.id.expiration.ms"
 STORAGE_POLICY: Final = "log.storage.policy"
 _B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
-_STATIC = (
+_STATIC_ROWS = (
     ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
     ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
     ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
@@ -54,7 +54,7 @@ _STATIC = (
     ("transactional.id.expiration.ms", _I, "604800000", ("transaction", "id_expiration_ms")),
     ("socket.request.max.bytes", _I, "104857600", ("network", "request_bytes_max")),
 )
-_DYNAMIC = (
+_DYNAMIC_ROWS = (
     (AUTO_CREATE, _B, "true", ("topic", "auto_create"), None),
     (CONNECTIONS_MAX, _I, str(INT_MAX), ("network", "connections_max"), 1),
     (CONNECTIONS_PER_ADDRESS_MAX, _I, str(INT_MAX), ("network", "connections_per_address_max"), 1),
@@ -67,20 +67,20 @@ def _documentation(setting: tuple[str, str]) -> str:
     return dict(area_models())[area].model_fields[field].description or ""
 
 
-def _static_values() -> Iterator[ConfigDef]:
-    for name, kind, default, setting in _STATIC:
+def _static_definitions() -> Iterator[ConfigDef]:
+    for name, kind, default, setting in _STATIC_ROWS:
         yield ConfigDef(name, kind, default, _documentation(setting), setting=setting)
 
 
-def _dynamic() -> Iterator[ConfigDef]:
-    for name, kind, default, setting, least in _DYNAMIC:
+def _dynamic_definitions() -> Iterator[ConfigDef]:
+    for name, kind, default, setting, least in _DYNAMIC_ROWS:
         yield ConfigDef(name, kind, default, _documentation(setting), setting=setting, minimum=least)
     for row in TOPIC_CONFIGS.values():
         if row.broker_name and row.broker_name != STORAGE_POLICY:
             yield replace(row, name=row.broker_name, broker_name="")
 
 
-DYNAMIC: Final[AbstractSet[str]] = frozenset(row.name for row in _dynamic())
+DYNAMIC: Final[AbstractSet[str]] = frozenset(row.name for row in _dynamic_definitions())
 BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
-    {row.name: row for row in (*_static_values(), *_dynamic())}
+    {row.name: row for row in (*_static_definitions(), *_dynamic_definitions())}
 )

@@ -1,4 +1,4 @@
-"""What a config is, in Kafka's terms: its type and default, which values it takes, and where a value comes from."""
+"""Definition of a config in Kafka's terms: type, default, allowed values, and sources of values."""
 
 import math
 import re
@@ -39,12 +39,12 @@ class ConfigSource(IntEnum):
 
 
 Synonym = tuple[str, str, ConfigSource]
-"""Name under which a value is set, the value, and where it comes from. Lists of them have the one that holds first."""
+"""Name under which a value is set, the value, and its source. In a list, the value in force is the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
-    """One config: `broker_name` is the broker-wide synonym, `setting` the node's setting that gives its default."""
+    """One config. `broker_name` is its broker-wide synonym, `setting` the node's setting that provides its default."""
 
     name: str
     type: ConfigType
@@ -57,12 +57,12 @@ class ConfigDef:
     maximum: float | None = None
     has_effect: bool = True
     also_allowed: int | None = None
-    """A value outside the range that is allowed, too."""
+    """An allowed value outside the range."""
     item_pattern: str = ""
-    """What each item of a list looks like, if it is not a lone `*`."""
+    """Regular expression of each item of a list, unless the list is a single `*`."""
 
     def check(self, value: str) -> None:
-        """Raise INVALID_CONFIG with Kafka's wording when `value` is not allowed."""
+        """Raise INVALID_CONFIG with Kafka's message if `value` is not allowed."""
         parse = _PARSERS[self.type]
         try:
             parsed = parse(value)
@@ -108,7 +108,7 @@ class ConfigDef:
 
 
 def default_value(row: ConfigDef, settings: Settings) -> str:
-    """The value where the thing itself sets none: the node's setting, or Kafka's default."""
+    """Return the value where the resource sets none: the node's setting, or Kafka's default."""
     if row.setting is None:
         return row.default
     value = getattr(getattr(settings, row.setting[0]), row.setting[1])
@@ -116,7 +116,7 @@ def default_value(row: ConfigDef, settings: Settings) -> str:
 
 
 def invalid_config(message: str) -> KafkaError:
-    """The error of a config that cannot be."""
+    """Build an INVALID_CONFIG error."""
     return KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
@@ -145,7 +145,7 @@ def _parse_double(value: str) -> float:
 
 
 def parse_list(value: str) -> list[str]:
-    """The items of a list, which commas part."""
+    """Split a list at its commas."""
     return [item.strip() for item in value.split(",") if item.strip()]
 
 

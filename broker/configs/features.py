@@ -1,10 +1,10 @@
-"""Finalized features (KIP-584): which levels this node can work at, at which the cluster works, and who may change it.
+"""Features (KIP-584): the levels that this node supports, the finalized level of the cluster, and changes of it.
 
-A level below the newest takes away what came with it: without `group.version` 1 nobody may use the consumer protocol of
-KIP-848; without `transaction.version` 2 clients fall back to the transactions before KIP-890's second part.
+A lower level turns off what the newer one introduced. Below `group.version` 1 the consumer protocol of KIP-848 is
+refused; below `transaction.version` 2 clients use the transactions before the second part of KIP-890.
 
-`metadata.version` is there for tools that read a cluster's version from it. There is no log of metadata whose format it
-could be the version of, so that it has one level: that of the Apache Kafka whose answers this node gives.
+`metadata.version` exists for tools that read a cluster's version from it. Since there is no metadata log, it has one
+level: that of the Apache Kafka version whose behaviour this node follows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,21 @@ GROUP_VERSION: Final = "group.version"
 METADATA_VERSION: Final = "metadata.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 METADATA_LEVEL: Final = 30
-"""Of Apache Kafka 4.3 (4.3-IV0)."""
+"""Level of Apache Kafka 4.3 (4.3-IV0)."""
 NEWEST: Final[Mapping[str, int]] = MappingProxyType(
     {GROUP_VERSION: 1, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 2}
 )
-"""The features this node has, with their highest levels."""
+"""Highest supported levels."""
 LOWEST: Final[Mapping[str, int]] = MappingProxyType(
     {GROUP_VERSION: 0, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 0}
 )
-"""Their lowest ones. At 0 a feature is off."""
+"""Lowest supported levels. At 0 a feature is off."""
 _CLUSTER = "cluster"
 _EPOCH = "epoch"
 
 
 class UpgradeType(IntEnum):
-    """How a change may move a level."""
+    """Direction in which an update may change a level."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -43,7 +43,7 @@ class UpgradeType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureUpdate:
-    """A level that somebody wants."""
+    """A requested level of a feature."""
 
     name: str
     level: int
@@ -51,7 +51,7 @@ class FeatureUpdate:
 
 
 class Features:
-    """The levels of the cluster. One that was never changed is the newest."""
+    """Finalized levels of the cluster. A level that was never changed is the newest."""
 
     def __init__(self, configs: ClusterConfigs, node_id: int) -> None:
         self._configs = configs
@@ -59,20 +59,20 @@ class Features:
 
     @property
     def epoch(self) -> int:
-        """Goes up with every change: clients go by the levels of the highest epoch they have seen."""
+        """Number of the last change. Clients use the levels of the highest epoch that they have seen."""
         return int(self._configs.get(FEATURES, _CLUSTER).get(_EPOCH, "0"))
 
     def level(self, name: str) -> int:
-        """The level the cluster works at; 0 if the feature is off or nobody knows it."""
+        """Return the finalized level; 0 if the feature is off or unknown."""
         newest = NEWEST.get(name, 0)
         return min(newest, int(self._configs.get(FEATURES, _CLUSTER).get(name, newest)))
 
     def finalized(self) -> Mapping[str, int]:
-        """The features that are on, with their levels."""
+        """Return the features that are on, with their levels."""
         return {name: level for name in NEWEST if (level := self.level(name))}
 
     async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
-        """Make all of the changes, or none. Raises INVALID_UPDATE_VERSION in Kafka's words."""
+        """Apply all of the updates, or none. Raises INVALID_UPDATE_VERSION with Kafka's message."""
         changed: dict[str, str] = {}
         for update in updates:
             problem = self._problem(update)

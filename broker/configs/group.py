@@ -1,7 +1,7 @@
-"""Configs of a consumer group (KIP-848): what it may set for itself, over the node's defaults.
+"""Configs of a consumer group (KIP-848), which override the node's defaults.
 
-Only what has an effect here is listed. A group is bound by the node's limits, so that no group keeps dead members for
-days, or has its members ask every millisecond.
+Only configs that have an effect here are listed. Values must be within the node's limits, so that no group keeps dead
+members for days, or has its members send a heartbeat every millisecond.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
             SESSION_TIMEOUT,
             ConfigType.INT,
             "45000",
-            "A member of the group that is silent for this long is removed (consumer protocol).",
+            "A member that sends no heartbeat for this long is removed (consumer protocol).",
             broker_name="group.consumer.session.timeout.ms",
             setting=("group", "consumer_session_timeout_ms"),
             minimum=1,
@@ -30,7 +30,7 @@ GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
             HEARTBEAT_INTERVAL,
             ConfigType.INT,
             "5000",
-            "How often members of the group are asked to say that they are there (consumer protocol).",
+            "Interval of the members' heartbeats (consumer protocol).",
             broker_name="group.consumer.heartbeat.interval.ms",
             setting=("group", "consumer_heartbeat_interval_ms"),
             minimum=1,
@@ -40,7 +40,7 @@ GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
 
 
 def check_group_configs(values: Mapping[str, str], settings: GroupSettings) -> None:
-    """Raise INVALID_CONFIG, in Kafka's words, for what the node's limits do not allow."""
+    """Raise INVALID_CONFIG, with Kafka's message, for a value outside the node's limits."""
     limits = (
         (
             HEARTBEAT_INTERVAL,
@@ -70,18 +70,18 @@ def _invalid(message: str) -> KafkaError:
 
 
 class GroupConfigs:
-    """The configs in force for each group."""
+    """Values of the configs of each group."""
 
     def __init__(self, configs: ClusterConfigs, settings: GroupSettings) -> None:
         self._configs = configs
         self._settings = settings
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """After how long a silent member is removed."""
+        """Return the time without a heartbeat after which a member is removed."""
         return self._number(group_id, SESSION_TIMEOUT, self._settings.consumer_session_timeout_ms)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often a member shall say that it is there."""
+        """Return the interval of a member's heartbeats."""
         return self._number(group_id, HEARTBEAT_INTERVAL, self._settings.consumer_heartbeat_interval_ms)
 
     def _number(self, group_id: str, name: str, default: int) -> int:

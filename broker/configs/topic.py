@@ -1,4 +1,4 @@
-"""Configs of a topic: checked when a client gives them, and parsed to what the broker acts on."""
+"""Configs of a topic: validation of what a client sets, and the parsed form that the broker uses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,41 +15,41 @@ from protocol.compression import Compression
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The configs of a topic that the broker acts on, parsed."""
+    """Parsed configs of a topic."""
 
     max_message_bytes: int
     log_append_time: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     compression: Compression | None
-    """Codec batches are kept in; None: as they come."""
+    """Codec of stored batches; None: the producer's."""
     compression_level: int | None
     cleaning: CleanPolicy | None
-    """How the topic is compacted by key; None: it is not."""
+    """How the topic is compacted by key; None: not at all."""
     retention_ms: int
-    """How long records are kept; -1: for ever."""
+    """Time for which records are kept; -1: forever."""
     retention_bytes: int
-    """How much of a partition is kept; -1: all."""
+    """Bytes of a partition that are kept; -1: all."""
     deletable: bool
-    """Whether `cleanup.policy` has `delete`: only then may records be deleted on request."""
+    """True if `cleanup.policy` has `delete`: only then may records be deleted by retention or on request."""
     store: str
-    """Name of the object store that new data goes to."""
+    """Name of the object store for new data."""
 
     @property
     def compacted(self) -> bool:
-        """Whether `cleanup.policy` has `compact`."""
+        """True if `cleanup.policy` has `compact`."""
         return self.cleaning is not None
 
     @property
     def uploads_alone(self) -> bool:
-        """Whether data should go to stream objects at once, where it can be compacted by key."""
+        """True if data should go to stream objects at once, where it can be compacted by key."""
         return self.cleaning is not None and self.cleaning.ripe_ms < CompactionSettings().force_split_ms
 
 
 def check_topic_configs(
     configs: Mapping[str, str | None], settings: Settings, *, kept: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Validate the configs a client gives for a topic that keeps those `beside` them. Raises INVALID_CONFIG."""
+    """Validate configs that a client sets for a topic, which keeps `kept` as well. Raises INVALID_CONFIG."""
     checked: dict[str, str] = {}
     for name, value in configs.items():
         row = TOPIC_CONFIGS.get(name)
@@ -70,7 +70,7 @@ def check_topic_configs(
 
 
 def _check_together(configs: Mapping[str, str]) -> None:
-    """What no config can tell by itself."""
+    """Check configs against each other."""
 
     def number(name: str) -> int:
         return int(configs.get(name) or TOPIC_CONFIGS[name].default)
@@ -98,7 +98,7 @@ _CODECS: Mapping[str, Compression | None] = {
 
 
 def _level(value: Callable[[str], str]) -> int | None:
-    """The level that goes with the codec, or None for the codec's own."""
+    """Return the level of the codec, or None for the codec's default."""
     name = f"compression.{value('compression.type')}.level"
     if name not in TOPIC_CONFIGS or value(name) == "-1":
         return None
@@ -116,15 +116,15 @@ def _clean_policy(value: Callable[[str], str]) -> CleanPolicy:
 
 
 class TopicDefaults(Protocol):
-    """Who knows the values that hold where a topic has none of its own."""
+    """Provider of values for configs that a topic does not set."""
 
     def topic_default(self, row: ConfigDef) -> str:
-        """The value of one config."""
+        """Return the value of one config."""
         ...
 
 
 def parse_topic_config(configs: Mapping[str, str], defaults: TopicDefaults) -> TopicConfig:
-    """The parsed form of a topic's configs over the defaults."""
+    """Parse a topic's configs, with defaults for those that it does not set."""
 
     def value(name: str) -> str:
         return (configs.get(name) or defaults.topic_default(TOPIC_CONFIGS[name])).strip()

@@ -1,7 +1,7 @@
-"""The configs of topics under Kafka's names: type, default, allowed values, documentation.
+"""Definitions of the topic configs under Kafka's names: type, default, allowed values, documentation.
 
-This is the one table that CreateTopics and AlterConfigs validate by and DescribeConfigs answers from. What Kafka has
-and means nothing here is accepted (tools set it), and its documentation says that it has no effect.
+CreateTopics and AlterConfigs validate by this table, and DescribeConfigs answers from it. Configs of Kafka that have no
+effect here are accepted, because tools set them, and their documentation says so.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ _TOPIC_DEFS = (
         "cleanup.policy",
         _LIST,
         "delete",
-        "What becomes of old records. On a topic with `compact` every record needs a key.",
+        "How old records are removed: by age and size (`delete`) or by key (`compact`, which requires keys).",
         broker="log.cleanup.policy",
         choices=("compact", "delete"),
     ),
@@ -54,20 +54,20 @@ _TOPIC_DEFS = (
         "compression.type",
         _S,
         "producer",
-        "Codec batches are kept in; `producer` keeps what the producer chose, any other has the node recompress.",
+        "Codec of stored batches. `producer` keeps the producer's codec; with any other the node recompresses.",
         broker="compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
     replace(
-        _def("compression.gzip.level", _I, "-1", "Level where the type is gzip; -1: gzip's own.", low=1, high=9),
+        _def("compression.gzip.level", _I, "-1", "Level if the type is gzip; -1: gzip's default.", low=1, high=9),
         also_allowed=-1,
     ),
-    _def("compression.lz4.level", _I, "9", "Level where the type is lz4.", low=1, high=17),
+    _def("compression.lz4.level", _I, "9", "Level if the type is lz4.", low=1, high=17),
     _def(
         "compression.zstd.level",
         _I,
         "3",
-        "Level where the type is zstd.",
+        "Level if the type is zstd.",
         low=-131072,
         high=22,
     ),
@@ -75,7 +75,7 @@ _TOPIC_DEFS = (
         "delete.retention.ms",
         _L,
         "86400000",
-        "How long delete markers of a compacted topic stay.",
+        "Time for which delete markers of a compacted topic are kept.",
         broker="log.cleaner.delete.retention.ms",
         low=0,
     ),
@@ -132,7 +132,7 @@ _TOPIC_DEFS = (
         "max.compaction.lag.ms",
         _L,
         str(LONG_MAX),
-        "Age at which a record is to be compacted, whatever the dirty ratio; data is uploaded early for it. But no "
+        "Age at which a record is compacted, whatever the dirty ratio; its data is uploaded early for this. No "
         "partition is compacted more often than every 15 seconds.",
         broker="log.cleaner.max.compaction.lag.ms",
         low=1,
@@ -150,7 +150,7 @@ _TOPIC_DEFS = (
         "message.timestamp.after.max.ms",
         _L,
         "3600000",
-        "How far a record's timestamp may lie after the broker's time; ignored with LogAppendTime.",
+        "Maximum by which a record's timestamp may be after the broker's time; ignored with LogAppendTime.",
         broker="log.message.timestamp.after.max.ms",
         setting=("topic", "message_timestamp_after_max_ms"),
         low=0,
@@ -159,7 +159,7 @@ _TOPIC_DEFS = (
         "message.timestamp.before.max.ms",
         _L,
         str(LONG_MAX),
-        "How far a record's timestamp may lie before the broker's time; ignored with LogAppendTime.",
+        "Maximum by which a record's timestamp may be before the broker's time; ignored with LogAppendTime.",
         broker="log.message.timestamp.before.max.ms",
         setting=("topic", "message_timestamp_before_max_ms"),
         low=0,
@@ -168,7 +168,7 @@ _TOPIC_DEFS = (
         "message.timestamp.type",
         _S,
         "CreateTime",
-        "Whether the timestamp of a record is its creation time or the time of the append.",
+        "Timestamp of a record: its creation time, or the time of the append.",
         broker="log.message.timestamp.type",
         setting=("topic", "message_timestamp_type"),
         choices=("CreateTime", "LogAppendTime"),
@@ -177,8 +177,8 @@ _TOPIC_DEFS = (
         "min.cleanable.dirty.ratio",
         _D,
         "0.5",
-        "How much of the log may be uncompacted; beyond that it is compacted within seconds. What counts is data in "
-        "objects of its own, where data comes by 8 MiB, after two hours, or after `segment.ms`, whichever is first.",
+        "Ratio of uncompacted data at which the log is compacted, within seconds. Data counts once it is in stream "
+        "objects: after 8 MiB, after two hours, or after `segment.ms`, whichever is first.",
         broker="log.cleaner.min.cleanable.ratio",
         low=0,
         high=1,
@@ -187,7 +187,7 @@ _TOPIC_DEFS = (
         "min.compaction.lag.ms",
         _L,
         "0",
-        "Least time a record stays uncompacted; an object waits until its newest record is this old.",
+        "Minimum time for which a record stays uncompacted; an object waits until its newest record is this old.",
         broker="log.cleaner.min.compaction.lag.ms",
         low=0,
     ),
@@ -207,8 +207,8 @@ _TOPIC_DEFS = (
         "retention.bytes",
         _L,
         "-1",
-        "How many bytes of a partition are kept; -1: no limit. Whole blocks of batches (about 512 KiB) go, from the "
-        "start on, as long as what stays is not below the limit; what is not in objects yet counts, and stays.",
+        "Bytes of a partition that are kept; -1: no limit. Whole blocks of batches (about 512 KiB) are deleted from "
+        "the start as long as the rest is not below the limit. Data that is not in objects yet counts, and is kept.",
         broker="log.retention.bytes",
         setting=("topic", "retention_bytes"),
     ),
@@ -216,7 +216,7 @@ _TOPIC_DEFS = (
         "retention.ms",
         _L,
         "604800000",
-        "How long records are kept, by their timestamps; -1 keeps them for ever. Whole batches go, from the start on.",
+        "Time for which records are kept, by their timestamps; -1: forever. Whole batches are deleted, from the start.",
         broker="log.retention.ms",
         setting=("topic", "retention_ms"),
         low=-1,
@@ -237,8 +237,8 @@ _TOPIC_DEFS = (
         "segment.ms",
         _L,
         "604800000",
-        "Age of segment rolls. On a topic with `compact`: age at which data is uploaded to where it can be compacted; "
-        "on others without effect, as data is kept in objects, not in segment files.",
+        "Age of segment rolls. On a topic with `compact`: age at which data is uploaded to stream objects, where it "
+        "can be compacted. No effect on other topics: data is kept in objects, not in segment files.",
         broker="log.roll.ms",
         low=1,
     ),
@@ -246,8 +246,8 @@ _TOPIC_DEFS = (
         "storage.policy",
         _S,
         "local",
-        "Name of the object store that this topic's data goes to: `local` or `s3`, as the node's settings `objects` "
-        "say, or one of its `stores`. What is in objects already stays where it is until compaction rewrites it.",
+        "Name of the object store for this topic's data: `local` or `s3`, as set in the node's `objects`, or one of "
+        "its `stores`. Data that is in objects already stays in its store until compaction rewrites it.",
         broker="log.storage.policy",
         setting=("objects", "store"),
     ),

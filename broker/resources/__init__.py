@@ -1,5 +1,6 @@
-"""What has configs: one module per type of resource, each with the same few functions, found by Kafka's type codes.
+"""Resources that have configs, in Kafka's terms: topics, brokers, loggers, groups, client metrics. One module per type.
 
-A resource says what its configs are (`describe`), changes some of them (`alter`) or all (`replace`), and which of its
-type there are (`names`). Handlers know the messages, resources the rules. Errors are KafkaErrors in Kafka's words.
+Each type implements `Resource` (`values.py`): `describe` its configs, `alter` some of them, `replace` all of them, and
+list the `names`. Handlers deal with the messages, resources with the rules. Errors are KafkaErrors with Kafka's
+messages.
 """

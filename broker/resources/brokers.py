@@ -1,4 +1,4 @@
-"""Configs of nodes: what was set at their start, and over it what is set while they run, for one node or for all."""
+"""Configs of nodes: settings of the start, overridden by values set while nodes run, for one node or for all."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,10 +21,10 @@ from protocol.errors import ErrorCode, KafkaError
 
 
 class BrokerResource:
-    """Nodes by their ids; the empty name is what is set for all nodes."""
+    """Nodes by their ids. The empty name stands for the values set for all nodes."""
 
     def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
-        """This node's configs, or what is set for all nodes."""
+        """Describe this node's configs, or the values set for all nodes."""
         if not name:
             return [
                 _described(BROKER_CONFIGS[key], [(key, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)])
@@ -39,11 +39,11 @@ class BrokerResource:
         return sorted(values, key=lambda value: value.name)
 
     def names(self, node: Node) -> Sequence[str]:
-        """This node."""
+        """List this node."""
         return [str(node.node_id)]
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-        """Change some configs; they hold from the next request on, on other nodes when they have learned of it."""
+        """Change some configs. Effective here from the next request on, on other nodes when they read the catalog."""
         _check_name(node, name)
         check_unique_names([change.name for change in changes])
         own = node.cluster_configs.get(BROKER, name)
@@ -54,7 +54,7 @@ class BrokerResource:
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
-        """Set these configs alone."""
+        """Set these configs, and unset all others."""
         _check_name(node, name)
         values = replacement_values(configs)
         _check(values)
@@ -77,7 +77,7 @@ def _described(row: ConfigDef, synonyms: Sequence[Synonym]) -> ConfigValue:
 
 
 def _changed(node: Node, change: ConfigChange, own: Mapping[str, str]) -> str | None:
-    """The value after a change, None when there is to be none. Errors are in Kafka's words, which are not a topic's."""
+    """Return the value after a change; None unsets it. Kafka's messages differ from those for topics."""
     if change.operation not in set(Operation):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
     if change.operation in {Operation.SET, Operation.DELETE}:
@@ -91,7 +91,7 @@ def _changed(node: Node, change: ConfigChange, own: Mapping[str, str]) -> str | 
 
 
 def _check(values: Mapping[str, str]) -> None:
-    """Raise INVALID_REQUEST for what cannot be changed while nodes run, and for values that are not allowed."""
+    """Raise INVALID_REQUEST for configs that cannot be changed while nodes run, and for invalid values."""
     fixed = [key for key in values if key not in DYNAMIC]
     if fixed:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
@@ -103,7 +103,7 @@ def _check(values: Mapping[str, str]) -> None:
 
 
 def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:
-    """Raise when a name is not this node's id, in the words with which Kafka answers who asks for its configs."""
+    """Raise INVALID_REQUEST if the name is not this node's id. Kafka's message for DescribeConfigs."""
     if not name.lstrip("-").isdigit():
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     if name != str(node.node_id):
@@ -112,7 +112,7 @@ def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:
 
 
 def _check_name(node: Node, name: str) -> None:
-    """Raise when a name is no node's, in the words with which Kafka answers who changes configs."""
+    """Raise INVALID_REQUEST if the name is not this node's id or empty. Kafka's message for AlterConfigs."""
     if name and not name.lstrip("-").isdigit():
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
     if name and name != str(node.node_id):

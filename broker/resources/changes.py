@@ -1,4 +1,4 @@
-"""Changes to configs of several resources in one request: what the handlers of AlterConfigs, old and new, share."""
+"""Changes to the configs of several resources in one request, for AlterConfigs and IncrementalAlterConfigs."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,16 +11,16 @@ from s3stream.errors import StorageError
 
 
 class NamedResource(Protocol):
-    """What both requests have of a resource."""
+    """Fields of a resource in both requests."""
 
     @property
     def resource_type(self) -> int:
-        """Kafka's type code."""
+        """Type code of Kafka."""
         ...
 
     @property
     def resource_name(self) -> str:
-        """Name, or id as a text."""
+        """Name, or id as text."""
         ...
 
 
@@ -28,7 +28,7 @@ W = TypeVar("W", bound=NamedResource)
 
 
 class ChangeOutcome(NamedTuple):
-    """What became of a resource's change; the fields of both responses."""
+    """Outcome of a resource's change, with the fields of both responses."""
 
     error_code: int
     error_message: str | None
@@ -39,7 +39,7 @@ class ChangeOutcome(NamedTuple):
 async def change_each(
     resources: Sequence[W], change: Callable[[Resource, W], Awaitable[None]]
 ) -> Sequence[ChangeOutcome]:
-    """Change each resource that can be changed, in the order asked; one that a request has twice cannot."""
+    """Change the resources in the order of the request. One that the request names twice is refused."""
     times = Counter((wanted.resource_type, wanted.resource_name) for wanted in resources)
     outcomes = []
     for wanted in resources:

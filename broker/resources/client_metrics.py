@@ -1,4 +1,4 @@
-"""Subscriptions to metrics of clients (KIP-714): each asks some clients for some metrics, every so often."""
+"""Configs of subscriptions to client metrics (KIP-714)."""
 
 from collections.abc import Mapping
 
@@ -18,26 +18,26 @@ class ClientMetricsResource(StoredResource):
     table = SUBSCRIPTION_CONFIGS
 
     def check_described(self, name: str) -> None:
-        """Every name but none."""
+        """Raise INVALID_REQUEST for an empty name."""
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
 
     def check_altered(self, name: str) -> None:
-        """Every name but none."""
+        """Raise INVALID_REQUEST for an empty name."""
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
 
     def unknown(self, key: str) -> KafkaError:
-        """Kafka's words."""
+        """Build Kafka's error for an unknown config."""
         return KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {key}")
 
     def check_values(self, node: Node, values: Mapping[str, str]) -> None:
-        """Limits of the interval, and a pattern that can be read."""
+        """Check the limits of the interval, and the patterns."""
         del node
         check_subscription(values)
 
     def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
-        """Its own value, else the default, which is no broker's and so has no synonym."""
+        """Return the subscription's value, or the default, which has no synonym since brokers have no such config."""
         del node
         if row.name not in own:
             return ConfigValue(row.name, row.default, ConfigSource.DEFAULT_CONFIG, row.type, row.documentation)

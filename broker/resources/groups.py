@@ -1,4 +1,4 @@
-"""Configs of groups. A group need not exist to have some: they wait for it."""
+"""Configs of groups. They can be set before the group exists."""
 
 from collections.abc import Mapping
 
@@ -18,25 +18,25 @@ class GroupResource(StoredResource):
     table = GROUP_CONFIGS
 
     def check_described(self, name: str) -> None:
-        """Every group id but none."""
+        """Raise INVALID_REQUEST for an empty group id."""
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
 
     def check_altered(self, name: str) -> None:
-        """There are no configs of all groups."""
+        """Raise INVALID_REQUEST for an empty group id: configs for all groups do not exist."""
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
 
     def unknown(self, key: str) -> KafkaError:
-        """Kafka's words."""
+        """Build Kafka's error for an unknown config."""
         return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
 
     def check_values(self, node: Node, values: Mapping[str, str]) -> None:
-        """Keep to the node's limits."""
+        """Check the node's limits."""
         check_group_configs(values, node.settings.group)
 
     def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
-        """The group's own value, else the node's."""
+        """Return the group's value, or the node's."""
         default = default_value(row, node.settings)
         synonyms = []
         if row.name in own:

@@ -1,4 +1,4 @@
-"""Levels of this node's loggers: changed while it runs, and forgotten when it stops, as Kafka does it (KIP-412)."""
+"""Levels of this node's loggers (KIP-412). As in Kafka, changes last until the node stops."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from broker.resources.values import ConfigChange, ConfigValue, Operation, check_
 from protocol.errors import ErrorCode, KafkaError
 
 UNKNOWN_TYPE = 0
-"""Kafka gives levels no type, and neither documentation."""
+"""Kafka gives levels neither a type nor documentation."""
 
 
 class LoggerResource:
-    """Nodes by their ids; a config is a logger."""
+    """Nodes by their ids. Each logger is a config."""
 
     def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
-        """The level at which each logger speaks."""
+        """Describe the level of each logger."""
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
         check_node_id(node, name)
@@ -28,11 +28,11 @@ class LoggerResource:
         ]
 
     def names(self, node: Node) -> Sequence[str]:
-        """This node."""
+        """List this node."""
         return [str(node.node_id)]
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-        """Set levels, or take a logger's own level from it, so that it follows the root."""
+        """Set levels, or unset the level of a logger, so that it has that of the root."""
         check_unique_names([change.name for change in changes])
         for change in changes:
             if change.operation != Operation.DELETE:
@@ -57,7 +57,7 @@ class LoggerResource:
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
-        """Refuse: Kafka's older API knows no loggers."""
+        """Raise INVALID_REQUEST: AlterConfigs does not support loggers."""
         del node, name, configs, validate_only
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown resource type 8")
 

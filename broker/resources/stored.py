@@ -1,4 +1,4 @@
-"""Configs of things that need not exist to have some: groups, and subscriptions to metrics of clients."""
+"""Configs of resources that exist by their configs alone: groups, and subscriptions to client metrics."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,19 +18,19 @@ from protocol.errors import KafkaError
 
 
 class StoredResource:
-    """What all of them have in common: entries of `node.cluster_configs` under a kind, over a table of configs."""
+    """Base of these resources: entries of one kind in `node.cluster_configs`, validated by a table of definitions."""
 
     kind: str
     table: Mapping[str, ConfigDef]
 
     def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
-        """All configs that it can have."""
+        """Describe all configs of one resource."""
         self.check_described(name)
         own = node.cluster_configs.get(self.kind, name)
         return [self.value(node, row, own) for row in self.table.values()]
 
     def names(self, node: Node) -> Sequence[str]:
-        """Those with configs of their own."""
+        """List the resources that have configs."""
         return node.cluster_configs.names(self.kind)
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
@@ -40,7 +40,7 @@ class StoredResource:
             if change.operation != Operation.DELETE:
                 check_not_null(change.name, change.value)
         own = node.cluster_configs.get(self.kind, name)
-        # As in Kafka: no type is known here to be a list, so that none can be added to.
+        # As in Kafka, no config counts as a list here, so APPEND and SUBTRACT are refused.
         values, unset = split_changes({change.name: apply_change(change, None, "") for change in changes})
         kept = {key: value for key, value in own.items() if key not in values and key not in unset}
         self._check(node, name, {**kept, **values})
@@ -50,7 +50,7 @@ class StoredResource:
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
-        """Set these configs alone."""
+        """Set these configs, and unset all others."""
         values = replacement_values(configs)
         self._check(node, name, values)
         if not validate_only:
@@ -66,24 +66,24 @@ class StoredResource:
             self.table[key].check(value)
         self.check_values(node, values)
 
-    # what differs
+    # implemented by each type
 
     def check_described(self, name: str) -> None:
-        """Raise when nothing of that name can be described."""
+        """Raise KafkaError if no resource of that name can be described."""
         raise NotImplementedError
 
     def check_altered(self, name: str) -> None:
-        """Raise when nothing of that name can be changed."""
+        """Raise KafkaError if no resource of that name can be changed."""
         raise NotImplementedError
 
     def unknown(self, key: str) -> KafkaError:
-        """What is wrong with a config there is not."""
+        """Build the error for an unknown config."""
         raise NotImplementedError
 
     def check_values(self, node: Node, values: Mapping[str, str]) -> None:
-        """Raise when values, each of the right type and range, are not allowed all the same."""
+        """Raise KafkaError for values that are refused although type and range are right."""
         raise NotImplementedError
 
     def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
-        """One config as it is described."""
+        """Return one config with its value."""
         raise NotImplementedError

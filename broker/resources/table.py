@@ -1,4 +1,4 @@
-"""The types of resources that have configs, by Kafka's type codes."""
+"""Table of the types of resources that have configs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,3 +20,4 @@ RESOURCES: Final[Mapping[int, Resource]] = MappingProxyType(
         ResourceType.GROUP: GroupResource(),
     }
 )
+"""Resource types by Kafka's type codes."""

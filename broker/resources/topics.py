@@ -1,4 +1,4 @@
-"""Configs of topics: kept in the catalog with the topic, effective from the next request on."""
+"""Configs of topics: stored in the catalog with the topic, effective from the next request on."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ class TopicResource:
     """Topics, by their names."""
 
     def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
-        """All configs that a topic can have."""
+        """Describe all configs of a topic."""
         check_topic_name(name)
         topic = node.topics.get(name)
         if topic is None:
@@ -32,7 +32,7 @@ class TopicResource:
         return [_value(node, row, topic.info.configs) for row in TOPIC_CONFIGS.values()]
 
     def names(self, node: Node) -> Sequence[str]:
-        """All topics."""
+        """List all topics."""
         return [topic.name for topic in node.topics]
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
@@ -49,7 +49,7 @@ class TopicResource:
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
-        """Set these configs alone."""
+        """Set these configs, and unset all others."""
         topic = _find(node, name)
         checked = check_topic_configs(replacement_values(configs), node.settings)
         if not validate_only:

@@ -1,4 +1,4 @@
-"""What a resource is asked and answers: plain values, and the rules that hold for all types."""
+"""The interface of a resource with configs, its values, and the rules common to all types."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from protocol.errors import ErrorCode, KafkaError
 
 
 class ResourceType(IntEnum):
-    """Kafka's type codes of what has configs."""
+    """Kafka's type codes of resources that have configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -21,7 +21,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a change does to a config."""
+    """Operation of a change."""
 
     SET = 0
     DELETE = 1
@@ -31,7 +31,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One config to change. `operation` is what the client sent: maybe no Operation."""
+    """A change of one config. `operation` is as the client sent it, and may be an invalid code."""
 
     name: str
     operation: int
@@ -40,7 +40,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """A config's value and where it comes from."""
+    """A config's value and its source."""
 
     name: str
     value: str
@@ -52,48 +52,48 @@ class ConfigValue:
 
 
 class Resource(Protocol):
-    """One type of what has configs. All methods raise KafkaError, and those that change something StorageError."""
+    """A type of resource. All methods raise KafkaError; those that change something also StorageError."""
 
     def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
-        """All configs of one."""
+        """Describe all configs of one resource."""
         ...
 
     def names(self, node: Node) -> Sequence[str]:
-        """Those there are, or that have configs of their own."""
+        """List the resources that exist, or those that have configs."""
         ...
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-        """Change some configs of one; the others stay."""
+        """Change some configs of one resource; the others stay."""
         ...
 
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
-        """Set some configs of one; the others go back to their defaults."""
+        """Set some configs of one resource, and reset the others to their defaults."""
         ...
 
 
 def check_unique_names(names: Sequence[str]) -> None:
-    """Each config may be changed once in a request."""
+    """Raise INVALID_REQUEST if a request changes a config more than once."""
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
 
 
 def check_not_null(name: str, value: str | None) -> str:
-    """A value that is there."""
+    """Return the value. Raises INVALID_REQUEST for null."""
     if value is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
     return value
 
 
 def replacement_values(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """The values of a request that replaces all configs."""
+    """Return the values of a request that replaces all configs."""
     check_unique_names([name for name, _ in configs])
     return {name: check_not_null(name, value) for name, value in configs}
 
 
 def apply_change(change: ConfigChange, kind: ConfigType | None, current: str) -> str | None:
-    """The value after a change, None when it goes back to the default; only lists can be added to."""
+    """Return the value after a change; None resets it to the default. APPEND and SUBTRACT are for lists only."""
     if change.operation == Operation.DELETE:
         return None
     value = check_not_null(change.name, change.value)
@@ -116,6 +116,6 @@ def apply_change(change: ConfigChange, kind: ConfigType | None, current: str) ->
 
 
 def split_changes(changed: Mapping[str, str | None]) -> tuple[dict[str, str], list[str]]:
-    """What is to be set, and what unset."""
+    """Split into the values to set and the names to unset."""
     values = {name: value for name, value in changed.items() if value is not None}
     return values, [name for name, value in changed.items() if value is None]

@@ -1,8 +1,9 @@
-"""Which clients may ask and push when (KIP-714): the rules of Apache Kafka's ClientMetricsManager.
+"""Metrics that clients push (KIP-714), by the rules of Apache Kafka's ClientMetricsManager.
 
-A client asks what is wanted of it and gets an id of that; it pushes by this id, once in an interval. Too early is
-THROTTLING_QUOTA_EXCEEDED, an id that is not the newest UNKNOWN_SUBSCRIPTION_ID, after which it may ask at once. A push
-marked as the last is taken at any time, and nothing after it.
+A client requests its subscription, receives an id for it, and pushes with this id once per interval. Requests that come
+too early are refused with THROTTLING_QUOTA_EXCEEDED. An outdated id is refused with UNKNOWN_SUBSCRIPTION_ID, after
+which the client may request its subscription at once. A push marked as the last is accepted at any time, and nothing
+after it.
 """
 
 from collections import OrderedDict
@@ -24,37 +25,37 @@ from protocol.wire import ZERO_UUID
 from wal.interface import Buffer
 
 ACCEPTED: Final = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY)
-"""Codecs a client may choose from, the best first, as Apache Kafka names them."""
+"""Codecs that a client may use, in Apache Kafka's order of preference."""
 POINTS_MAX: Final = 2_000
-"""Points read of one push: some 10 ms of work. Kafka's clients have a few hundred."""
+"""Points decoded from one push, about 10 ms of work. Kafka's clients send a few hundred."""
 RESERVED_IDS: Final = frozenset({ZERO_UUID, b"\0" * 15 + b"\1"})
 
 
 @dataclass(slots=True)
 class _Client:
-    wanted: ClientSubscription
+    subscription: ClientSubscription
     version: int
-    """Of the subscriptions, when `wanted` was found."""
-    asked_ms: int | None = None
+    """Version of the cluster configs that `subscription` was computed from."""
+    requested_ms: int | None = None
     pushed_ms: int | None = None
-    has_asked_since: bool = False
-    """Since it pushed."""
+    has_requested_since: bool = False
+    """True if it has requested its subscription since its last push."""
     last_error: ErrorCode = ErrorCode.NONE
     is_terminating: bool = False
 
-    def may_ask(self, now_ms: int) -> bool:
-        last = [at for at in (self.asked_ms, self.pushed_ms) if at is not None]
-        return not last or now_ms - max(last) >= self.wanted.interval_ms
+    def may_request(self, now_ms: int) -> bool:
+        last = [at for at in (self.requested_ms, self.pushed_ms) if at is not None]
+        return not last or now_ms - max(last) >= self.subscription.interval_ms
 
     def may_push(self, now_ms: int) -> bool:
-        if self.pushed_ms is None or self.has_asked_since:
+        if self.pushed_ms is None or self.has_requested_since:
             return True
-        return now_ms - self.pushed_ms >= self.wanted.interval_ms
+        return now_ms - self.pushed_ms >= self.subscription.interval_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What a client sends."""
+    """A push of a client."""
 
     instance_id: bytes
     subscription_id: int
@@ -65,7 +66,7 @@ class Push:
 
 @dataclass(slots=True)
 class ClientMetrics:
-    """All clients, and what they have pushed."""
+    """All clients, with the metrics that they have pushed."""
 
     configs: ClusterConfigs
     settings: TelemetrySettings
@@ -85,21 +86,21 @@ class ClientMetrics:
         return len(self._clients)
 
     def subscribe(self, instance_id: bytes, attributes: Mapping[str, str]) -> tuple[bytes, ClientSubscription]:
-        """What is wanted of a client, and its id: a new one if it has none. Raises THROTTLING_QUOTA_EXCEEDED."""
+        """Return the client's id, a new one if it has none, and its subscription. Raises THROTTLING_QUOTA_EXCEEDED."""
         if instance_id == ZERO_UUID:
             instance_id = self.new_id()
         client = self._client(instance_id, attributes)
         now_ms = self.now_ms()
         retries = client.last_error in {ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE}
-        if not client.may_ask(now_ms) and not retries:
+        if not client.may_request(now_ms) and not retries:
             self.throttled += 1
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        client.asked_ms, client.has_asked_since = now_ms, True
+        client.requested_ms, client.has_requested_since = now_ms, True
         client.last_error = ErrorCode.NONE
-        return instance_id, client.wanted
+        return instance_id, client.subscription
 
     def push(self, push: Push, attributes: Mapping[str, str]) -> None:
-        """Take metrics in. Raises what the client is to be told."""
+        """Accept metrics. Raises KafkaError with the code for the answer."""
         if push.instance_id in RESERVED_IDS:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         client = self._client(push.instance_id, attributes)
@@ -117,11 +118,11 @@ class ClientMetrics:
         if client.is_terminating:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         if client.may_push(now_ms):
-            client.pushed_ms, client.has_asked_since = now_ms, False
+            client.pushed_ms, client.has_requested_since = now_ms, False
         elif not push.is_terminating:
             self.throttled += 1
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        if push.subscription_id != client.wanted.subscription_id:
+        if push.subscription_id != client.subscription.subscription_id:
             raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
         if push.compression not in set(Compression):
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -135,16 +136,16 @@ class ClientMetrics:
             data = decompress(Compression(push.compression), push.metrics, bytes_max=self.settings.push_bytes_max)
             found = parse_metrics(data, points_max=POINTS_MAX)
         except (KafkaError, OtlpError) as error:
-            self.log.debug("metrics of a client cannot be read", client=attributes["client_id"], reason=str(error))
+            self.log.debug("metrics of a client cannot be decoded", client=attributes["client_id"], reason=str(error))
             raise KafkaError(ErrorCode.INVALID_RECORD) from None
         self.series.stats.dropped_points += found.dropped
         labels = {name: attributes[name] for name in ("client_id", "client_instance_id")}
         self.series.put(
-            push.instance_id, labels, found.points, now_ms=self.now_ms(), interval_ms=client.wanted.interval_ms
+            push.instance_id, labels, found.points, now_ms=self.now_ms(), interval_ms=client.subscription.interval_ms
         )
 
     def _client(self, instance_id: bytes, attributes: Mapping[str, str]) -> _Client:
-        """The client, with what is wanted of it now; a change makes it new, so that it may ask at once."""
+        """Return the client with its current subscription. After a change it may request that at once."""
         if self._version != self.configs.version:
             self._version = self.configs.version
             self._subscriptions = [
@@ -153,9 +154,9 @@ class ClientMetrics:
             ]
         client = self._clients.get(instance_id)
         if client is None or client.version != self._version:
-            wanted = subscription_for_client(self._subscriptions, attributes, instance_id)
-            if client is None or client.wanted != wanted:
-                client = self._clients[instance_id] = _Client(wanted, self._version)
+            subscription = subscription_for_client(self._subscriptions, attributes, instance_id)
+            if client is None or client.subscription != subscription:
+                client = self._clients[instance_id] = _Client(subscription, self._version)
             client.version = self._version
         self._clients.move_to_end(instance_id)
         if len(self._clients) > self.settings.clients_max:

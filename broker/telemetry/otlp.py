@@ -1,8 +1,8 @@
-"""Reads what clients push: OpenTelemetry's `MetricsData`, protocol buffers, as far as Kafka's clients use it.
+"""Decoder of OpenTelemetry's `MetricsData` (protocol buffers), to the extent that Kafka's clients use it.
 
-Numbers only: gauges and sums, with their attributes. Histograms and summaries, which no Kafka client sends, are passed
-over, as are unknown fields. The input comes from strangers: nesting is what the format has and no deeper, and reading
-stops at limits of points and of fields.
+Only numbers are decoded: gauges and sums, with their attributes. Histograms and summaries, which no Kafka client sends,
+are skipped, as are unknown fields. The input is not trusted: nesting is limited to that of the format, and decoding
+stops at limits of points and fields.
 
 Source: opentelemetry/proto/metrics/v1/metrics.proto and the encoding of protocol buffers.
 """
@@ -19,18 +19,18 @@ _SIGNED: Final = Struct("<q")
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10
 FIELDS_MAX: Final = 50_000
-"""Some 40 ms of work."""
+"""About 40 ms of work."""
 DELTA: Final = 1
 """AGGREGATION_TEMPORALITY_DELTA: a sum since the last push, not since the client's start."""
 
 
 class OtlpError(Exception):
-    """Bytes that are no such message."""
+    """The bytes are not a valid message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One number. A sum only grows; if it is `delta`, the value is what it has grown by."""
+    """One number. A sum only grows; if `is_delta`, the value is its growth since the last push."""
 
     name: str
     value: float
@@ -41,29 +41,29 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """What a push brought."""
+    """Points decoded from a push."""
 
     points: list[Point]
     dropped: int
-    """Metrics of kinds that are not read, and one if a limit has ended the reading."""
+    """Number of skipped metrics, plus one if a limit has ended the decoding."""
 
 
 def parse_metrics(data: Buffer, *, points_max: int, fields_max: int = FIELDS_MAX) -> Points:
-    """The points of a `MetricsData`, as many as the limits allow. Raises OtlpError."""
+    """Decode the points of a `MetricsData`, as many as the limits allow. Raises OtlpError."""
     reader = _Reader(points_max, fields_max)
     try:
         reader.read(memoryview(data))
-    except _EnoughError:
+    except _LimitReachedError:
         reader.dropped += 1
     return Points(reader.points, reader.dropped)
 
 
-class _EnoughError(Exception):
-    """No more is read."""
+class _LimitReachedError(Exception):
+    """A limit has ended the decoding."""
 
 
 class _Reader:
-    """One message being read, with what is left of the limits."""
+    """Decoding of one message, with the rest of its limits."""
 
     def __init__(self, points_max: int, fields_left: int) -> None:
         self.points: list[Point] = []
@@ -97,9 +97,9 @@ class _Reader:
                     is_monotonic = bool(value)
         for point in self._messages(body, 1):
             if len(self.points) >= self._points_max:
-                raise _EnoughError
+                raise _LimitReachedError
             read, attributes = self._point(point)
-            # A sum that may fall is a gauge to whoever reads it.
+            # A sum that may decrease is exported as a gauge.
             self.points.append(Point(name, read, is_sum and is_monotonic, is_sum and temporality == DELTA, attributes))
 
     def _point(self, point: memoryview) -> tuple[float, dict[str, str]]:
@@ -134,18 +134,18 @@ class _Reader:
         return key, text
 
     def _messages(self, data: memoryview, number: int) -> Iterator[memoryview]:
-        """The fields of that number, which must be messages."""
+        """Yield the fields of that number, which must be messages."""
         for found, wire_type, value in self._fields(data):
             if found == number:
                 yield _bytes(wire_type, value)
 
     def _fields(self, data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
-        """(number, wire type, value) of each field: an int for a varint, else the bytes."""
+        """Yield (number, wire type, value) of each field: an int for a varint, otherwise bytes."""
         at, end = 0, len(data)
         while at < end:
             self._fields_left -= 1
             if self._fields_left < 0:
-                raise _EnoughError
+                raise _LimitReachedError
             tag, at = _varint(data, at)
             number, wire_type = tag >> 3, tag & 7
             if number == 0:
@@ -172,12 +172,12 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for index in range(_VARINT_BYTES_MAX):
         if at + index >= len(data):
-            raise OtlpError(f"a number at byte {at} has no end")
+            raise OtlpError(f"the number at byte {at} is cut short")
         byte = data[at + index]
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, at + index + 1
-    raise OtlpError(f"a number at byte {at} of more than {_VARINT_BYTES_MAX} bytes")
+    raise OtlpError(f"the number at byte {at} has more than {_VARINT_BYTES_MAX} bytes")
 
 
 def _bytes(wire_type: int, value: int | memoryview) -> memoryview:

@@ -1,8 +1,8 @@
-"""Keeps the newest value of each series that clients pushed, for the node's metrics page.
+"""The newest value of each series that clients have pushed, for the node's metrics page.
 
-Bounded in every direction, since names and labels are the clients' own: a number of series, of labels, and the length
-of each; what is too much is counted. The series of a client that has gone stay for a while, so that its last values
-are read, and then go.
+Since clients choose names and labels, everything is bounded: the number of series and of labels, and the length of
+each. Dropped points are counted. The series of a client that has gone are kept for a while, so that its last values can
+be scraped.
 """
 
 import math
@@ -17,7 +17,7 @@ LABELS_MAX: Final = 16
 LABEL_CHARACTERS_MAX: Final = 128
 NAME_CHARACTERS_MAX: Final = 200
 KEPT_MS_MIN: Final = 300_000
-"""How long a silent client's series stay at least."""
+"""Minimum time for which the series of a silent client are kept."""
 KAFKA_PREFIX: Final = "org.apache.kafka."
 _NOT_NAME = re.compile(r"[^a-zA-Z0-9_]")
 _NOT_TEXT = re.compile(r'[^ -~]|["\\]')
@@ -56,7 +56,7 @@ class SeriesTable:
     def put(
         self, instance_id: bytes, labels: Mapping[str, str], points: Sequence[Point], *, now_ms: int, interval_ms: int
     ) -> None:
-        """Take a push in. `labels` tell of the client and win over those that it gives to a point."""
+        """Store the points of a push. `labels` identify the client, and override labels of the same name on a point."""
         self.expire(now_ms)
         client = self._clients.setdefault(instance_id, _Client(0))
         client.expires_ms = now_ms + max(3 * interval_ms, KEPT_MS_MIN)
@@ -78,12 +78,12 @@ class SeriesTable:
         client.series[key] = before + point.value
 
     def expire(self, now_ms: int) -> None:
-        """Forget the series of clients that have been silent for long."""
+        """Remove the series of clients that have been silent for too long."""
         for instance_id in [key for key, client in self._clients.items() if client.expires_ms <= now_ms]:
             self._count -= len(self._clients.pop(instance_id).series)
 
     def samples(self, now_ms: int) -> Iterator[Sample]:
-        """All that is kept, series of one name together."""
+        """Yield all samples, grouped by name."""
         self.expire(now_ms)
         found = [
             (name, labels, value)
@@ -95,7 +95,7 @@ class SeriesTable:
 
 
 def series_name(point: Point) -> str:
-    """`client_` and the metric's name without what all of them begin with; a sum that only grows ends in `_total`."""
+    """Return `client_` and the metric's name without Kafka's prefix; a sum ends in `_total`."""
     name = _NOT_NAME.sub("_", point.name[:NAME_CHARACTERS_MAX].removeprefix(KAFKA_PREFIX))
     suffix = "_total" if point.is_sum else ""
     return f"client_{name.removesuffix(suffix)}{suffix}" if name else f"client_unnamed{suffix}"

@@ -1,6 +1,6 @@
-"""Subscriptions: which metrics administrators want, of which clients, how often; and what that comes to for one client.
+"""Subscriptions to client metrics: metrics, clients and interval, and the combination of all for one client.
 
-Patterns are RE2's, which match in linear time, so that no subscription can stop a node.
+Patterns have the syntax of RE2, which matches in linear time: no subscription can stall the node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,22 +29,22 @@ ATTRIBUTES: Final = frozenset(
         "client_source_port",
     }
 )
-"""What a pattern can be about."""
+"""Attributes that a pattern can match."""
 SUBSCRIPTION_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
     {
         row.name: row
         for row in (
-            ConfigDef(INTERVAL, ConfigType.INT, str(INTERVAL_DEFAULT_MS), "How often clients push their metrics."),
+            ConfigDef(
+                INTERVAL, ConfigType.INT, str(INTERVAL_DEFAULT_MS), "Interval at which clients push their metrics."
+            ),
             ConfigDef(
                 MATCH,
                 ConfigType.LIST,
                 "",
-                "Which clients: a list of `attribute=regular expression`, all of which match as a whole. Attributes: "
+                "Clients that push: a list of `attribute=regular expression`, all must match fully. Attributes: "
                 f"{', '.join(sorted(ATTRIBUTES))}. Empty: all clients.",
             ),
-            ConfigDef(
-                METRICS, ConfigType.LIST, "", "Which metrics, by prefixes of their names; `*` stands for all of them."
-            ),
+            ConfigDef(METRICS, ConfigType.LIST, "", "Metrics to push, by prefixes of their names; `*` for all."),
         )
     }
 )
@@ -58,14 +58,14 @@ class Subscription:
     metrics: tuple[str, ...]
     match: Mapping[str, Pattern]
 
-    def concerns(self, attributes: Mapping[str, str]) -> bool:
-        """Whether a client with these attributes is asked."""
+    def applies_to(self, attributes: Mapping[str, str]) -> bool:
+        """Return whether the subscription applies to a client with these attributes."""
         return all(pattern.matches(attributes.get(name, "")) for name, pattern in self.match.items())
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSubscription:
-    """What all subscriptions together want of one client."""
+    """All subscriptions that apply to one client, combined."""
 
     subscription_id: int
     interval_ms: int
@@ -73,7 +73,7 @@ class ClientSubscription:
 
 
 def check_subscription(values: Mapping[str, str]) -> None:
-    """Raise what Kafka raises for values that no subscription can have."""
+    """Raise Kafka's error for values that a subscription cannot have."""
     for name in (METRICS, MATCH):
         given = values.get(name, "")
         if given and not all(item.strip() for item in given.split(",")):
@@ -90,7 +90,7 @@ def check_subscription(values: Mapping[str, str]) -> None:
 
 
 def parse_match(text: str) -> Mapping[str, Pattern]:
-    """The patterns of a `match`, by attribute. Raises INVALID_CONFIG."""
+    """Parse the patterns of a `match`, by attribute. Raises INVALID_CONFIG."""
     patterns: dict[str, Pattern] = {}
     for item in _items(text):
         name, equals, pattern = (part.strip() for part in item.partition("="))
@@ -104,7 +104,7 @@ def parse_match(text: str) -> Mapping[str, Pattern]:
 
 
 def parse_subscription(values: Mapping[str, str]) -> Subscription:
-    """A subscription from what is set for it, checked before."""
+    """Parse a subscription whose values were checked before."""
     return Subscription(
         interval_ms=int(values.get(INTERVAL, INTERVAL_DEFAULT_MS)),
         metrics=tuple(_items(values.get(METRICS, ""))),
@@ -115,14 +115,14 @@ def parse_subscription(values: Mapping[str, str]) -> Subscription:
 def subscription_for_client(
     subscriptions: Iterable[Subscription], attributes: Mapping[str, str], instance_id: bytes
 ) -> ClientSubscription:
-    """What a client is asked for: all that anybody wants of it, as often as the most impatient wants it."""
+    """Combine the subscriptions that apply to a client: all their metrics, at the shortest interval."""
     interval_ms, metrics = INTERVAL_DEFAULT_MS, dict[str, None]()
     for subscription in subscriptions:
-        if subscription.concerns(attributes):
+        if subscription.applies_to(attributes):
             interval_ms = min(interval_ms, subscription.interval_ms)
             metrics.update(dict.fromkeys(subscription.metrics))
     names = (ALL_METRICS,) if ALL_METRICS in metrics else tuple(metrics)
-    # Another id whenever anything changes: a client that pushes by an old one is told to ask again.
+    # The id changes with the content: a client that pushes with an old id must request its subscription again.
     digest = crc32c(f"{sorted(names)} {interval_ms}".encode() + instance_id)
     return ClientSubscription(digest - (1 << 31), interval_ms, names)
 

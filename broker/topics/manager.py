@@ -34,7 +34,7 @@ from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, Not
 
 @contextmanager
 def _unknown_if_gone() -> Iterator[None]:
-    """Another node has deleted the topic: for the client it is unknown."""
+    """Raise UNKNOWN_TOPIC_OR_PARTITION if another node has deleted the topic meanwhile."""
     try:
         yield
     except NotFound:
@@ -42,7 +42,7 @@ def _unknown_if_gone() -> Iterator[None]:
 
 
 def _apply_storage_configs(stream: Stream, config: TopicConfig) -> None:
-    """Tell a stream into what objects its data goes."""
+    """Set the object store of a stream's new data, and whether it goes to stream objects at once."""
     stream.store = config.store
     stream.uploads_alone = config.uploads_alone
 
@@ -71,39 +71,39 @@ class TopicManager(TopicMap):
         self._now_ms = now_ms
         self._new_topic_id = new_topic_id
         self._being_removed: dict[bytes, Topic] = {}
-        """By id: the catalog was asked to let go of them, and its answer was lost."""
-        self._configs_in_doubt = False
-        """The catalog was asked to change a topic's configs, and its answer was lost."""
-        self._growth_in_doubt: set[bytes] = set()
-        """Ids of topics that the catalog was asked to give more partitions, which are not served yet."""
+        """Topics by id whose removal is under way in the catalog, or whose outcome is unknown."""
+        self._configs_unknown = False
+        """True while a change of a topic's configs is under way, and after its answer was lost."""
+        self._growth_pending: set[bytes] = set()
+        """Ids of topics that may have more partitions in the catalog than are served here."""
         self._changes = asyncio.Lock()
         self._log = structlog.get_logger("topics")
 
     def is_being_removed(self, name: str) -> bool:
-        """Whether a topic of that name is being deleted or detached, or nobody knows yet whether it was."""
+        """Return whether a topic of that name is being deleted or detached, or the outcome of that is unknown."""
         return any(topic.name == name for topic in self._being_removed.values())
 
     def new_creation(self) -> TopicCreation:
-        """A creation of topics, to check them before `create_all`."""
+        """Start a creation of topics, to check them before `create_all`."""
         return TopicCreation(self, self._settings.topic.partitions_max)
 
     # changes
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """One change at a time, and none before it is known what became of those before. Raises CatalogError."""
+        """Run one change at a time, after the outcomes of earlier ones are known. Raises CatalogError."""
         async with self._changes:
             await self._resolve_outcomes()
             yield
 
     async def load(self) -> None:
-        """Open everything this node leads. Once, at the start."""
+        """Open all partitions that this node leads. Called once, at the start."""
         topics = await self._catalog.list_topics()
         self._check_policies(topics)
         await self.open_topics(*topics)
 
     def _check_policies(self, topics: Sequence[TopicInfo]) -> None:
-        """Raise StorageError when a topic's data should go to a store that is not configured (any more)."""
+        """Raise StorageError if a topic names a store that is not configured (any more)."""
         known = store_names(self._settings)
         for info in topics:
             policy = parse_topic_config(info.configs, self._defaults).store
@@ -121,10 +121,10 @@ class TopicManager(TopicMap):
         return created
 
     async def create_all(self, specs: Sequence[TopicSpec]) -> Sequence[Topic | KafkaError]:
-        """Create topics, no two of one name, and open them, all in two transactions of the catalog.
+        """Create topics with distinct names and open them, all in two transactions of the catalog.
 
-        The error stands in the place of a topic that cannot be. A StorageError is of all that could: the catalog has
-        none of them then, or all of them, and those are adopted when they are asked for again, or at the next start.
+        Returns a KafkaError in place of each topic that is refused. A StorageError concerns all the others: the
+        catalog has then none or all of them. It opens them when they are created again, or at the next start.
         """
         async with self.changing():
             errors: dict[str, KafkaError] = {}
@@ -156,7 +156,7 @@ class TopicManager(TopicMap):
         return opened
 
     async def ensure(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
-        """The topic, created if it is not there yet."""
+        """Return the topic, and create it if it does not exist."""
         topic = self.get(name)
         if topic is not None:
             return topic
@@ -181,14 +181,14 @@ class TopicManager(TopicMap):
                     f"The topic {name} currently has {before} partition(s); {total} would not be an increase.",
                 )
             self.new_creation().check_room(total - before)
-            self._growth_in_doubt.add(topic.topic_id)  # until they are served
+            self._growth_pending.add(topic.topic_id)  # until they are served here
             with _unknown_if_gone():
                 info = await self._catalog.add_partitions(topic.topic_id, total, leader=self._node_id)
             await self._open_added(topic, info)
             return topic
 
     async def _open_added(self, topic: Topic, info: TopicInfo) -> None:
-        """Open and serve what the catalog has beyond the topic's partitions."""
+        """Open and serve the partitions that the topic has in the catalog only."""
         if info.configs != topic.info.configs:
             self._apply_configs(topic, info.configs)
         added = info.partitions[len(topic.partitions) :]
@@ -197,36 +197,36 @@ class TopicManager(TopicMap):
             await self._open([(grown, each) for each in added if self._leads(each)])
             topic.info, topic.partitions = replace(info, configs=topic.info.configs), grown.partitions
             self.version += 1
-        self._growth_in_doubt.discard(topic.topic_id)
+        self._growth_pending.discard(topic.topic_id)
 
     async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
-        """Change a topic's own configs; they hold from the next request on."""
+        """Change a topic's own configs. They are effective from the next request on."""
         async with self.changing():
             topic = self.get(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._configs_in_doubt = True  # until the answer is here
+            self._configs_unknown = True  # until the answer arrives
             with _unknown_if_gone():
                 info = await self._catalog.alter_topic(topic.topic_id, set_configs=set_configs, unset=unset)
-            self._configs_in_doubt = False
+            self._configs_unknown = False
             self._apply_configs(topic, info.configs)
             return topic
 
     async def refresh_configs(self) -> None:
-        """Take what was set for topics through other nodes. Raises CatalogError."""
+        """Apply configs of topics that were set through other nodes. Raises CatalogError."""
         async with self._changes:
             await self._refresh_configs()
 
     async def _refresh_configs(self) -> None:
         found = await self._catalog.list_topic_configs()
-        self._configs_in_doubt = False
+        self._configs_unknown = False
         for topic in self:
             configs = found.get(topic.topic_id, {})
             if configs != topic.info.configs:
                 self._apply_configs(topic, configs)
 
     def apply_defaults(self) -> None:
-        """Have topics follow defaults that have changed, where they have no value of their own."""
+        """Apply changed defaults to the topics that do not set the config themselves."""
         for topic in (*self, *self._being_removed.values()):
             self._apply_configs(topic, topic.info.configs)
 
@@ -234,14 +234,18 @@ class TopicManager(TopicMap):
         try:
             config = parse_topic_config(configs, self._defaults)
         except (KeyError, ValueError) as error:
-            # Accepted by a node of another version. What was set before holds on.
-            self._log.error("a topic's configs are not understood here", topic=topic.name, reason=repr(error))
+            # Accepted by a node of another version. The configs set before stay in force.
+            self._log.error(
+                "a topic's configs cannot be parsed; its previous configs stay in force",
+                topic=topic.name,
+                reason=repr(error),
+            )
             return
         topic.info = replace(topic.info, configs=configs)
         if config.store not in store_names(self._settings):
-            # Accepted by a node that has the store. Data goes on to the store before, which this node has.
+            # Accepted by a node that has the store. Data still goes to the previous store, which this node has.
             self._log.error(
-                "a topic's storage.policy names a store that is not configured here",
+                "a topic's storage.policy names a store that is not configured here; its previous store stays in use",
                 topic=topic.name,
                 policy=config.store,
                 used=topic.config.store,
@@ -254,10 +258,10 @@ class TopicManager(TopicMap):
                 _apply_storage_configs(partition.stream, config)
 
     async def delete(self, *names: str) -> Sequence[str]:
-        """Delete topics in one transaction of the catalog; readers that wait on them learn at once.
+        """Delete topics in one transaction of the catalog, and notify readers that wait on them.
 
-        Returns the names of those that were there. CatalogUnavailable leaves open whether they are deleted, all of
-        them or none: asking again is right, and `resolve_outcomes` finds out.
+        Returns the names of those that existed. After CatalogUnavailable either all or none are deleted: the request
+        may be repeated, and `resolve_outcomes` finds the outcome.
         """
         async with self.changing():
             found = [topic for name in dict.fromkeys(names) if (topic := self.get(name)) is not None]
@@ -272,14 +276,14 @@ class TopicManager(TopicMap):
             return gone
 
     async def resolve_outcomes(self) -> Sequence[str]:
-        """Ask what became of changes whose answers were lost; returns the names of topics gone. Raises CatalogError."""
+        """Read outcomes of changes whose answers were lost; returns names of removed topics. Raises CatalogError."""
         async with self._changes:
             return await self._resolve_outcomes()
 
     async def _resolve_outcomes(self) -> Sequence[str]:
-        if self._configs_in_doubt:
+        if self._configs_unknown:
             await self._refresh_configs()
-        if not self._being_removed and not self._growth_in_doubt:
+        if not self._being_removed and not self._growth_pending:
             return ()
         known = {info.topic_id: info for info in await self._catalog.list_topics()}
         held = await self._still_held([topic for topic_id, topic in self._being_removed.items() if topic_id in known])
@@ -296,7 +300,7 @@ class TopicManager(TopicMap):
         return gone
 
     async def _still_held(self, topics: Sequence[Topic]) -> set[bytes]:
-        """Those topics whose streams nobody has opened since. What was detached, and attached elsewhere, is not."""
+        """Return the ids of those topics whose streams still have this node's epochs: nobody else has opened them."""
         if not topics:
             return set()
         infos = await self._catalog.get_streams([stream.stream_id for topic in topics for stream in topic.streams])
@@ -308,30 +312,34 @@ class TopicManager(TopicMap):
         }
 
     async def _resolve_growth(self, known: Mapping[bytes, TopicInfo]) -> None:
-        for topic_id in list(self._growth_in_doubt):
+        for topic_id in list(self._growth_pending):
             topic = self.get_by_id(topic_id)
             if topic is not None and topic_id in known:
                 try:
                     await self._open_added(topic, known[topic_id])
                 except StorageError as error:
-                    self._log.warning("added partitions cannot be opened yet", topic=topic.name, reason=str(error))
+                    self._log.warning(
+                        "added partitions could not be opened; retried with the next change",
+                        topic=topic.name,
+                        reason=str(error),
+                    )
                     continue
-            self._growth_in_doubt.discard(topic_id)
+            self._growth_pending.discard(topic_id)
 
     # steps of changes
 
     def _serve(self, topic: Topic) -> None:
-        """Serve it, its streams being open; one that was leaving takes appends again."""
+        """Add a topic whose streams are open to the map; one that was being detached accepts appends again."""
         for stream in topic.streams:
             stream.accept(TopicLeaving)
         self._insert(topic)
 
     @asynccontextmanager
     async def removing(self, *topics: Topic) -> AsyncIterator[None]:
-        """Serve the topics no more while the body has the catalog let them go; forget them then.
+        """Stop serving the topics while the body removes them from the catalog, then close their streams.
 
-        When the catalog refuses they are served again. When its answer is lost, or nobody waits for it any longer, the
-        topics are left to `resolve_outcomes`.
+        If the catalog refuses, they are served again. If its answer is lost, or the wait for it is cancelled, they are
+        left to `resolve_outcomes`.
         """
         for topic in topics:
             self._discard(topic)
@@ -350,14 +358,14 @@ class TopicManager(TopicMap):
             del self._being_removed[topic.topic_id]
 
     async def _release(self, topic: Topic) -> None:
-        """Let go of a removed topic's streams; readers that wait on it learn at once."""
+        """Close a removed topic's streams, and notify readers that wait on it."""
         for partition in topic.partitions:
             if partition is not None:
                 partition.notify_listeners()
                 await self._storage.close_stream(partition.stream, discard=True)
 
     async def open_topics(self, *infos: TopicInfo) -> Sequence[Topic]:
-        """Open and serve topics that the catalog has, in one transaction of it."""
+        """Open and serve topics of the catalog, in one transaction of it."""
         if not infos:
             return ()
         topics = [self._new_topic(info) for info in infos]
@@ -367,20 +375,20 @@ class TopicManager(TopicMap):
         return topics
 
     async def open_existing(self, *names: str) -> Sequence[Topic]:
-        """Open topics that only the catalog knows, those it has: an attempt to create them got no further."""
+        """Open those of the topics that exist in the catalog only, where a creation has broken off."""
         return await self.open_topics(*(info for info in await self._catalog.list_topics() if info.name in names))
 
     def _leads(self, partition: PartitionInfo) -> bool:
-        """Whether to open it here: what another node leads has records in that node's log only."""
+        """Return whether to open it here. A partition that another node leads has records in that node's log only."""
         return partition.leader in {self._node_id, -1}
 
     def _new_topic(self, info: TopicInfo) -> Topic:
         config = parse_topic_config(info.configs, self._defaults)
         return Topic(info, config, [None] * len(info.partitions))
 
-    async def _open(self, wanted: Sequence[tuple[Topic, PartitionInfo]]) -> None:
-        streams = await self._storage.open_streams([info.stream_id for _, info in wanted])
-        for (topic, info), stream in zip(wanted, streams, strict=True):
+    async def _open(self, partitions: Sequence[tuple[Topic, PartitionInfo]]) -> None:
+        streams = await self._storage.open_streams([info.stream_id for _, info in partitions])
+        for (topic, info), stream in zip(partitions, streams, strict=True):
             topic.partitions[info.index] = self._new_partition(topic, info.index, stream)
 
     def _new_partition(self, topic: Topic, index: int, stream: Stream) -> Partition:

@@ -1,9 +1,9 @@
-"""Takes topics out of the cluster and back, and clones them, while the node serves. No data is copied.
+"""Detaches topics from the cluster, attaches and clones them, while the node serves. No data is copied.
 
-Only the node that leads all partitions of a topic can do it, because it alone can upload what is in its log so far:
-what the catalog detaches or clones is all there is. A topic with an open transaction is refused, since its end would
-never come in the detached topic or the clone. Crash where it may: up to the catalog's one transaction nothing has
-changed, and after it the log holds nothing of the topic that is not in objects.
+Only the node that leads all partitions of a topic can do this, since it alone can upload what is still in its log: the
+catalog detaches or clones all records that there are. A topic with an open transaction is refused, because it
+would never end in the detached topic or the clone. Each move is one transaction of the catalog. After a crash before it
+nothing has changed; after it, all of the topic's records are in objects.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from s3stream.errors import AlreadyExists, EndMoved
 from s3stream.model import StreamInfo
 
 CLONE_ATTEMPTS: Final = 10
-"""An upload may be committed between looking at the ends and cloning up to them; then both are repeated."""
+"""An upload may be committed between reading the end offsets and cloning up to them; both are then repeated."""
 
 
 class TopicMoves:
-    """Detach, attach, clone. Refusals are KafkaErrors, the catalog's and the stores' troubles StorageErrors."""
+    """Detach, attach, clone. A refusal is a KafkaError, a failure of catalog or store a StorageError."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class TopicMoves:
         node_epoch: int,
         now_ms: Callable[[], int],
         new_topic_id: Callable[[], bytes],
-        on_gone: Callable[[Sequence[str]], None],
+        on_detached: Callable[[Sequence[str]], None],
     ) -> None:
-        """`on_gone` is told the names of detached topics: nobody needs to write to them any more."""
+        """`on_detached` is called with the names of detached topics."""
         self._catalog = catalog
         self._storage = storage
         self._topics = topics
@@ -50,13 +50,13 @@ class TopicMoves:
         self._node_epoch = node_epoch
         self._now_ms = now_ms
         self._new_topic_id = new_topic_id
-        self._on_gone = on_gone
+        self._on_detached = on_detached
 
     async def detach(self, name: str) -> Topic:
-        """Upload all of a topic and take it out of the cluster; its objects stay until it is attached and deleted."""
+        """Upload all of a topic and remove it from the cluster. Its objects stay until it is attached and deleted."""
         async with self._topics.changing():
             topic = self._movable(name)
-            await self._flush()  # most of it while the topic still takes appends
+            await self._flush()  # uploads most of it while the topic still accepts appends
             for partition in topic.partitions:
                 assert partition is not None, "a movable topic is led by this node"
                 _refuse_open(str(partition), partition.transactions.open)
@@ -77,11 +77,11 @@ class TopicMoves:
                     node_epoch=self._node_epoch,
                     now_ms=self._now_ms(),
                 )
-            self._on_gone([name])
+            self._on_detached([name])
             return topic
 
     async def attach(self, which: str, name: str | None = None) -> Topic:
-        """Bring back a detached topic, by its name or the hex digits of its id, under `name` or the one it had."""
+        """Attach a detached topic, given by name or by its id in hex, under `name` or its former name."""
         async with self._topics.changing():
             found = _choose(await self._catalog.list_detached(), which)
             if found is None:
@@ -101,14 +101,14 @@ class TopicMoves:
         return topic
 
     async def _attached(self, which: str, name: str) -> Topic:
-        """An earlier attempt may have got as far as the catalog."""
+        """Open a topic that an earlier attempt has attached in the catalog only."""
         for info in await self._catalog.list_topics():
             if info.name == name and which in {info.name, info.topic_id.hex()} and self._topics.get(name) is None:
                 return await self._opened(info)
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No topic {which!r} is detached.")
 
     async def clone(self, name: str, new_name: str) -> Topic:
-        """Make a topic with the records `name` has now; from here on they go separate ways."""
+        """Create a topic with the records that `name` has now. Later changes to one do not affect the other."""
         async with self._topics.changing():
             topic = self._movable(name)
             self._check_new(new_name, len(topic.partitions), topic.info.configs)
@@ -140,11 +140,11 @@ class TopicMoves:
         )
 
     async def detached(self) -> Sequence[DetachedTopic]:
-        """What can be attached."""
+        """Return the topics that can be attached."""
         return await self._catalog.list_detached()
 
     async def _flush(self) -> None:
-        """Upload everything, unless the store takes nothing: other changes of topics wait meanwhile."""
+        """Upload everything. Raises REQUEST_TIMED_OUT after a limit, since other changes of topics wait meanwhile."""
         limit_ms = self._settings.node.stop_upload_timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):

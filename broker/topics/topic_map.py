@@ -1,4 +1,4 @@
-"""The topics that this node knows, by name and by id: what a request looks up."""
+"""Look-up of topics and partitions, by name and by id."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ class TopicMap:
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[Topic]:
-        """All topics, by name."""
+        """Iterate over all topics, ordered by name."""
         return iter(sorted(self._by_name.values(), key=lambda topic: topic.name))
 
     @property
@@ -32,11 +32,11 @@ class TopicMap:
         return sum(len(topic.info.partitions) for topic in self._by_name.values())
 
     def get(self, name: str) -> Topic | None:
-        """The topic of that name."""
+        """Return the topic of that name."""
         return self._by_name.get(name)
 
     def get_by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic of that id."""
+        """Return the topic of that id."""
         return self._by_id.get(topic_id)
 
     def has_partition(self, name: str, index: int) -> bool:
@@ -45,7 +45,7 @@ class TopicMap:
         return topic is not None and 0 <= index < len(topic.partitions)
 
     def partition(self, name: str, index: int) -> Partition:
-        """A partition this node leads. Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
+        """Return a partition that this node leads. Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
         topic = self._by_name.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -53,7 +53,7 @@ class TopicMap:
 
     @staticmethod
     def partition_of(topic: Topic, index: int) -> Partition:
-        """A partition of `topic`. Raises as `partition` does."""
+        """Return a partition of `topic`. Raises as `partition` does."""
         if not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition = topic.partitions[index]
@@ -62,14 +62,14 @@ class TopicMap:
         return partition
 
     def led_partitions(self) -> Iterator[Partition]:
-        """All partitions that this node leads."""
+        """Iterate over all partitions that this node leads."""
         for topic in self._by_name.values():
             for partition in topic.partitions:
                 if partition is not None:
                     yield partition
 
     def colliding(self, name: str) -> str | None:
-        """The name of the topic, if any, with which a topic called `name` would collide. It may be the same name."""
+        """Return the name of the existing topic with which `name` collides, or None. It may be the same name."""
         return self._collisions.get(collision_key(name))
 
     # changes, by `TopicManager` alone

@@ -29,14 +29,14 @@ def test_a_whole_subscription() -> None:
     check_subscription(values)
     subscription = parse_subscription(values)
     assert (subscription.interval_ms, subscription.metrics) == (100, ("a", "b"))
-    assert subscription.concerns({"client_id": "xy", "client_software_name": "b"})
-    assert not subscription.concerns({"client_id": "xy", "client_software_name": "c"})
-    assert not subscription.concerns({"client_id": "xy"})
+    assert subscription.applies_to({"client_id": "xy", "client_software_name": "b"})
+    assert not subscription.applies_to({"client_id": "xy", "client_software_name": "c"})
+    assert not subscription.applies_to({"client_id": "xy"})
 
 
 def test_an_empty_one_asks_all_for_nothing() -> None:
     check_subscription({})
     subscription = parse_subscription({name: row.default for name, row in SUBSCRIPTION_CONFIGS.items()})
-    assert subscription.concerns({})
+    assert subscription.applies_to({})
     assert subscription.metrics == ()
     assert parse_match("") == {}
