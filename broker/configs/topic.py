@@ -25,7 +25,7 @@ class TopicConfig:
     """Codec of stored batches; None: the producer's."""
     compression_level: int | None
     cleaning: CleanPolicy | None
-    """How the topic is compacted by key; None: not at all."""
+    """Rules of compaction by key; None: the topic is not compacted."""
     retention_ms: int
     """Time for which records are kept; -1: forever."""
     retention_bytes: int

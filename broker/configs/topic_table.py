@@ -1,7 +1,7 @@
 """Definitions of the topic configs under Kafka's names: type, default, allowed values, documentation.
 
 CreateTopics and AlterConfigs validate by this table, and DescribeConfigs answers from it. Configs of Kafka that have no
-effect here are accepted, because tools set them, and their documentation says so.
+effect here are accepted, because tools set them. Their documentation notes it.
 """
 
 from collections.abc import Mapping

@@ -16,8 +16,8 @@ from broker.node import Node
 from protocol.registry import APIS, Api
 
 HandlerFunction = Callable[[Node, Any, Exchange], Any]
-"""`handle(node, request, context)` returns the response, a coroutine that does, or None: then the handler itself calls
-`context.complete`, now or later."""
+"""`handle(node, request, exchange)` returns the response, a coroutine for it, or None if it calls `exchange.complete`
+itself, at once or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Handler:
 
 
 def _handler_of(api: Api) -> Handler:
-    """Import the handler of an API. Raises ModuleNotFoundError if there is none."""
+    """Import the handler of an API. Raises ModuleNotFoundError if it is missing."""
     module = import_module(f"{__name__}.{api.module_name}")
     max_version = min(api.max_version, getattr(module, "MAX_VERSION", api.max_version))
     return Handler(api, api.min_version, max_version, module.handle)

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: make a group's offsets part of a transaction, that is, its partition of `__consumer_offsets`."""
+"""AddOffsetsToTxn: add a group's partition of `__consumer_offsets` to a transaction."""
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.shards import partition_of

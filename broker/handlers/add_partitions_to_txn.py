@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn: name partitions a transaction writes to. Answered when the coordinator's record is durable.
+"""AddPartitionsToTxn: add partitions to a transaction. Answered when the coordinator's record is durable.
 
-Up to version 3 this is what clients of transaction.version 1 send. From 4 on it is for brokers: many transactions in
-one request, and `verify_only` to ask whether partitions are in a transaction already.
+Up to version 3, clients of transaction.version 1 send it. From version 4 on it is for brokers: it has many
+transactions, and `verify_only` checks whether partitions are in a transaction already.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from s3stream.errors import StorageError
 
 BATCH_VERSION = 4
 FENCED_VERSION = 2
-"""From here on clients know PRODUCER_FENCED."""
+"""First version whose clients know PRODUCER_FENCED."""
 
 Errors = dict[TopicPartition, ErrorCode]
 

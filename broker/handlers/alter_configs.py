@@ -1,4 +1,4 @@
-"""AlterConfigs: replace all configs of a topic, group or subscription. Clients still use it."""
+"""AlterConfigs: replace all configs of a topic, group or subscription. Superseded, but still in use."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node

@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments: a cluster of one node has nowhere to move a partition to (KIP-455).
+"""AlterPartitionReassignments (KIP-455): only the current assignment is accepted, since a partition has one replica.
 
-The assignment that there is can be asked for again; everything else is refused in Kafka's words.
+Everything else is refused with Kafka's messages.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def handle(
     ]
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
-        # As in Kafka: the message is empty only when nothing is asked for.
+        # As in Kafka: the message is empty only for an empty request.
         error_message=None if request.topics else "",
         responses=responses,
     )

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: a replica can be asked to lie where it lies, since a node has one directory (KIP-113)."""
+"""AlterReplicaLogDirs (KIP-113): only the current directory is accepted, since a node has one directory."""
 
 from broker.handlers.log_dir import log_dir
 from broker.net.exchange import Exchange
@@ -13,7 +13,7 @@ from protocol.messages.alter_replica_log_dirs import (
 
 
 def handle(node: Node, request: AlterReplicaLogDirsRequest, _exchange: Exchange) -> AlterReplicaLogDirsResponse:
-    """Answer each partition once; what is asked of it last counts."""
+    """Answer each partition once; of repeated entries the last counts."""
     codes: dict[str, dict[int, ErrorCode]] = {}
     for wanted in request.dirs:
         for topic in wanted.topics:

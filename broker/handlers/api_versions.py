@@ -1,4 +1,4 @@
-"""ApiVersions: which APIs, versions and features this node serves."""
+"""ApiVersions: the APIs, versions and features that this node serves."""
 
 import re
 
@@ -18,7 +18,7 @@ __all__ = ["handle", "unsupported_version"]
 
 SOFTWARE_SINCE = 3
 FEATURES_FROM_ZERO_SINCE = 4
-"""Clients of version 3 do not take a feature whose versions begin with 0: as in Kafka they are not told of it."""
+"""First version whose clients accept features with version 0. As in Kafka, older ones do not receive such features."""
 _SUPPORTED = [
     SupportedFeatureKey(name=name, min_version=LOWEST[name], max_version=newest) for name, newest in NEWEST.items()
 ]
@@ -47,6 +47,6 @@ def handle(node: Node, request: ApiVersionsRequest, exchange: Exchange) -> ApiVe
 
 
 def unsupported_version(node: Node) -> ApiVersionsResponse:
-    """The version 0 answer to a version nobody here knows: from it the client picks one that it shares with us."""
+    """Build the version 0 answer to an unknown version, from which the client chooses a common one."""
     own = tuple(api for api in node.advertised_apis if api.api_key == KEY)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)

@@ -9,4 +9,4 @@ TOPIC_OPERATIONS: Final = 3576
 GROUP_OPERATIONS: Final = 3400
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 NOT_REQUESTED: Final = -(2**31)
-"""The answer to a client that did not ask for its operations."""
+"""The answer if the client did not request its operations."""

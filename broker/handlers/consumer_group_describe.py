@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: state, epochs and members of consumer groups, with what they have and shall have (KIP-848)."""
+"""ConsumerGroupDescribe (KIP-848): state, epochs and members of consumer groups, with current and target assignment."""
 
 from collections.abc import Set as AbstractSet
 
@@ -72,7 +72,7 @@ def _member(node: Node, group: ConsumerGroup, member: ConsumerMember) -> Member:
 
 
 def _assignment(node: Node, partitions: AbstractSet[TopicIdPartition]) -> Assignment:
-    """Name the topics; one that is deleted has no name to give."""
+    """Build an assignment with the names of topics. Deleted topics are left out."""
     topics = []
     for topic_id, found in by_topic(partitions):
         topic = node.topics.get_by_id(topic_id)

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: join, stay in and leave a consumer group (KIP-848). Answered when what it says is durable."""
+"""ConsumerGroupHeartbeat (KIP-848): join, stay in and leave a consumer group. Answered when the change is durable."""
 
 from collections.abc import Sequence
 
@@ -23,13 +23,13 @@ from protocol.messages.consumer_group_heartbeat import (
 )
 
 CLIENT_MADE_ID_VERSION = 1
-"""From here on the client makes its member id, so that a retried join is not a second member (KIP-1082)."""
+"""First version in which the client generates its member id: a retried join is not a second member (KIP-1082)."""
 
 
 def handle(
     node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange
 ) -> ConsumerGroupHeartbeatResponse | None:
-    """Check what does not depend on the group, hand the request to it; None when the answer comes later."""
+    """Check what does not depend on the group, then pass the request to it. None: answered later."""
 
     def done(answer: ConsumerHeartbeatResponse | KafkaError) -> None:
         if isinstance(answer, KafkaError):
@@ -49,7 +49,7 @@ def handle(
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
-    """Raise what Kafka raises, in its words."""
+    """Raise Kafka's error, with its message, for an invalid request."""
     epoch = request.member_epoch
     if not request.group_id:
         raise _invalid("GroupId can't be empty.")

@@ -1,4 +1,4 @@
-"""CreatePartitions: grow topics."""
+"""CreatePartitions: add partitions to topics."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ from s3stream.errors import StorageError
 
 
 async def handle(node: Node, request: CreatePartitionsRequest, _exchange: Exchange) -> CreatePartitionsResponse:
-    """Grow each topic that can be grown."""
+    """Add partitions to each topic. An error concerns its topic only."""
     names = Counter(topic.name for topic in request.topics)
     results = []
     for name, topic in {topic.name: topic for topic in request.topics}.items():
@@ -25,7 +25,7 @@ async def handle(node: Node, request: CreatePartitionsRequest, _exchange: Exchan
             await _grow(node, topic, validate_only=request.validate_only)
             results.append(CreatePartitionsTopicResult(name=name))
         except KafkaError as error:
-            # Kafka says nothing more about an unknown topic than the code does.
+            # As in Kafka: an unknown topic has a code and no message.
             message = None if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
             results.append(CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=message))
         except StorageError as error:

@@ -1,4 +1,4 @@
-"""CreateTopics: make topics in one go; what is wrong with one does not touch the others."""
+"""CreateTopics: create topics together. An error of one does not affect the others."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from s3stream.errors import StorageError
 
 
 async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) -> CreateTopicsResponse:
-    """Check in the order of the request, then create together what may be."""
+    """Check the topics in the order of the request, then create the valid ones together."""
     names = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatableTopicResult] = {}
     creation = node.topics.new_creation()
@@ -52,7 +52,7 @@ async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) 
 
 
 async def _create(node: Node, specs: Sequence[TopicSpec], results: dict[str, CreatableTopicResult]) -> None:
-    """Create what was found right; `results` are completed."""
+    """Create the valid topics, and complete `results`."""
     try:
         created = await node.topics.create_all(specs)
     except StorageError as error:
@@ -71,7 +71,7 @@ def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
 
 
 def _checked(node: Node, wanted: CreatableTopic, creation: TopicCreation) -> TopicSpec:
-    """The topic, if it can be created together with those of `creation`."""
+    """Return the topic if it can be created together with those of `creation`. Raises KafkaError."""
     creation.check_name(wanted.name)
     spec = TopicSpec(wanted.name, _partitions(node, wanted), check_topic_configs(_configs(wanted), node.settings))
     creation.check_room(spec.partitions)
@@ -83,7 +83,7 @@ def _configs(wanted: CreatableTopic) -> dict[str, str | None]:
 
 
 def _partitions(node: Node, wanted: CreatableTopic) -> int:
-    """How many partitions, from the count or from assignments; in Kafka's words what is wrong with them."""
+    """Return the number of partitions, by count or assignments. Raises Kafka's errors for invalid ones."""
     if wanted.assignments:
         return _assigned_partitions(node, wanted)
     if wanted.num_partitions < -1 or wanted.num_partitions == 0:

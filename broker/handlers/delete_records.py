@@ -1,4 +1,4 @@
-"""DeleteRecords: move a partition's start forward; -1 means up to the high watermark."""
+"""DeleteRecords: move the start of partitions forward. Offset -1 stands for the high watermark."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -18,7 +18,7 @@ INVALID_LOW_WATERMARK = -1
 
 
 async def handle(node: Node, request: DeleteRecordsRequest, _exchange: Exchange) -> DeleteRecordsResponse:
-    """Trim every partition that can be trimmed."""
+    """Trim each partition. An error concerns its partition only."""
     topics = []
     for topic in request.topics:
         results = [await _trim(node, topic.name, wanted) for wanted in topic.partitions]

@@ -1,4 +1,4 @@
-"""DeleteTopics: by name, or from v6 on by name or id."""
+"""DeleteTopics: delete topics by name; from version 6 on by name or id."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ STATES_SINCE = 6
 
 
 async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -> DeleteTopicsResponse:
-    """Delete the topics that can be deleted, together."""
+    """Delete the valid ones of the topics together."""
     wanted: list[tuple[str | None, bytes]]
     if exchange.api_version >= STATES_SINCE:
         wanted = [(state.name, state.topic_id) for state in request.topics]
@@ -26,7 +26,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     found: dict[str, tuple[int, str | None, bytes]] = {}
     for name, topic_id in wanted_times:
         if name is None and topic_id in wanted_twice:
-            continue  # the answer is under the topic's name
+            continue  # answered under the topic's name
         try:
             found_name, found_id = _find(node, name, topic_id, is_duplicate=wanted_times[name, topic_id] > 1)
             _check_not_in(wanted_twice, found_id)
@@ -43,7 +43,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
             responses[place] = _failure(asked_name, asked_id, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         return DeleteTopicsResponse(responses=responses)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    for gone in found.keys() - set(deleted):  # another request was faster
+    for gone in found.keys() - set(deleted):  # deleted by another request meanwhile
         place, asked_name, asked_id = found[gone]
         responses[place] = _failure(asked_name, asked_id, unknown, unknown.message)
     if deleted:

@@ -1,4 +1,4 @@
-"""DescribeCluster: the nodes and who is the controller."""
+"""DescribeCluster: the nodes and the controller."""
 
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from broker.net.exchange import Exchange

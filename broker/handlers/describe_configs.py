@@ -27,7 +27,7 @@ def _resource(node: Node, request: DescribeConfigsRequest, wanted: DescribeConfi
     try:
         values = _values(node, wanted)
     except KafkaError as error:
-        # As in Kafka: an unknown topic has a code and no message, and no error an empty one.
+        # As in Kafka: an unknown topic has a code and an empty message.
         message = "" if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
         return DescribeConfigsResult(
             error_code=error.code,

@@ -14,7 +14,7 @@ from protocol.messages.describe_groups import (
 )
 
 NOT_FOUND_VERSION = 6
-"""From here on an unknown group is an error; before, it is a group in state Dead."""
+"""First version in which an unknown group is an error. Before, it is a group in state Dead."""
 
 
 def handle(node: Node, request: DescribeGroupsRequest, exchange: Exchange) -> DescribeGroupsResponse:
@@ -52,7 +52,7 @@ def _described(node: Node, group_id: str, version: int, operations: int) -> Desc
 
 
 def _members(group: ClassicGroup, *, stable: bool) -> list[DescribedGroupMember]:
-    """Describe members; what they are subscribed to is agreed only in a stable group."""
+    """Describe members. Metadata is included only in a stable group, which has agreed on a protocol."""
     return [
         DescribedGroupMember(
             member_id=member.member_id,

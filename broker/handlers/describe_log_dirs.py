@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how many bytes each partition has in storage. A node has one "directory", its data directory."""
+"""DescribeLogDirs: stored bytes of each partition. A node has one log directory, its data directory."""
 
 import shutil
 
@@ -17,11 +17,11 @@ from protocol.messages.describe_log_dirs import (
 from s3stream.errors import StorageError
 
 UNKNOWN_BYTES = -1
-"""An object store has no size that one could ask for."""
+"""Size of an object store, which has none."""
 
 
 async def handle(node: Node, request: DescribeLogDirsRequest, _exchange: Exchange) -> DescribeLogDirsResponse:
-    """Describe the partitions asked for that this node leads; null asks for all."""
+    """Describe those of the requested partitions that this node leads; null requests all."""
     partitions = _wanted(node, request)
     try:
         committed = await node.catalog.stream_bytes([partition.stream.stream_id for partition in partitions])
@@ -61,7 +61,7 @@ def _wanted(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
 
 
 def _room(node: Node) -> tuple[int, int]:
-    """Total and usable bytes of the file system that the objects lie on, if it is one."""
+    """Return total and usable bytes of the objects' file system, if they are in one."""
     if node.settings.objects.store != "local":
         return UNKNOWN_BYTES, UNKNOWN_BYTES
     usage = shutil.disk_usage(node.settings.objects_path)

@@ -1,4 +1,4 @@
-"""DescribeProducers: the producers a partition remembers, with their open transactions: how hanging ones are found."""
+"""DescribeProducers: active producers of partitions with their open transactions, to find hanging ones."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -29,7 +29,7 @@ def _described(node: Node, topic: str, index: int) -> PartitionResponse:
     try:
         partition = node.topics.partition(topic, index)
     except KafkaError as error:
-        # As in Kafka: an unknown topic comes with words, an unknown partition of a known one without.
+        # As in Kafka: an unknown topic has a message, an unknown partition of a known topic has none.
         message = error.message if node.topics.get(topic) is None else None
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=message)
     return PartitionResponse(partition_index=index, active_producers=_producers(partition))

@@ -1,6 +1,6 @@
-"""DescribeQuorum: this node as the one voter. The catalog's database stands where Kafka has a log of metadata.
+"""DescribeQuorum: this node as the one voter.
 
-So there are no offsets to tell: they are 0, and nobody lags.
+The catalog replaces Kafka's metadata log, so all offsets are 0 and no voter lags.
 """
 
 from broker.net.exchange import Exchange
@@ -23,7 +23,7 @@ NODES_SINCE = 2
 
 
 def handle(node: Node, request: DescribeQuorumRequest, exchange: Exchange) -> DescribeQuorumResponse:
-    """Describe partition 0 of the log of metadata, when it alone is asked for."""
+    """Describe partition 0 of the metadata log. A request for anything else is refused."""
     asked = [
         (topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     ]

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics page by page (KIP-966); a partition has one replica."""
+"""DescribeTopicPartitions (KIP-966): topics page by page. A partition has one replica."""
 
 from broker.handlers.authorized_operations import TOPIC_OPERATIONS
 from broker.net.exchange import Exchange
@@ -15,11 +15,11 @@ from protocol.messages.describe_topic_partitions import (
 )
 
 PARTITIONS_MAX = 2000
-"""max.request.partition.size.limit of Kafka."""
+"""Kafka's default of `max.request.partition.size.limit`."""
 
 
 def handle(node: Node, request: DescribeTopicPartitionsRequest, _exchange: Exchange) -> DescribeTopicPartitionsResponse:
-    """Describe topics in the order of their names, from the cursor on, as many partitions as fit."""
+    """Describe topics in the order of their names, from the cursor on, up to the limit of partitions."""
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in node.topics]
     first_index = 0
     if request.cursor is not None:
@@ -51,7 +51,7 @@ def handle(node: Node, request: DescribeTopicPartitionsRequest, _exchange: Excha
 
 
 def _refuse(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-    """A cursor has to be at a partition of one of the topics asked for."""
+    """Refuse a cursor that is not at a partition of a requested topic."""
     return DescribeTopicPartitionsResponse(
         topics=[
             DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)

@@ -1,7 +1,8 @@
-"""From a received frame to its handler, and what happens when that is not possible.
+"""Dispatch of a received frame to its handler.
 
-As Kafka does it: ApiVersions in an unknown version is answered in version 0 with UNSUPPORTED_VERSION and the table, so
-that the client can choose; any other unknown key or version, and any body that does not parse, closes the connection.
+As in Kafka, ApiVersions in an unknown version is answered in version 0 with UNSUPPORTED_VERSION and the served
+versions, so that the client can choose one. Any other unknown key or version, and a body that cannot be decoded, closes
+the connection.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -48,7 +49,7 @@ class Dispatcher:
         except (ProtocolError, KafkaError) as error:
             exchange.connection.refuse(f"malformed {handler.api.name} request: {error}")
             return
-        if key != produce.KEY:  # its records are views of the frame; of any other nothing is
+        if key != produce.KEY:  # only its records refer to the frame
             exchange.connection.release(exchange)
         try:
             response = handler.function(self.node, request, exchange)
@@ -92,7 +93,7 @@ class Dispatcher:
             )
 
     def _failed(self, exchange: Exchange, handler: Handler, error: Exception) -> None:
-        """A bug: say so with the traceback, and close this connection only."""
+        """Log a bug with its traceback, and close this connection only."""
         self.node.request_failures += 1
         self.log.error("request failed", api=handler.api.name, version=exchange.api_version, exc_info=error)
         exchange.connection.refuse(f"internal error in {handler.api.name}")

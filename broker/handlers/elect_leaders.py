@@ -1,4 +1,4 @@
-"""ElectLeaders: a partition has one replica, which leads whenever it can; so an election is never needed (KIP-460)."""
+"""ElectLeaders (KIP-460): never needed, since a partition has one replica, which leads whenever it can."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -15,7 +15,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) -> ElectLeadersResponse:
-    """Say of each partition why nothing happens. Of all of them, only those are named whose replica cannot lead."""
+    """Answer why each partition needs no election. If all are requested, only those without a leader are named."""
     if request.election_type not in {PREFERRED, UNCLEAN}:
         return _refuse(request)
     if request.topic_partitions is None:

@@ -1,4 +1,4 @@
-"""EndTxn: commit or abort. Answered when the decision is durable; the markers follow by themselves."""
+"""EndTxn: commit or abort. Answered when the decision is durable; the markers are written afterwards."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -11,11 +11,11 @@ from s3stream.errors import StorageError
 
 FENCED_VERSION = 2
 V2_VERSION = 5
-"""From here on each transaction has an epoch of its own, and the answer brings the next one."""
+"""First version in which each transaction has a separate epoch, and the answer contains the next one."""
 
 
 async def handle(node: Node, request: EndTxnRequest, exchange: Exchange) -> EndTxnResponse:
-    """Decide."""
+    """Commit or abort the transaction."""
     if not request.transactional_id:
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     version = VERSION_2 if exchange.api_version >= V2_VERSION else VERSION_1

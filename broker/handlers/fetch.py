@@ -1,16 +1,16 @@
-"""Fetch: read record batches, waiting for more where there are too few.
+"""Fetch: read record batches, and wait for more if there are too few.
 
-Without a task where nothing has to be loaded: one synchronous pass over the partitions takes batches from the log
-cache; if they are enough the answer leaves at once, otherwise the request hangs on the partitions it wants and passes
-again when one of them has grown, or when its time is over. Only data that is not in memory makes it a coroutine. Its
-loads go on into the cache when the wait ends before them.
+A request whose data is in memory needs no task. One synchronous pass over its partitions takes batches from the log
+cache. If they are enough, the request is answered at once; otherwise it listens for changes of its partitions, and
+repeats the pass when enough was appended or its time is over. Only data that has to be loaded makes it a coroutine. If
+the wait ends first, its loads continue into the cache.
 
-Batches leave as the buffers they are: nothing is joined or copied on the way to the socket.
+Batches are sent as the buffers that they are read into, without a copy.
 
-Invariant: the parts of an answer fit together. High watermark, last stable offset, log start offset and aborted
-transactions are taken in the turn of the loop in which the answer is built, and so is the data, or it was read before
-and is still past the log's start. The first two only grow; an aborted transaction is remembered as long as any of its
-offsets lie past the start, or a cache may hold its records.
+Invariant: the parts of an answer are consistent. High watermark, last stable offset, log start offset and aborted
+transactions are read in the turn of the loop in which the answer is built. The data is read in the same turn, or was
+read before and is still past the log's start. High watermark and last stable offset only grow. An aborted transaction
+is kept while any of its offsets is past the start, or a cache may hold its records.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError
 from s3stream.model import StreamBatch
 
 COLD_WAIT_MS_MIN = 500
-"""Data that has to be loaded is waited for this long at least, whatever the client's max wait."""
+"""Minimum wait for data that has to be loaded, whatever the client's max wait."""
 
 
 def handle(
     node: Node, request: FetchRequest, exchange: Exchange
 ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
-    """Answer at once if there is enough, wait if there is not."""
+    """Answer at once if there is enough data, otherwise wait or load."""
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)  # there are no followers
     try:
@@ -52,7 +52,7 @@ def handle(
 
 
 class _FetchCall:
-    """One Fetch request."""
+    """Progress of one Fetch request."""
 
     __slots__ = (
         "_bytes_grown",
@@ -90,7 +90,7 @@ class _FetchCall:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the answer should leave now: enough bytes, an error to tell, or no time to wait."""
+        """True if the request should be answered now: enough bytes, an error, or no time to wait."""
         return (
             self._size_bytes >= self._min_bytes
             or self._failed
@@ -102,7 +102,7 @@ class _FetchCall:
     # reading
 
     def read_cached(self) -> None:
-        """One pass over all partitions, taking what is in the log cache."""
+        """Take what is in the log cache, in one pass over all partitions."""
         self._reads = []
         self.cold = []
         self._size_bytes = 0
@@ -160,7 +160,7 @@ class _FetchCall:
         return partition.high_watermark
 
     def _take(self, read: PartitionRead, batches: Sequence[StreamBatch], bytes_max: int) -> None:
-        """Keep what was read. Only the first data of a response may be larger than the limits allow (KIP-74)."""
+        """Keep what was read. Only the first batch of a response may exceed the limits (KIP-74)."""
         if not batches or (self._size_bytes and len(batches[0].payload) > bytes_max):
             return
         read.batches = batches
@@ -169,7 +169,7 @@ class _FetchCall:
         self._size_bytes += read.size_bytes
 
     def _check_divergence(self, read: PartitionRead, partition: Partition) -> bool:
-        """Whether what the client fetched last is not what the log has (KIP-595): it must cut its copy back."""
+        """Return whether the client's last fetched epoch diverges from the log (KIP-595): it must truncate."""
         target = read.target
         epoch, end_offset = partition.epochs.end_offset_of(target.last_fetched_epoch, partition.high_watermark)
         if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
@@ -183,7 +183,7 @@ class _FetchCall:
     # loading
 
     async def load_and_respond(self) -> FetchResponse:
-        """Load what is not in memory, as long as the client waits, and answer with what there is then."""
+        """Load data that is not in memory while the client waits, then answer with what was loaded."""
         bytes_left = max(self._bytes_max - self._size_bytes, 1)
         wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS_MIN)
         loaded: dict[int, Sequence[StreamBatch]] = {}
@@ -196,7 +196,7 @@ class _FetchCall:
                     bytes_left -= bytes_max
                     group.create_task(self._load(read, bytes_max, loaded))
         except TimeoutError:
-            pass  # the loads go on into the cache, and the client asks again
+            pass  # the loads continue into the cache, and the client fetches again
         for read in self.cold:
             batches = loaded.get(id(read), ())
             bytes_max = min(read.target.bytes_max, self._bytes_max - self._size_bytes)
@@ -207,7 +207,7 @@ class _FetchCall:
         return self.respond()
 
     async def _load(self, read: PartitionRead, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:
-        assert read.partition is not None, "a partition that is read was found"
+        assert read.partition is not None, "only partitions that were found are loaded"
         try:
             result = await read.partition.stream.read(
                 read.target.fetch_offset, bytes_max, end_offset=self._end_offset(read.partition)
@@ -215,7 +215,7 @@ class _FetchCall:
         except OffsetOutOfRange:
             read.error = ErrorCode.OFFSET_OUT_OF_RANGE
         except ObjectDamage:
-            # Not an error that clients wait out: Java's, librdkafka and kafka-python hand this one to the application.
+            # The Java client, librdkafka and kafka-python report this code to the application, without retrying.
             read.error = ErrorCode.CORRUPT_MESSAGE
         except StorageError as error:
             read.partition.note_read(error)
@@ -227,7 +227,7 @@ class _FetchCall:
     # waiting
 
     def wait(self) -> None:
-        """Hang on every partition until enough has come or the time is over."""
+        """Listen for changes of every partition until enough is appended or the time is over."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._finish)
         self._exchange.on_close = self._stop_waiting
@@ -239,18 +239,18 @@ class _FetchCall:
                 read.partition.add_listener(self._grown)
 
     def _grown(self, partition: Partition) -> None:
-        """A partition has grown, or changed: look again once this turn of the loop has told of all that did."""
+        """Note a partition's growth or change. One recheck follows after this turn of the loop, for all of them."""
         appended_bytes = partition.appended_bytes
         grown = appended_bytes - self._seen[partition]
         self._bytes_grown += grown
         self._seen[partition] = appended_bytes
-        # A call without growth tells of an append from before the wait, or of a change that is no append.
+        # Without growth, the call is for an append from before the wait, or for a change other than an append.
         recheck = not grown or partition.stream.error is not None or self._bytes_grown >= self._min_bytes
         if recheck and not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._look_again)
+            asyncio.get_running_loop().call_soon(self._recheck)
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
         self._scheduled = False
         if self._timer is None:
             return

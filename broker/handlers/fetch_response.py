@@ -27,7 +27,7 @@ READ_COMMITTED = 1
 
 @dataclass(slots=True)
 class PartitionRead:
-    """What was read of one partition, or the error."""
+    """Result of reading one partition: batches, or an error."""
 
     target: FetchTarget
     partition: Partition | None
@@ -37,9 +37,9 @@ class PartitionRead:
     diverging: EpochEndOffset | None = None
 
     def refuse_deleted(self) -> None:
-        """Answer OFFSET_OUT_OF_RANGE instead of data that the log's start has passed since it was read.
+        """Replace data that the log's start has passed since it was read by OFFSET_OUT_OF_RANGE.
 
-        Which transactions were aborted is known from the start on only: the answer must not hold what lies before.
+        Aborted transactions are known from the log's start on only, so the answer must not contain earlier data.
         """
         if self.batches and self.partition is not None and self.target.fetch_offset < self.partition.log_start_offset:
             self.error = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -111,7 +111,7 @@ def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
 
 
 def _aborted(read: PartitionRead, partition: Partition) -> list[AbortedTransaction]:
-    """The aborted transactions among what was read: the client leaves their records out."""
+    """List the aborted transactions within what was read. The client drops their records."""
     if not read.batches:
         return []
     transactions = partition.transactions
@@ -123,7 +123,7 @@ def _aborted(read: PartitionRead, partition: Partition) -> list[AbortedTransacti
 
 
 def _is_among(entry: AbortedEntry, batches: Sequence[StreamBatch]) -> bool:
-    """Whether a batch holds data of the transaction."""
+    """Return whether one of the batches has data of the transaction."""
     for batch in batches:
         header = parse_batch(batch.payload)
         if header.producer_id == entry.producer_id and entry.first_offset <= header.base_offset < entry.last_offset:

@@ -1,6 +1,6 @@
-"""FindCoordinator: every group and transactional id this node leads the partition of is coordinated here.
+"""FindCoordinator: this node coordinates the groups and transactional ids whose partition it leads.
 
-The first request of all creates `__consumer_offsets` or `__transaction_state`. Share groups are not served: asking for
+The very first request creates `__consumer_offsets` or `__transaction_state`. Share groups are not served: a request for
 their coordinator is refused with a code that clients do not retry.
 """
 
@@ -19,13 +19,13 @@ from s3stream.errors import StorageError
 GROUP_KEY_TYPE = 0
 TRANSACTION_KEY_TYPE = 1
 BATCH_VERSION = 4
-"""From here on a request names many keys."""
+"""First version in which a request has many keys."""
 
 
 def handle(
     node: Node, request: FindCoordinatorRequest, exchange: Exchange
 ) -> FindCoordinatorResponse | Coroutine[None, None, FindCoordinatorResponse]:
-    """Answer at once if the coordinator's topic is there, else create it first."""
+    """Answer at once if the coordinator's topic exists; otherwise create it first."""
     coordinator = _coordinator_of(node, request.key_type)
     if coordinator is not None and not coordinator.is_open:
         return _create_and_answer(coordinator, node, request, exchange.api_version)
@@ -74,15 +74,15 @@ def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Co
         error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
     elif problem is not None or not coordinator.is_coordinator_of(key):
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        _tell_if_elsewhere(node, key_type, key)
+        _log_if_elsewhere(node, key_type, key)
     if error:
         message = problem or error.message
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)
     return Coordinator(key=key, node_id=node.node_id, host=node.advertised.host, port=node.advertised.port)
 
 
-def _tell_if_elsewhere(node: Node, key_type: int, key: str) -> None:
-    """The client asks again and again, and nothing changes, where another node leads the key's partition."""
+def _log_if_elsewhere(node: Node, key_type: int, key: str) -> None:
+    """Log once if another node leads the key's partition: the client would retry forever."""
     topic = node.topics.get(OFFSETS_TOPIC if key_type == GROUP_KEY_TYPE else TRANSACTION_TOPIC)
     if topic is None:
         return

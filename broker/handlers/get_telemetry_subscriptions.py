@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions: tell a client which metrics to push, how often, and packed how (KIP-714)."""
+"""GetTelemetrySubscriptions (KIP-714): the metrics that a client has to push, the interval, and the codecs."""
 
 from broker.handlers.client_attributes import client_attributes
 from broker.net.exchange import Exchange
@@ -16,17 +16,17 @@ def handle(
 ) -> GetTelemetrySubscriptionsResponse:
     """Answer at once."""
     try:
-        instance_id, wanted = node.telemetry.subscribe(
+        instance_id, subscription = node.telemetry.subscribe(
             request.client_instance_id, client_attributes(request.client_instance_id, exchange)
         )
     except KafkaError as error:
         return GetTelemetrySubscriptionsResponse(error_code=error.code)
     return GetTelemetrySubscriptionsResponse(
         client_instance_id=instance_id,
-        subscription_id=wanted.subscription_id,
+        subscription_id=subscription.subscription_id,
         accepted_compression_types=ACCEPTED,
-        push_interval_ms=wanted.interval_ms,
+        push_interval_ms=subscription.interval_ms,
         telemetry_max_bytes=node.settings.telemetry.push_bytes_max,
         delta_temporality=True,
-        requested_metrics=wanted.metrics,
+        requested_metrics=subscription.metrics,
     )

@@ -1,4 +1,4 @@
-"""Heartbeat: a member is alive; the answer tells it of a rebalance."""
+"""Heartbeat: keep a member of a classic group alive. The answer announces a rebalance."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -15,7 +15,7 @@ def handle(node: Node, request: HeartbeatRequest, _exchange: Exchange) -> Heartb
         )
     except KafkaError as refused:
         error = refused.code
-    # A member that asks while its group is being loaded keeps its place: it has not missed anything.
+    # While its group is being loaded, the member stays: it has missed nothing.
     if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         error = ErrorCode.NONE
     return HeartbeatResponse(error_code=error)

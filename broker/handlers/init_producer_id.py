@@ -13,7 +13,7 @@ FENCED_VERSION = 4
 
 
 async def handle(node: Node, request: InitProducerIdRequest, exchange: Exchange) -> InitProducerIdResponse:
-    """Give a new id with epoch 0 to every producer without a transactional id, as Kafka does."""
+    """As in Kafka, a producer without a transactional id gets a new id with epoch 0 each time."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return _failed(ErrorCode.INVALID_REQUEST)
     try:

@@ -14,7 +14,7 @@ SKIP_ASSIGNMENT_VERSION = 9
 
 
 async def handle(node: Node, request: JoinGroupRequest, exchange: Exchange) -> JoinGroupResponse:
-    """Check what does not depend on the group, hand the request to it, wait for its answer."""
+    """Check what does not depend on the group, pass the request to it, and wait for its answer."""
     ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
     version = exchange.api_version
     try:

@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, or an administrator removes static members by their instance ids (KIP-345)."""
+"""LeaveGroup: members leave, or an administrator removes static members by their instance ids (KIP-345)."""
 
 from broker.groups.requests import LeavingMember
 from broker.net.exchange import Exchange
@@ -7,11 +7,11 @@ from protocol.errors import KafkaError
 from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 BATCH_VERSION = 3
-"""From here on a request names many members."""
+"""First version in which a request has many members."""
 
 
 def handle(node: Node, request: LeaveGroupRequest, exchange: Exchange) -> LeaveGroupResponse:
-    """Answer at once; the rebalance, if there is one, follows."""
+    """Answer at once. A rebalance, if any, follows."""
     batch = exchange.api_version >= BATCH_VERSION
     if batch:
         leavers = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]

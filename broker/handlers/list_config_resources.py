@@ -1,4 +1,4 @@
-"""ListConfigResources: the topics and nodes there are, groups and subscriptions that have configs (KIP-1142)."""
+"""ListConfigResources (KIP-1142): all topics and nodes, and the groups and subscriptions that have configs."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -15,7 +15,7 @@ TYPES_SINCE = 1
 
 
 def handle(node: Node, request: ListConfigResourcesRequest, exchange: Exchange) -> ListConfigResourcesResponse:
-    """List the resources of the types asked for; none named means all types. Version 0 asks for client metrics only."""
+    """List the resources of the requested types; an empty list requests all. Version 0 requests client metrics."""
     wanted = {int(ResourceType.CLIENT_METRICS)}
     if exchange.api_version >= TYPES_SINCE:
         wanted = set(request.resource_types or RESOURCES)

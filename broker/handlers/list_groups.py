@@ -1,4 +1,4 @@
-"""ListGroups: ids of the groups coordinated here, by state and type if asked (KIP-518, KIP-848)."""
+"""ListGroups: ids of the groups coordinated here, filtered by state and type (KIP-518, KIP-848)."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -7,7 +7,7 @@ from protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGr
 
 
 def handle(node: Node, request: ListGroupsRequest, _exchange: Exchange) -> ListGroupsResponse:
-    """Answer at once. Filters ignore case, and a name that nothing has matches nothing."""
+    """Answer at once. Filters ignore case; an unknown name matches nothing."""
     states = {state.lower() for state in request.states_filter}
     types = {type_.lower() for type_ in request.types_filter}
     try:

@@ -1,4 +1,4 @@
-"""ListOffsets: earliest, latest, by time, and the other special offsets. Earliest and latest cost next to nothing."""
+"""ListOffsets: earliest and latest offset, offset by time, and the other special offsets."""
 
 import dataclasses
 from collections import Counter
@@ -25,7 +25,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""First version that knows each special timestamp."""
+"""First version with each special timestamp."""
 LEADER_EPOCH_SINCE = 4
 READ_COMMITTED = 1
 
@@ -35,7 +35,7 @@ Answers = list[tuple[str, list[ListOffsetsPartitionResponse | Coroutine[Any, Any
 def handle(
     node: Node, request: ListOffsetsRequest, exchange: Exchange
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-    """Answer at once; look-ups by time that go to objects make it a coroutine."""
+    """Answer at once, or with a coroutine if an offset is looked up by time."""
     answers: Answers = []
     must_wait = False
     for topic in request.topics:
@@ -55,7 +55,7 @@ def handle(
 
 
 def _named_twice(partitions: Sequence[ListOffsetsPartition]) -> Collection[int]:
-    """Partitions the request asks for more than once: which of the answers would be meant cannot be told."""
+    """Return the partitions that the request contains more than once. They are refused as ambiguous."""
     indexes = [wanted.partition_index for wanted in partitions]
     if len(set(indexes)) == len(indexes):
         return ()
@@ -82,7 +82,7 @@ def _lookup(
             partition_index=wanted.partition_index, error_code=ErrorCode.UNSUPPORTED_VERSION
         )
     if timestamp in {EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD}:
-        # There are no tiers: all data is as local as it gets, and none of it waits for another tier.
+        # There are no tiers: all data counts as local, and none waits for an upload to another tier.
         return _found(partition, partition.log_start_offset if timestamp == EARLIEST_LOCAL else -1)
     if timestamp == LATEST_TIERED:
         return _found(partition, -1)
@@ -134,7 +134,7 @@ async def _max_timestamp(node: Node, partition: Partition) -> ListOffsetsPartiti
 def _failed(node: Node, partition: Partition, error: StorageError) -> ListOffsetsPartitionResponse:
     code = ErrorCode.KAFKA_STORAGE_ERROR
     if isinstance(error, ObjectDamage):
-        # Clients ask again after any other code that would fit, CORRUPT_MESSAGE included, as if it would pass.
+        # Clients retry after any other fitting code, even CORRUPT_MESSAGE, although the damage is permanent.
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         node.damaged_requests += 1
     return ListOffsetsPartitionResponse(partition_index=partition.index, error_code=code)

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: none is ever under way: a partition is where it shall be (KIP-455)."""
+"""ListPartitionReassignments (KIP-455): always empty, since partitions are never reassigned."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -11,5 +11,5 @@ from protocol.messages.list_partition_reassignments import (
 def handle(
     _node: Node, _request: ListPartitionReassignmentsRequest, _exchange: Exchange
 ) -> ListPartitionReassignmentsResponse:
-    """Nothing, whatever is asked for."""
+    """Answer with an empty list."""
     return ListPartitionReassignmentsResponse(error_message=None)

@@ -1,4 +1,4 @@
-"""ListTransactions: the transactional ids coordinated here, by state, producer id, age and pattern if asked."""
+"""ListTransactions: the transactional ids coordinated here, filtered by state, producer id, age and pattern."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -13,13 +13,13 @@ from protocol.errors import KafkaError
 from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
 
 MATCHED_AT_ONCE = 500
-"""Ids that a pattern is held against before others get their turn: a few ms."""
+"""Ids that are matched before other tasks get their turn: a few ms."""
 
 
 def handle(
     node: Node, request: ListTransactionsRequest, _exchange: Exchange
 ) -> ListTransactionsResponse | Coroutine[Any, Any, ListTransactionsResponse]:
-    """Answer at once, but for a pattern. States nobody knows are named; if there are no others, nothing matches."""
+    """Answer at once, or with a coroutine for a pattern. Unknown states are named in the answer and match nothing."""
     unknown = [label for label in request.state_filters if label not in BY_LABEL]
     states = {BY_LABEL[label] for label in request.state_filters if label in BY_LABEL}
     producer_ids = set(request.producer_id_filters)
@@ -44,7 +44,7 @@ def handle(
 
 
 async def _matching(answer: ListTransactionsResponse, pattern: Pattern) -> ListTransactionsResponse:
-    """What of an answer matches. The pattern is a stranger's: its engine is linear, and others are served meanwhile."""
+    """Filter an answer by a pattern. Since clients choose it, matching is linear in time and yields to other tasks."""
     found = []
     for at, state in enumerate(answer.transaction_states, 1):
         if pattern.matches(state.transactional_id):

@@ -1,4 +1,4 @@
-"""Metadata: the nodes, the topics, and who leads each partition; creates topics that are asked for, if allowed."""
+"""Metadata: nodes, topics and the leader of each partition. Creates unknown topics if the request allows it."""
 
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ IDS_SINCE = 12
 def handle(
     node: Node, request: MetadataRequest, exchange: Exchange
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
-    """Answer at once; only when a topic has to be created, later."""
+    """Answer at once, or with a coroutine if a topic has to be created."""
     version = exchange.api_version
     if request.topics is None or (version == 0 and not request.topics):
         return _respond(node, request, [_topic(node, request, topic) for topic in node.topics])
@@ -40,7 +40,7 @@ def handle(
         if wanted.name
         and wanted.topic_id == ZERO_UUID
         and node.topics.get(wanted.name) is None
-        and not node.topics.is_being_removed(wanted.name)  # whoever deletes it must find it gone when that is done
+        and not node.topics.is_being_removed(wanted.name)  # its deletion must not seem to have failed
     ]
     if missing and request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
         return _create_and_respond(node, request, wanted_topics, missing)
@@ -48,7 +48,7 @@ def handle(
 
 
 def _refuse(request: MetadataRequest) -> MetadataResponse:
-    """Versions 10 and 11 have a field for ids, but topics are asked for by name."""
+    """Refuse topic ids in versions 10 and 11, which have a field for them but look up by name only."""
     topics = [
         MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id)
         for wanted in request.topics or ()
@@ -80,7 +80,7 @@ async def _create_and_respond(
 async def _create(node: Node, name: str) -> None:
     check_topic_name(name)
     if name in INTERNAL_TOPICS or name == CLUSTER_METADATA_TOPIC:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # made by their coordinators when they are needed
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # created by their coordinators when needed
     await node.topics.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
 
 
@@ -113,7 +113,7 @@ def _topic(node: Node, request: MetadataRequest, topic: Topic) -> MetadataRespon
 
 
 def _partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartition:
-    """A leader is named only when it can serve."""
+    """Describe a partition. A leader is named only if it can serve."""
     partition = topic.partitions[index]
     if partition is None or partition.stream.error is not None:
         replica = topic.info.partitions[index].leader

@@ -1,6 +1,6 @@
-"""OffsetCommit: store positions of a group. Answered when they are durable.
+"""OffsetCommit: store committed offsets of a group. Answered when they are durable.
 
-Consumers commit often: the request takes no task, and what arrives in one turn of the loop shares one record batch.
+Since consumers commit often, the request needs no task, and commits of one turn of the loop share one record batch.
 """
 
 from broker.coordination.topic_partition import TopicPartition
@@ -19,16 +19,16 @@ from protocol.messages.offset_commit import (
 )
 
 MEMBER_EPOCH_VERSION = 9
-"""From here on members of consumer groups may commit (KIP-848)."""
+"""First version in which members of consumer groups may commit (KIP-848)."""
 TOPIC_ID_VERSION = 10
 NO_RETENTION_MS = -1
 
 Refused = dict[tuple[int, int], ErrorCode]
-"""Error by position of topic and partition in the request; those not in it share the fate of the write."""
+"""Errors by position of topic and partition in the request. The others get the outcome of the write."""
 
 
 def handle(node: Node, request: OffsetCommitRequest, exchange: Exchange) -> OffsetCommitResponse | None:
-    """Check every partition, hand the good ones to the group; None when the answer comes later."""
+    """Check every partition, pass the valid ones to the group. None: answered later."""
     offsets, refused = _plan(node, request, exchange.api_version)
     if not offsets:
         return _response(request, refused, ErrorCode.NONE)
@@ -85,7 +85,7 @@ def _check(
         return ErrorCode.UNKNOWN_TOPIC_ID if version >= TOPIC_ID_VERSION else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not 0 <= partition.partition_index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # Kafka counts characters, although its setting's name says bytes.
+    # As in Kafka, characters are counted, although the setting's name says bytes.
     if len(partition.committed_metadata or "") > metadata_bytes_max:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""OffsetDelete: drop committed offsets of topics a group no longer reads (KIP-496). Answered when that is durable."""
+"""OffsetDelete (KIP-496): delete committed offsets of topics that a group no longer reads. Answered when durable."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from protocol.messages.offset_delete import (
 
 
 async def handle(node: Node, request: OffsetDeleteRequest, _exchange: Exchange) -> OffsetDeleteResponse:
-    """Drop what may be dropped, and wait until that is durable."""
+    """Delete the offsets that may be deleted, and wait until that is durable."""
     keys = [
         TopicPartition(topic.name, partition.partition_index)
         for topic in request.topics

@@ -1,4 +1,4 @@
-"""OffsetFetch: the durable positions of groups; for partitions without one, offset -1 and no error."""
+"""OffsetFetch: durable committed offsets of groups. A partition without one has offset -1 and no error."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -21,26 +21,26 @@ from protocol.messages.offset_fetch import (
 )
 
 ERROR_FIELD_VERSION = 2
-"""From here on an error of the group has a field of its own."""
+"""First version with a field for an error of the whole group."""
 GROUPS_VERSION = 8
-"""From here on a request names many groups."""
+"""First version in which a request has many groups."""
 TOPIC_ID_VERSION = 10
 NOTHING_COMMITTED = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
 NO_TOPIC_ID = bytes(16)
 
 
 class FoundTopic(NamedTuple):
-    """Offsets of one topic: by partition, with an error that holds for all."""
+    """Offsets of one topic by partition, and an error for all of them."""
 
     name: str
     topic_id: bytes
     offsets: Mapping[int, CommittedOffset]
     error: ErrorCode = ErrorCode.NONE
     unstable: frozenset[int] = frozenset()
-    """Partitions whose offset is hidden, because an open transaction may change it."""
+    """Partitions whose offset is left out because an open transaction may change it."""
 
     def error_of(self, partition: int) -> ErrorCode:
-        """What to answer for a partition."""
+        """Return the error code of a partition."""
         return ErrorCode.UNSTABLE_OFFSET_COMMIT if partition in self.unstable else self.error
 
 
@@ -91,14 +91,14 @@ def _find(
 
 
 def _without_unstable(topic: FoundTopic, offsets: GroupOffsets) -> FoundTopic:
-    """Hide the offsets that an open transaction may change (KIP-447)."""
+    """Leave out the offsets that an open transaction may change (KIP-447)."""
     unstable = frozenset(index for index in topic.offsets if offsets.is_unstable(topic.name, index))
     shown = {index: NOTHING_COMMITTED if index in unstable else each for index, each in topic.offsets.items()}
     return topic._replace(offsets=shown, unstable=unstable)
 
 
 def _all(node: Node, offsets: GroupOffsets) -> Iterable[FoundTopic]:
-    """All but those in detached topics: they are kept, but tools ask for the ends of all they are told of."""
+    """Yield all offsets but those of detached topics, whose end offsets tools could not read."""
     for name, partitions in offsets.topics.items():
         topic = node.topics.get(name)
         if topic is not None:

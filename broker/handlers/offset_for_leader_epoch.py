@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch ended, so that a client can tell whether the log was cut under it (KIP-320)."""
+"""OffsetForLeaderEpoch (KIP-320): end offset of an epoch, by which a client detects that the log was truncated."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -13,7 +13,7 @@ from protocol.messages.offset_for_leader_epoch import (
 
 
 def handle(node: Node, request: OffsetForLeaderEpochRequest, _exchange: Exchange) -> OffsetForLeaderEpochResponse:
-    """Look every partition up."""
+    """Look up every partition."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

@@ -1,10 +1,9 @@
-"""Produce: append record batches, answer when they are durable.
+"""Produce: append record batches, and answer when they are durable.
 
-No task per request: batches are appended as the request is read, and the completion of the last one's WAL block answers
-(blocks complete in order, so it covers those before it). Only when the storage is full, when a partition has to be
-added to a transaction first, or when so many records must be looked into that it is done beside the loop, does a
-coroutine take over; the connection starts nothing else meanwhile, so that the order of batches stays that of the
-requests.
+A request needs no task. Its batches are appended when it arrives, and the completion of the last batch's WAL block
+sends the answer; blocks complete in order, so it covers the batches before. A coroutine continues the request only if
+the storage is full, a partition has to be added to a transaction first, or records must be inspected in a thread.
+Meanwhile the connection starts no other request, so that batches keep the order of requests.
 """
 
 import asyncio
@@ -44,18 +43,18 @@ from wal.interface import Durable, WalError
 TOPIC_IDS_SINCE = 13
 ABORTABLE_SINCE = 11
 ADDS_TO_TRANSACTION_SINCE = 12
-"""From here on a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
-_WORTH_ADDING = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
+"""First version in which a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
+_ADD_AND_RETRY = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
 
 
 class _NotInTransaction(Exception):
-    """The batch has to wait until its partition is added."""
+    """The batch has to wait until its partition is added to the transaction."""
 
 
 def handle(
     node: Node, request: ProduceRequest, exchange: Exchange
 ) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
-    """Append what the request brings; the answer leaves when it is durable (acks=0: there is none)."""
+    """Append the batches, and answer when they are durable; with acks=0 there is no answer."""
     if not -1 <= request.acks <= 1:
         return refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     call = _ProduceCall(node, request, exchange.api_version)
@@ -73,7 +72,7 @@ def handle(
 
 
 class _ProduceCall:
-    """One request's progress: what is appended, and how far it has come."""
+    """Progress of one Produce request."""
 
     __slots__ = (
         "_api_version",
@@ -97,11 +96,11 @@ class _ProduceCall:
         self._transactional_id = request.transactional_id
         self._verify = None if request.transactional_id is None else self._verify_transaction
         self._joining: tuple[TopicPartition, Producer] | None = None
-        """What the transaction must take in before the next batch can be appended."""
+        """Partition to add to the producer's transaction before the next batch can be appended."""
         self._preparation: PreparationDeferred | None = None
-        """What is to be done beside the loop before the next batch can be appended ..."""
+        """Inspection to run in the thread before the next batch can be appended."""
         self._prepared: PreparedBatch | None = None
-        """... and its outcome."""
+        """Result of that inspection."""
         self._next = 0
         self._results: list[PartitionProduceResponse] = []
         self.durable: Durable | None = None
@@ -109,9 +108,9 @@ class _ProduceCall:
         self.failed = False
 
     def append_all(self) -> bool:
-        """Append until all is done (True), or something is to be waited for: call again then.
+        """Append until all batches are done (True) or one has to wait (False): call again after the wait.
 
-        That is room in the storage, a partition to become part of the transaction, or work beside the loop.
+        A batch waits for room in the storage, for its partition to be added to the transaction, or for the thread.
         """
         work = self._work
         while self._next < len(work):
@@ -131,7 +130,7 @@ class _ProduceCall:
         return True
 
     def _answer(self, result: PartitionProduceResponse) -> None:
-        """Note the next batch's outcome, and go on to the one behind it."""
+        """Note the outcome of the current batch, and advance to the next."""
         self._results.append(result)
         self._prepared = None
         self._next += 1
@@ -164,7 +163,7 @@ class _ProduceCall:
     def _refusal(
         self, topic: TopicProduceData, data: PartitionProduceData, error: KafkaError
     ) -> PartitionProduceResponse:
-        """The answer to a batch the partition refuses: with its start, and the records that are at fault."""
+        """Answer for a batch that its partition refuses, with log start offset and the records at fault."""
         self.failed = True
         if error.code in WITHOUT_LOG_START:
             return failure(data.index, error.code, error.message)
@@ -175,13 +174,13 @@ class _ProduceCall:
         return failure(data.index, code, message)
 
     def _verify_transaction(self, partition: Partition, producer_id: int, epoch: int) -> None:
-        """A transaction is about to open in a partition: only as part of what its coordinator knows to be open."""
-        assert self._transactional_id is not None, "else there is no transaction"
+        """Check with the coordinator that the transaction is open and includes the partition. Raises KafkaError."""
+        assert self._transactional_id is not None, "a transaction has an id"
         where, producer = TopicPartition(partition.topic, partition.index), Producer(producer_id, epoch)
         try:
             self._node.transactions.verify(self._transactional_id, producer, where)
         except KafkaError as error:
-            if self._api_version >= ADDS_TO_TRANSACTION_SINCE and error.code in _WORTH_ADDING:
+            if self._api_version >= ADDS_TO_TRANSACTION_SINCE and error.code in _ADD_AND_RETRY:
                 self._joining = where, producer
                 raise _NotInTransaction from None
             raise self._transaction_error(error) from None
@@ -193,9 +192,9 @@ class _ProduceCall:
         return KafkaError(code, "Partition was not added to the transaction" if not_added else error.message)
 
     async def _join_transaction(self, where: TopicPartition, producer: Producer) -> None:
-        """Have the coordinator take the partition in, durably; a refusal answers for the batch."""
+        """Add the partition to the transaction, durably. A refusal becomes the answer for the batch."""
         self._joining = None
-        assert self._transactional_id is not None, "else there is no transaction"
+        assert self._transactional_id is not None, "a transaction has an id"
         try:
             await self._node.transactions.add(self._transactional_id, producer, [where], VERSION_2)
         except (KafkaError, StorageError) as error:
@@ -207,7 +206,7 @@ class _ProduceCall:
                 self._answer(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
 
     async def _prepare(self, preparation: PreparationDeferred, exchange: Exchange) -> None:
-        """Have the next batch's records looked into beside the loop; a refusal answers for the batch."""
+        """Inspect the current batch's records in the thread. A refusal becomes the answer for the batch."""
         self._preparation = None
         try:
             async with _while_connected(exchange):
@@ -216,10 +215,10 @@ class _ProduceCall:
             self._answer(self._refusal(*self._work[self._next], error))
 
     async def wait_and_finish(self, exchange: Exchange, *, answer: bool) -> ProduceResponse | None:
-        """Go on when uploads have made room, the partition is in the transaction, or the records were looked into.
+        """Wait for what the current batch needs, append the rest, and answer when it is durable.
 
-        A client that goes away meanwhile takes what is not appended along: it sends again what had no answer, and
-        requests of connections that are gone must not pile up while the object store is away.
+        When the client disconnects, batches that are not appended yet are dropped: the client sends again what was not
+        answered, and requests of closed connections must not accumulate while the object store is away.
         """
         while True:
             try:
@@ -230,7 +229,7 @@ class _ProduceCall:
                 else:
                     await self._wait_for_room(exchange)
             except StorageError:
-                pass  # the next attempt meets the reason, and answers with it
+                pass  # the next attempt fails for the same reason, and answers with it
             if exchange.closed:
                 return None
             if self.append_all():
@@ -247,39 +246,39 @@ class _ProduceCall:
         return self.response()
 
     async def _wait_for_room(self, exchange: Exchange) -> None:
-        """Return when an append may succeed, or nobody waits for it any more. Raises StorageError."""
+        """Return when an append may succeed, or the client has disconnected. Raises StorageError."""
         storage = self._node.storage
         async with _while_connected(exchange):
-            if storage.writable:  # full all the same: this batch needs more room than is left
+            if storage.writable:  # yet full for this batch, which needs more room than is left
                 await storage.flush()
             await storage.wait_writable()
 
     def close_if_failed(self, exchange: Exchange) -> None:
-        """acks=0: an error can only be told by closing the connection, as Kafka does."""
+        """With acks=0, report an error as Kafka does: close the connection."""
         if self.failed:
             exchange.connection.refuse("a Produce request with acks=0 failed")
 
     def response(self, error: WalError | None = None) -> ProduceResponse:
-        """The answer; with `error` the log has failed, and nothing of this request counts as written."""
+        """Build the answer. With `error` the log has failed, and no batch counts as written."""
         return build_response(self._work, self._results, error)
 
 
 @asynccontextmanager
 async def _while_connected(exchange: Exchange) -> AsyncIterator[None]:
-    """End the wait in the body early when the client goes, or has gone before it begins."""
+    """End the body early when the client disconnects, or if it has disconnected before."""
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(0 if exchange.closed else None) as patience:
-            exchange.on_close = lambda: patience.reschedule(loop.time())
+        async with asyncio.timeout(0 if exchange.closed else None) as timeout:
+            exchange.on_close = lambda: timeout.reschedule(loop.time())
             yield
     except TimeoutError:
-        assert exchange.closed, "only the client's going ends the wait early"
+        assert exchange.closed, "only a disconnect ends the wait early"
     finally:
         exchange.on_close = None
 
 
 def _last_of_each(work: list[BatchItem]) -> list[BatchItem]:
-    """As in Kafka: of a partition that a request has twice, the last batch counts, at the place of the first."""
+    """Keep the last batch of a partition that occurs more than once, at the position of the first, as in Kafka."""
     if len(work) == 1:
         return work
     found = {(topic.name, topic.topic_id, data.index): (topic, data) for topic, data in work}

@@ -1,4 +1,4 @@
-"""PushTelemetry: take the metrics of a client, to be read on the node's metrics page (KIP-714)."""
+"""PushTelemetry (KIP-714): accept the metrics of a client for the node's metrics page."""
 
 from broker.handlers.client_attributes import client_attributes
 from broker.net.exchange import Exchange

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignment, everybody gets their part. Answered when the assignment is durable."""
+"""SyncGroup: the leader sends the assignment, each member receives its part. Answered when it is durable."""
 
 import asyncio
 
@@ -9,11 +9,11 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 NAMES_PROTOCOL_SINCE = 5
-"""From here on a member says what it believes the group's protocol to be (KIP-559)."""
+"""First version in which a member names the group's protocol (KIP-559)."""
 
 
 async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> SyncGroupResponse:
-    """Hand the request to its group and wait for the answer."""
+    """Pass the request to its group and wait for the answer."""
     named = request.protocol_type is not None and request.protocol_name is not None
     if exchange.api_version >= NAMES_PROTOCOL_SINCE and not named:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -1,6 +1,6 @@
-"""TxnOffsetCommit: positions of a group that hold if and when a transaction commits. Answered when they are durable.
+"""TxnOffsetCommit: offsets of a group that take effect when a transaction commits. Answered when they are durable.
 
-A client of transaction.version 2 does not name the group by AddOffsetsToTxn first: from version 5 on this does it.
+A client of transaction.version 2 does not send AddOffsetsToTxn first: from version 5 on this request adds the group.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Refused = dict[TopicPartition, ErrorCode]
 
 
 async def handle(node: Node, request: TxnOffsetCommitRequest, exchange: Exchange) -> TxnOffsetCommitResponse:
-    """Check every partition, hand the good ones to the group as part of the transaction."""
+    """Check every partition, and pass the valid ones to the group as part of the transaction."""
     offsets, refused = _plan(node, request)
     error = ErrorCode.NONE
     if offsets:
@@ -83,7 +83,7 @@ async def _commit(
 ) -> ErrorCode:
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
-    node.groups.shard(request.group_id)  # or its error: the client looks for the coordinator again
+    node.groups.shard(request.group_id)  # raises its error: the client then looks for the coordinator again
     where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
@@ -98,7 +98,7 @@ async def _commit(
             error.code, knows_abortable=knows_abortable, retry=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         )
     outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    # Nothing is awaited between the check and the append: no marker can come between.
+    # Nothing is awaited between the check and the append, so that no marker can come between.
     node.groups.shard(request.group_id).offsets.commit(
         request.group_id,
         request.member_id,

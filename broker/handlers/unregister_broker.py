@@ -1,4 +1,4 @@
-"""UnregisterBroker: forget a node that has gone for good. One that lives, or leads partitions, stays."""
+"""UnregisterBroker: remove a node from the catalog. One that is alive or leads partitions is refused."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -8,7 +8,7 @@ from s3stream.errors import NodeInUse, NotFound, StorageError
 
 
 async def handle(node: Node, request: UnregisterBrokerRequest, _exchange: Exchange) -> UnregisterBrokerResponse:
-    """Answer when it is forgotten."""
+    """Answer when it is removed."""
     code, message = ErrorCode.NONE, None
     try:
         await node.catalog.remove_node(request.broker_id, now_ms=node.now_ms())

@@ -1,4 +1,4 @@
-"""UpdateFeatures: raise or lower the levels of features (KIP-584), all that are asked for or none."""
+"""UpdateFeatures (KIP-584): raise or lower the levels of features, all of the request or none."""
 
 from broker.configs.features import FeatureUpdate, UpgradeType
 from broker.net.exchange import Exchange
@@ -16,12 +16,12 @@ RESULTS_UNTIL = 1
 
 
 async def handle(node: Node, request: UpdateFeaturesRequest, exchange: Exchange) -> UpdateFeaturesResponse:
-    """Answer when the levels hold."""
+    """Answer when the levels are set."""
     version = exchange.api_version
     wanted = {update.feature: update for update in request.feature_updates}
     updates = []
     for name, update in wanted.items():
-        # As in Kafka: what version 0 has instead of a type (allow_downgrade) does not let a level fall.
+        # As in Kafka: version 0, which has `allow_downgrade` instead of a type, cannot lower a level.
         upgrade_type = update.upgrade_type if version >= UPGRADE_TYPE_SINCE else UpgradeType.UPGRADE
         updates.append(FeatureUpdate(name, update.max_version_level, upgrade_type))
     try:

@@ -1,6 +1,6 @@
 """WriteTxnMarkers: end transactions in partitions. Answered when all markers are durable.
 
-It comes from coordinators on other nodes, and from tools that end a hanging transaction (`kafka-transactions abort`).
+Coordinators on other nodes send it, and tools that end a hanging transaction (`kafka-transactions abort`).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from wal.interface import WalError
 
 
 async def handle(node: Node, request: WriteTxnMarkersRequest, _exchange: Exchange) -> WriteTxnMarkersResponse:
-    """Write them in the order of the request."""
+    """Write the markers in the order of the request."""
     return WriteTxnMarkersResponse(markers=[await _write(node, marker) for marker in request.markers])
 
 
@@ -66,7 +66,7 @@ def _begin(node: Node, where: TopicPartition, marker: Marker) -> "asyncio.Future
     except KafkaError as error:
         outcome.set_result(error.code)
     except StorageFull:
-        outcome.set_result(ErrorCode.NOT_ENOUGH_REPLICAS)  # the code of this answer that is tried again
+        outcome.set_result(ErrorCode.NOT_ENOUGH_REPLICAS)  # the code of this API that clients retry
     except StorageError:
         outcome.set_result(ErrorCode.KAFKA_STORAGE_ERROR)
     return outcome

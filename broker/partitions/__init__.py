@@ -1,1 +1,1 @@
-"""Partitions led by this node: checks of batches, producers, transactions, leader epochs, retention, cleaning."""
+"""Partitions that this node leads: checks of batches, producers, transactions, leader epochs, retention, cleaning."""

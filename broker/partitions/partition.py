@@ -2,7 +2,7 @@
 
 An append takes a fixed amount of work per batch. Work per record is only needed in compacted topics, whose records must
 have keys, and in topics with a codec other than the batch's (`record_checks`). The batch stays the memoryview of the
-frame it came in; base offset and leader epoch, which lie outside the CRC, are patched in place.
+frame it came in; base offset and leader epoch, which are outside the CRC, are patched in place.
 
 The parts of a partition: `batch_checks` validates a batch, `producers` checks sequence numbers (idempotence),
 `transactions` has open and aborted transactions and so the last stable offset, `leader_epochs` the epochs, `replay` and

@@ -1,6 +1,6 @@
-"""Forgets the idempotent producers that have not written to a partition for `producer.id.expiration.ms`.
+"""Expiry of idempotent producers that have not written to a partition for `producer.id.expiration.ms`.
 
-A producer that is forgotten too early loses its deduplication: its retry is appended a second time. The time therefore
+A producer that is removed too early loses its deduplication: its retry is appended a second time. The time therefore
 comes from the same `CautiousClock` as retention's, which ignores a forward clock jump until it has lasted an hour.
 """
 

@@ -1,6 +1,6 @@
 """Inspection of the records of a batch: a little of it on the event loop, the rest in one thread, one batch at a time.
 
-A batch says nothing reliable about how large its records are once they are decompressed. The loop therefore inspects a
+The decompressed size of a batch is unknown beforehand, as nothing in it is reliable. The loop therefore inspects a
 batch only up to its budget for one turn, and hands a larger one to the thread. Batches run one at a time, so that all
 of decompression together holds `bytes_max` at most.
 """
@@ -21,7 +21,7 @@ from wal.interface import Buffer
 TURN_BYTES_MAX: Final = 128 * 1024
 """Bytes of records that the loop inspects in one turn, over all batches."""
 RECORD_COST_BYTES: Final = 128
-"""What each record counts for in addition to its bytes: a small one takes as long as a larger one."""
+"""Bytes that each record counts for in addition to its own: the time for a record hardly depends on its size."""
 RECORDS_PER_CHECK: Final = 10_000
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ class SnapshotState(NamedTuple):
 
 
 def encode_snapshot(state: SnapshotState, start_offset: int) -> bytes:
-    """Encode the state of a log that begins at `start_offset`. Removes from `state` what lies before it."""
+    """Encode the state of a log that begins at `start_offset`. Removes older entries from `state`."""
     assert state.untimed_end is not None, "a state that is encoded has it"
     state.epochs.trim(start_offset)
     state.transactions.trim(start_offset)

@@ -5,7 +5,7 @@ ends with the marker that its coordinator writes. Invariants:
 
 - The last stable offset never passes the first offset of a transaction whose marker is not durable. A READ_COMMITTED
   reader therefore sees only what can no longer change, and the offset never decreases, not even in a crash.
-- An aborted transaction is kept as long as one of its records may be read: readers drop the records by it. Snapshots
+- An aborted transaction is kept while any of its records may be read: readers drop the records by it. Snapshots
   leave out those whose records compaction has removed.
 
 The state is part of the partition's snapshot; batches past the snapshot are replayed.
@@ -183,7 +183,7 @@ class PartitionTransactions:
             ended.popleft()
 
     def trim(self, log_start_offset: int) -> None:
-        """Remove aborted transactions that lie before the log's start."""
+        """Remove aborted transactions that end before the log's start."""
         at = bisect_left(self._aborted, log_start_offset, key=lambda entry: entry.last_offset)
         for entry in self._aborted[:at]:
             self._vacated.pop(entry, None)

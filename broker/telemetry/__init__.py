@@ -1,1 +1,1 @@
-"""Metrics that clients push (KIP-714): who is asked for what, who may push when, and where it can be read."""
+"""Metrics that clients push (KIP-714): subscriptions, the rules for pushing, and the stored series."""

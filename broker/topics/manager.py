@@ -6,7 +6,7 @@ Invariants:
   leader that cannot serve.
 - Changes run one at a time. The catalog decides, and the map follows.
 - When the catalog's answer to a change is lost, the outcome is unknown: a topic that was to be deleted is then neither
-  served nor released. `resolve_outcomes` asks the catalog again, as does the next change.
+  served nor released. `resolve_outcomes`, or the next change, reads the outcome from the catalog.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, Not
 
 @contextmanager
 def _unknown_if_gone() -> Iterator[None]:
-    """Raise UNKNOWN_TOPIC_OR_PARTITION if another node has deleted the topic meanwhile."""
+    """Raise UNKNOWN_TOPIC_OR_PARTITION if another node has deleted the topic."""
     try:
         yield
     except NotFound:
@@ -300,7 +300,7 @@ class TopicManager(TopicMap):
         return gone
 
     async def _still_held(self, topics: Sequence[Topic]) -> set[bytes]:
-        """Return the ids of those topics whose streams still have this node's epochs: nobody else has opened them."""
+        """Return the ids of those topics whose streams still have this node's epochs: no other node has opened them."""
         if not topics:
             return set()
         infos = await self._catalog.get_streams([stream.stream_id for topic in topics for stream in topic.streams])

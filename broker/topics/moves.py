@@ -123,7 +123,8 @@ class TopicMoves:
                     raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new_name}' already exists.") from None
                 return await self._opened(info)
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Topic {name} was uploaded {CLONE_ATTEMPTS} times meanwhile; try again."
+                ErrorCode.INVALID_REQUEST,
+                f"Topic {name} was uploaded {CLONE_ATTEMPTS} times during the clone; try again.",
             )
 
     async def _clone_once(self, topic: Topic, new_name: str, topic_id: bytes) -> TopicInfo:
@@ -144,7 +145,7 @@ class TopicMoves:
         return await self._catalog.list_detached()
 
     async def _flush(self) -> None:
-        """Upload everything. Raises REQUEST_TIMED_OUT after a limit, since other changes of topics wait meanwhile."""
+        """Upload everything. Raises REQUEST_TIMED_OUT after a limit, since other changes of topics have to wait."""
         limit_ms = self._settings.node.stop_upload_timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
@@ -166,7 +167,7 @@ class TopicMoves:
             if partition is None:
                 raise KafkaError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    f"Partition {name}-{info.index} is led by node {info.leader}; the node asked must lead all.",
+                    f"Partition {name}-{info.index} is led by node {info.leader}; send the request to a node that leads all partitions.",
                 )
             if partition.stream.error is not None:
                 raise KafkaError(

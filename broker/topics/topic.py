@@ -1,4 +1,4 @@
-"""A topic that this node knows."""
+"""A topic with its configs and the partitions that this node leads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
