@@ -19,7 +19,7 @@ from protocol.batch import check_crc, parse_batch
 from protocol.errors import KafkaError
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
-from s3stream.maintain.verify import Finding, Trouble, VerifyReport, range_trouble, read_runs
+from s3stream.maintain.verify import Finding, FindingKind, VerifyReport, find_range_problem, read_runs
 from s3stream.maintain.verify import verify as verify_catalog
 from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamBatch, object_key
 from s3stream.object.format import IndexEntry, decode_block
@@ -37,7 +37,7 @@ REPORT_SCHEMA: Final = """
 subject STRING, place STRING, object_id BIGINT, kind STRING, store STRING, size_bytes BIGINT, ranges BIGINT,
 blocks BIGINT, batches BIGINT, records BIGINT, trouble STRING, detail STRING
 """
-PASSING: Final = (Trouble.MISSING.name, Trouble.UNREADABLE.name)
+PASSING: Final = (FindingKind.MISSING.name, FindingKind.UNREADABLE.name)
 """Troubles of objects that may have been collected while they were read."""
 
 
@@ -115,7 +115,7 @@ class _Contents:
     records: int = 0
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, trouble: Trouble, detail: str) -> None:
+    def add(self, trouble: FindingKind, detail: str) -> None:
         if len(self.findings) < FINDINGS_OF_OBJECT_MAX:
             self.findings.append(Finding(trouble, self.where, detail))
 
@@ -128,11 +128,11 @@ async def _check_object(store: ObjectStore | None, cluster: str, check: Check) -
         try:
             await _read_object(store, key, check, found)
         except ObjectNotFound as error:
-            found.add(Trouble.MISSING, str(error))
+            found.add(FindingKind.MISSING, str(error))
         except CorruptObject as error:
-            found.add(Trouble.CORRUPT, str(error))
+            found.add(FindingKind.CORRUPT, str(error))
         except StoreError as error:
-            found.add(Trouble.UNREADABLE, str(error))
+            found.add(FindingKind.UNREADABLE, str(error))
     whole = Row(
         "object",
         found.where,
@@ -157,10 +157,10 @@ async def _read_object(store: ObjectStore, key: str, check: Check, found: _Conte
     index = await read_index(store, key, index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes)
     expect_object(index, info.object_id)
     if index.kind is not info.kind:
-        found.add(Trouble.CORRUPT, f"kind: expected {info.kind.name}, found {index.kind.name}")
+        found.add(FindingKind.CORRUPT, f"kind: expected {info.kind.name}, found {index.kind.name}")
     for location in check.locations:
-        if detail := range_trouble(location, index):
-            found.add(Trouble.RANGE, detail)
+        if detail := find_range_problem(location, index):
+            found.add(FindingKind.RANGE, detail)
     for run in read_runs(index):
         data = await store.get(key, run[0].position, run[-1].end_position)
         for entry in run:
@@ -168,7 +168,7 @@ async def _read_object(store: ObjectStore, key: str, check: Check, found: _Conte
             try:
                 batches = decode_block(data[start : start + entry.size_bytes], entry, where=found.where)
             except CorruptObject as error:
-                found.add(Trouble.CORRUPT, str(error))
+                found.add(FindingKind.CORRUPT, str(error))
                 continue
             found.blocks += 1
             _check_batches(entry, batches, found)
@@ -181,17 +181,17 @@ def _check_batches(entry: IndexEntry, batches: Sequence[StreamBatch], found: _Co
     found.records += records
     where = f"block at position {entry.position}"
     if records != entry.record_count:
-        found.add(Trouble.CORRUPT, f"{where}: expected {entry.record_count} records, found {records}")
+        found.add(FindingKind.CORRUPT, f"{where}: expected {entry.record_count} records, found {records}")
     for batch in batches:
         try:
             header = parse_batch(batch.payload)
             check_crc(batch.payload, header)
         except KafkaError as error:
-            found.add(Trouble.CORRUPT, f"{where}, batch at offset {batch.base_offset}: {error}")
+            found.add(FindingKind.CORRUPT, f"{where}, batch at offset {batch.base_offset}: {error}")
             continue
         if header.record_count != batch.record_count or header.next_offset > batch.end_offset:
             found.add(
-                Trouble.CORRUPT,
+                FindingKind.CORRUPT,
                 f"{where}, batch at offset {batch.base_offset}: expected {batch.record_count} records up to offset "
                 f"{batch.end_offset}, found {header.record_count} up to {header.next_offset}",
             )
@@ -275,7 +275,7 @@ def _summarise(table: DataFrame, streams: int) -> Summary:
     (sums,) = whole.agg(f.count("*").alias("objects"), *(f.sum(name).alias(name) for name in names)).collect()
     bad = table.where("trouble IS NOT NULL")
     shown = [
-        Finding(Trouble[row["trouble"]], row["place"], row["detail"])
+        Finding(FindingKind[row["trouble"]], row["place"], row["detail"])
         for row in bad.orderBy("place").limit(FINDINGS_MAX).collect()
     ]
     size_bytes, blocks, batches, records = (int(sums[name] or 0) for name in names)

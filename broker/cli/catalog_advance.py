@@ -13,7 +13,7 @@ from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.fill import Advance
+from s3stream.catalog.restore import Advance
 from s3stream.errors import CatalogError
 from s3stream.maintain.manifest import parse_manifest_key
 from s3stream.maintain.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED

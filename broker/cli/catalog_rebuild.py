@@ -105,13 +105,13 @@ def _show_plan(work: Rebuild, keep_hours: int, console: Console) -> None:
         ("detached topics", f"{len(state.detached):,}"),
         ("partitions without a topic", f"{len(plan.new_streams):,}, kept as recovered-stream-<id>"),
         ("objects taken", f"{len(used):,} ({decimal(sum(work.stored.objects[key].size_bytes for key in used))})"),
-        ("objects left out", f"{len(plan.left_out) + len(work.stored.unreadable):,}"),
+        ("objects left out", f"{len(plan.skipped) + len(work.stored.unreadable):,}"),
         ("log", _log_of(work)),
     ]
     for name, value in rows:
         facts.add_row(f"[bold]{name}[/bold]", value)
     console.print(facts)
-    for why, count in Counter(plan.left_out.values()).items():
+    for why, count in Counter(plan.skipped.values()).items():
         console.print(f"left out, deleted in {keep_hours} hours: {count:,} objects: {why.value}")
     names = _names(work)
     _show("a committed object is in no store", [str(key) for key in plan.missing], console)

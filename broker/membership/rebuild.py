@@ -23,10 +23,10 @@ from s3stream.catalog.values import WalInfo, WalState
 from s3stream.errors import CatalogError, CorruptObject, StorageError
 from s3stream.maintain.manifest import Manifest, parse_manifest_key
 from s3stream.maintain.manifest_store import newest_manifest_key, read_manifest
-from s3stream.maintain.rebuild import LogFound, assemble
+from s3stream.maintain.rebuild import LocalLog, assemble
 from s3stream.maintain.rebuild_plan import RebuildPlan, plan_rebuild
 from s3stream.maintain.rebuild_read import ReadReport, StreamReader
-from s3stream.maintain.rebuild_scan import Stored, look_at_stores
+from s3stream.maintain.rebuild_scan import StoreContents, scan_stores
 from s3stream.model import StreamBatch
 from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_UNKNOWN
@@ -85,9 +85,9 @@ class Rebuild:
         self._entropy = entropy
         self.manifest_key: str
         self.manifest: Manifest
-        self.log: LogFound | None = None
+        self.log: LocalLog | None = None
         """The node's log, if it is where the settings name it."""
-        self.stored: Stored
+        self.stored: StoreContents
         self.plan: RebuildPlan
         self._newest_sequence = 0
         """Of the manifests in the store, another one than the one gone by, maybe."""
@@ -131,7 +131,7 @@ class Rebuild:
                 f"this program's {MIGRATIONS[-1][0]}: use the version of the node"
             )
         self.log = await self._find_log()
-        self.stored = await look_at_stores(self._stores, self.manifest, on_progress=on_progress)
+        self.stored = await scan_stores(self._stores, self.manifest, on_progress=on_progress)
         self.plan = plan_rebuild(
             self.manifest.state,
             self.stored.objects.values(),
@@ -140,7 +140,7 @@ class Rebuild:
         )
         return self.plan
 
-    async def _find_log(self) -> LogFound | None:
+    async def _find_log(self) -> LocalLog | None:
         header, path = self._node_log.header, self._node_log.path
         if header is None:
             return None
@@ -159,7 +159,7 @@ class Rebuild:
         wal = WalInfo(
             wal_id_of(header.log_id), header.node_id, header.node_epoch, str(path), state, header.last_write_ms
         )
-        return LogFound(wal, await self._node_log.stream_ids())
+        return LocalLog(wal, await self._node_log.stream_ids())
 
     async def carry_out(
         self, *, accept_loss: bool, keep_ms: int, on_progress: Callable[[ReadReport], None]
@@ -196,7 +196,7 @@ class Rebuild:
                 keep_ms=keep_ms,
             )
             await catalog.open(cluster=self.manifest.cluster, new_id=self.manifest.state.catalog_id)
-            await catalog.fill(filling)
+            await catalog.restore(filling)
         finally:
             await catalog.close()
         return reader

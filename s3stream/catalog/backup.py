@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from s3stream.catalog.database import only_look
+from s3stream.catalog.database import connect_read_only
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.errors import CatalogError
 
@@ -84,7 +84,7 @@ def _copy(source: Path, temporary: Path, on_progress: Callable[[int, int], None]
     def report(_status: int, left: int, total: int) -> None:
         on_progress(total - left, total)
 
-    with closing(only_look(source.absolute())) as reading, closing(sqlite3.connect(temporary)) as writing:
+    with closing(connect_read_only(source.absolute())) as reading, closing(sqlite3.connect(temporary)) as writing:
         # Without a transaction of its own the copy would begin again whenever a node commits.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_master").fetchone()

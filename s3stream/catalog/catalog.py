@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from s3stream.catalog import configs, moves, nodes, objects, rows, state_rows, topics
+from s3stream.catalog import configs, detach, nodes, objects, rows, state_rows, topics
 from s3stream.catalog.database import Database
-from s3stream.catalog.fill import Advance, Filling, advance, fill
+from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
 from s3stream.catalog.state import CatalogState
 from s3stream.catalog.values import (
     UNKNOWN_HOLDER,
@@ -62,7 +62,7 @@ class Catalog:
 
         Works before `open`, on a schema of any version. Creates, migrates and writes nothing.
         """
-        return await self._database.look(nodes.is_blank, absent=True)
+        return await self._database.read_unopened(nodes.is_blank, absent=True)
 
     async def open(self, *, cluster: str, new_id: bytes | None = None) -> None:
         """Connect, migrate the schema, and set the cluster's name, or check that it is `cluster`.
@@ -84,7 +84,7 @@ class Catalog:
         """Release connections and threads."""
         await self._database.close()
 
-    def watch_shape(self, callback: Callable[[], None]) -> None:
+    def watch_metadata(self, callback: Callable[[], None]) -> None:
         """Call `callback` after each command of this object that may have changed topics, stream owners or configs."""
         self._watchers.append(callback)
 
@@ -220,14 +220,14 @@ class Catalog:
         NotFound.
         """
         await self._change(
-            lambda c: moves.detach_topic(
+            lambda c: detach.detach_topic(
                 c, name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch, now_ms=now_ms
             )
         )
 
     async def attach_topic(self, topic_id: bytes, name: str, *, node_id: int, node_epoch: int) -> TopicInfo:
         """Bring a detached topic back as `name`, led by the node. Raises NotFound; AlreadyExists for a taken name."""
-        return await self._change(lambda c: moves.attach_topic(c, topic_id, name, node_id, node_epoch))
+        return await self._change(lambda c: detach.attach_topic(c, topic_id, name, node_id, node_epoch))
 
     async def clone_topic(
         self, name: str, new_name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int
@@ -239,12 +239,12 @@ class Catalog:
         `new_name` has this `topic_id`.
         """
         return await self._change(
-            lambda c: moves.clone_topic(c, name, new_name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch)
+            lambda c: detach.clone_topic(c, name, new_name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch)
         )
 
     async def list_detached(self) -> Sequence[DetachedTopic]:
         """Return the detached topics by name, the most recently detached first."""
-        return await self._database.read(moves.list_detached)
+        return await self._database.read(detach.list_detached)
 
     # streams
 
@@ -368,12 +368,12 @@ class Catalog:
         """Return prepared or destroyed objects past their deadline, each with its multipart upload id or ''."""
         return await self._database.read(lambda c: objects.list_reapable(c, now_ms, limit))
 
-    async def condemn_objects(self, object_ids: Sequence[int], *, now_ms: int) -> Sequence[int]:
+    async def expire_objects(self, object_ids: Sequence[int], *, now_ms: int) -> Sequence[int]:
         """Make prepared objects past their deadline destroyed, so that their writers can no longer commit them.
 
         Returns which of the ids are destroyed now: only those may be deleted from the store.
         """
-        return await self._database.write(lambda c: objects.condemn_objects(c, object_ids, now_ms))
+        return await self._database.write(lambda c: objects.expire_objects(c, object_ids, now_ms))
 
     async def discard_objects(self, object_ids: Sequence[int], *, now_ms: int, delete_after_ms: int) -> None:
         """Make prepared objects destroyed: no commit can follow, and they are collected from `delete_after_ms` on.
@@ -425,9 +425,9 @@ class Catalog:
         """Return a new number for a manifest, higher than all before and than `above`."""
         return await self._database.write(lambda c: state_rows.next_number(c, above))
 
-    async def fill(self, wanted: Filling) -> None:
+    async def restore(self, contents: CatalogContents) -> None:
         """Insert the rows of a rebuilt catalog in one transaction. Raises CatalogError when it is not empty."""
-        await self._database.write(lambda c: fill(c, wanted))
+        await self._database.write(lambda c: restore(c, contents))
 
     async def advance(self, wanted: Advance) -> None:
         """Move counters and epochs of a restored catalog past all that were given out since the copy was made."""

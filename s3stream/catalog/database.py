@@ -44,11 +44,11 @@ from s3stream.catalog.outage import (
     LOCK_NOT_AVAILABLE,
     STALE_SESSION_STATES,
     Verdict,
+    classify_sqlite,
+    classify_sqlstate,
     is_rolled_back,
-    judge_sqlite,
-    judge_sqlstate,
 )
-from s3stream.catalog.schema import MIGRATIONS, WORDS
+from s3stream.catalog.schema import DIALECT_SQL, MIGRATIONS
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
 
 log = structlog.get_logger(__name__)
@@ -88,7 +88,7 @@ POSTGRES_CONNECTION: Final = {
 }
 POSTGRES_PRIMARY: Final = {"target_session_attrs": "primary"}
 """A standby takes no writes, and its answers may be of yesterday: only who looks may ask it."""
-WAY_ON: Final = (
+DAMAGE_ADVICE: Final = (
     "the database is damaged, or is no catalog any more: stop the nodes that use it, then restore a backup of it, or "
     "make a new one from the objects with `anabranch catalog rebuild` (docs/operations.md)"
 )
@@ -108,7 +108,7 @@ class Database:
             raise CatalogError("catalog URL: expected sqlite:///PATH or postgresql://USER@HOST/DB") from None
         self._where = parsed.render_as_string(hide_password=True)
         self._dialect = parsed.get_backend_name()
-        if self._dialect not in WORDS or (self._dialect == "sqlite" and not parsed.database):
+        if self._dialect not in DIALECT_SQL or (self._dialect == "sqlite" and not parsed.database):
             raise CatalogError(
                 f"catalog {self._where}: expected sqlite:///PATH or postgresql://USER@HOST/DB, found {self._dialect}"
             )
@@ -128,7 +128,7 @@ class Database:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
             if read_only and self._path is not None:
                 path = self._path
-                self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: only_look(path))
+                self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: connect_read_only(path))
             else:
                 self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
         except ModuleNotFoundError as error:
@@ -160,7 +160,7 @@ class Database:
             }
             for engine, modes in begin_as.items():
                 event.listen(engine, "connect", partial(self._prepare_postgres, modes={**modes, "deferrable": False}))
-                event.listen(engine, "handle_error", _leave_stale_session)
+                event.listen(engine, "handle_error", _drop_stale_session)
 
     def _prepare_postgres(self, connection: Any, _record: object, *, modes: Mapping[str, object]) -> None:
         """Have the driver name the modes in the BEGIN of each transaction."""
@@ -191,14 +191,14 @@ class Database:
                 repeated=False,
             )
 
-    async def look(self, query: Callable[[Connection], Result], *, absent: Result) -> Result:
+    async def read_unopened(self, query: Callable[[Connection], Result], *, absent: Result) -> Result:
         """Run `query` on the database as it is, whatever its schema, and leave no trace; `absent` if there is none."""
         if self._path is None:
             return await self._run(self._reader, self._reader_threads, query, repeated=False)
         path = self._path
         if not path.exists() or not path.stat().st_size:
             return absent
-        engine = create_engine("sqlite://", poolclass=NullPool, creator=lambda: only_look(path))
+        engine = create_engine("sqlite://", poolclass=NullPool, creator=lambda: connect_read_only(path))
         return await self._run(engine, self._reader_threads, query, repeated=False)
 
     async def close(self) -> None:
@@ -213,7 +213,7 @@ class Database:
                 await self._end_threads()
         except TimeoutError:
             for connection in list(self._connections):
-                _cut(connection)
+                _shut_down_socket(connection)
             await self._end_threads()
 
     async def _end_threads(self) -> None:
@@ -276,15 +276,17 @@ class Database:
     def _may_repeat(self, error: DBAPIError) -> bool:
         """Whether to repeat at once; SQLite has waited already, and so has who wanted the lock."""
         return (
-            self._dialect == "postgresql" and _judge(error) is Verdict.WAIT and _sqlstate(error) != LOCK_NOT_AVAILABLE
+            self._dialect == "postgresql"
+            and _classify(error) is Verdict.WAIT
+            and _sqlstate(error) != LOCK_NOT_AVAILABLE
         )
 
     def _failure(self, error: DBAPIError, lost: BaseException | None) -> CatalogError:
         """What the caller is told of a command that will not be repeated here."""
-        verdict = _judge(error)
+        verdict = _classify(error)
         text = f"catalog {self._where}: {_one_line(error.orig or error)}"
         if verdict is Verdict.STOP:
-            text = self._damage = f"{text}; {WAY_ON}"
+            text = self._damage = f"{text}; {DAMAGE_ADVICE}"
         if lost is not None:
             return self._unknown(lost, error.orig or error)
         if verdict is Verdict.STOP:
@@ -309,23 +311,23 @@ def _sqlstate(error: DBAPIError) -> str:
     return str(getattr(error.orig, "sqlstate", None) or "")
 
 
-def _judge(error: DBAPIError) -> Verdict:
+def _classify(error: DBAPIError) -> Verdict:
     if state := _sqlstate(error):
-        return judge_sqlstate(state)
+        return classify_sqlstate(state)
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is not None:
-        return judge_sqlite(code)
+        return classify_sqlite(code)
     # Neither server nor library has said anything: no connection, or one that broke off.
     return Verdict.WAIT if isinstance(error, (OperationalError, InterfaceError)) else Verdict.REFUSE
 
 
-def _leave_stale_session(context: ExceptionContext) -> None:
+def _drop_stale_session(context: ExceptionContext) -> None:
     """Have the pool drop the connection."""
     if getattr(context.original_exception, "sqlstate", None) in STALE_SESSION_STATES:
         context.is_disconnect = True
 
 
-def _cut(connection: Any) -> None:
+def _shut_down_socket(connection: Any) -> None:
     """End a connection under whoever waits for its answer."""
     # Closed meanwhile: then nobody waits.
     with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as bare:
@@ -377,7 +379,7 @@ def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
             time.sleep(JOURNAL_PAUSE_S)
 
 
-def only_look(path: Path) -> sqlite3.Connection:
+def connect_read_only(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing, whether a node has the database open, has crashed, or has stopped.
 
     One for each transaction, since a node may start or stop between two.
@@ -432,5 +434,5 @@ def migrate(connection: Connection, dialect: str, where: str) -> None:
     for version, statements in MIGRATIONS:
         if version > found:
             for statement in statements:
-                connection.exec_driver_sql(statement.format(**WORDS[dialect]))
+                connection.exec_driver_sql(statement.format(**DIALECT_SQL[dialect]))
             connection.execute(text("INSERT INTO schema_version (version) VALUES (:version)"), {"version": version})

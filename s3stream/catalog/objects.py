@@ -21,9 +21,9 @@ from sqlalchemy import (
 
 from s3stream.catalog.plans import (
     CommitPlan,
-    HeldRange,
+    CommittedStream,
+    LiveRange,
     NewRange,
-    StreamState,
     check_repeat,
     is_repeat,
     plan_compaction,
@@ -201,7 +201,7 @@ def commit_compaction(connection: Connection, commit: CompactionCommit) -> None:
     _insert_ranges(connection, plan.ranges)
 
 
-def _delete_swapped(connection: Connection, commit: CompactionCommit, held: Sequence[HeldRange]) -> None:
+def _delete_swapped(connection: Connection, commit: CompactionCommit, held: Sequence[LiveRange]) -> None:
     if commit.streams is None:
         for piece in chunks(commit.inputs):
             connection.execute(delete(ranges).where(ranges.c.object_id.in_(piece)))
@@ -211,18 +211,18 @@ def _delete_swapped(connection: Connection, commit: CompactionCommit, held: Sequ
         connection.execute(delete(ranges).where(*row), keys)
 
 
-def _held_ranges(connection: Connection, object_ids: Collection[int]) -> list[HeldRange]:
+def _held_ranges(connection: Connection, object_ids: Collection[int]) -> list[LiveRange]:
     """Live ranges of the objects, by stream and offset."""
     query = select(ranges.c.object_id, *RANGE_COLUMNS, ranges.c.peak_timestamp_ms)
     rows = select_in(connection, query, ranges.c.object_id, object_ids)
-    held = [HeldRange(row[0], StreamRange(*row[1:-1]), row[-1]) for row in rows]
+    held = [LiveRange(row[0], StreamRange(*row[1:-1]), row[-1]) for row in rows]
     return sorted(held, key=lambda row: (row.range.stream_id, row.range.start_offset))
 
 
-def _stream_states(connection: Connection, ids: Collection[int]) -> dict[int, StreamState]:
-    columns = (streams.c[field] for field in ("stream_id", *StreamState._fields))
+def _stream_states(connection: Connection, ids: Collection[int]) -> dict[int, CommittedStream]:
+    columns = (streams.c[field] for field in ("stream_id", *CommittedStream._fields))
     rows = select_in(connection, select(*columns), streams.c.stream_id, ids)
-    return {row[0]: StreamState(*row[1:]) for row in rows}
+    return {row[0]: CommittedStream(*row[1:]) for row in rows}
 
 
 def _next_stream_id(connection: Connection) -> int:
@@ -358,7 +358,7 @@ def list_reapable(connection: Connection, now_ms: int, limit: int) -> Sequence[t
     return [(to_object(row[:-1]), row[-1]) for row in connection.execute(query)]
 
 
-def condemn_objects(connection: Connection, object_ids: Collection[int], now_ms: int) -> Sequence[int]:
+def expire_objects(connection: Connection, object_ids: Collection[int], now_ms: int) -> Sequence[int]:
     """Turn prepared objects past their deadline into destroyed ones; returns which of the ids are now destroyed."""
     for piece in chunks(object_ids):
         connection.execute(

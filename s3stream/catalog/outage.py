@@ -95,12 +95,12 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 STATEMENT_COMPLETION_UNKNOWN: Final = "40003"
 
 
-def judge_sqlstate(state: str) -> Verdict:
+def classify_sqlstate(state: str) -> Verdict:
     """What an error of PostgreSQL means."""
     return SQLSTATES.get(state) or SQLSTATE_CLASSES.get(state[:2], Verdict.REFUSE)
 
 
-def judge_sqlite(code: int) -> Verdict:
+def classify_sqlite(code: int) -> Verdict:
     """What an error of SQLite means, by its result code, extended or not."""
     return SQLITE_EXTENDED_CODES.get(code) or SQLITE_CODES.get(code & 0xFF, Verdict.REFUSE)
 

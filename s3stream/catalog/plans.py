@@ -18,7 +18,7 @@ from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, Strea
 Interval: TypeAlias = tuple[int, int]
 
 
-class StreamState(NamedTuple):
+class CommittedStream(NamedTuple):
     """What a plan must know of a stream."""
 
     epoch: int
@@ -36,7 +36,7 @@ class NewRange(NamedTuple):
     peak_timestamp_ms: int
 
 
-class HeldRange(NamedTuple):
+class LiveRange(NamedTuple):
     """A live range as it lies in the catalog."""
 
     object_id: int
@@ -50,7 +50,7 @@ class CommitPlan:
 
     ranges: Sequence[NewRange]
     dead_objects: frozenset[int]
-    ends: Mapping[int, StreamState]
+    ends: Mapping[int, CommittedStream]
     """Streams that grow, with their state after the commit."""
     snapshots: Mapping[int, bytes]
 
@@ -72,7 +72,7 @@ def check_repeat(commit: UploadCommit, held: Mapping[int, Sequence[StreamRange]]
 def plan_upload(
     commit: UploadCommit,
     found: Mapping[int, ObjectInfo],
-    streams: Mapping[int, StreamState],
+    streams: Mapping[int, CommittedStream],
     next_stream_id: int,
 ) -> CommitPlan:
     """Check an upload against the catalog and list its changes.
@@ -111,8 +111,8 @@ def plan_upload(
 def plan_compaction(
     commit: CompactionCommit,
     found: Mapping[int, ObjectInfo],
-    held: Sequence[HeldRange],
-    streams: Mapping[int, StreamState],
+    held: Sequence[LiveRange],
+    streams: Mapping[int, CommittedStream],
     next_stream_id: int,
 ) -> CommitPlan:
     """Prove that the outputs hold every live offset of the inputs once, and list the ranges to insert.
@@ -125,7 +125,7 @@ def plan_compaction(
     for input_id in commit.inputs:
         if input_id not in gone and found[input_id].state is not ObjectState.COMMITTED:
             raise CatalogError(f"compaction: input object {input_id} was never committed")
-    inputs: dict[int, list[HeldRange]] = defaultdict(list)
+    inputs: dict[int, list[LiveRange]] = defaultdict(list)
     for row in held:
         inputs[row.range.stream_id].append(row)
     outputs: dict[int, list[tuple[NewObject, StreamRange]]] = defaultdict(list)
@@ -186,7 +186,7 @@ def _without_rows(objects: Iterable[NewObject], rows: Iterable[NewRange]) -> fro
 
 
 def _check_coverage(
-    stream_id: int, start: int, inputs: Sequence[HeldRange], outputs: Sequence[StreamRange], gone: Sequence[int]
+    stream_id: int, start: int, inputs: Sequence[LiveRange], outputs: Sequence[StreamRange], gone: Sequence[int]
 ) -> None:
     for before, after in pairwise(outputs):
         if after.start_offset < before.end_offset:
@@ -215,6 +215,6 @@ def _union(start: int, spans: Iterable[StreamRange]) -> list[Interval]:
     return union
 
 
-def _peak_at(end_offset: int, inputs: Sequence[HeldRange]) -> int:
+def _peak_at(end_offset: int, inputs: Sequence[LiveRange]) -> int:
     """Peak of the last input that begins before `end_offset`: an upper bound that never falls along the stream."""
     return max(row.peak_timestamp_ms for row in inputs if row.range.start_offset < end_offset)

@@ -146,7 +146,7 @@ detached_partitions = Table(
     Column("stream_id", BigInteger),
 )
 
-WORDS: Final = {
+DIALECT_SQL: Final = {
     # The words in which the engines' DDL differs. SQLite: an INTEGER primary key is the row id itself, and a table
     # without row ids is clustered by its key.
     "sqlite": {

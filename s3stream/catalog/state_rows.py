@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Connection, insert, literal_column, select, update
 
 from s3stream.catalog.configs import list_configs
-from s3stream.catalog.moves import list_detached
+from s3stream.catalog.detach import list_detached
 from s3stream.catalog.nodes import list_all_wals
 from s3stream.catalog.schema import (
     MIGRATIONS,
@@ -24,14 +24,14 @@ from s3stream.catalog.state import BorrowedRange, CatalogState, StreamState, Top
 from s3stream.catalog.topics import parse_configs
 from s3stream.model import ObjectState
 
-COUNTER: Final = "manifest"
+MANIFEST_COUNTER: Final = "manifest"
 """Counts the manifests of all nodes. The others of the table are ids of things."""
 
 
 def read_state(connection: Connection) -> tuple[int, CatalogState]:
     """The number of the manifest begun last, 0 if there is none, and all that a manifest tells."""
     found = {row.name: row.next for row in connection.execute(select(counters.c.name, counters.c.next))}
-    newest = found.pop(COUNTER, 0)
+    newest = found.pop(MANIFEST_COUNTER, 0)
     catalog_id = connection.execute(select(cluster.c.catalog_id)).scalar_one()
     state = CatalogState(
         catalog_id=bytes.fromhex(catalog_id) or bytes(16),
@@ -56,7 +56,9 @@ def read_state(connection: Connection) -> tuple[int, CatalogState]:
 
 def last_manifest(connection: Connection) -> int:
     """Return the number of the last manifest begun, 0 if there is none."""
-    return connection.execute(select(counters.c.next).where(counters.c.name == COUNTER)).scalar_one_or_none() or 0
+    return (
+        connection.execute(select(counters.c.next).where(counters.c.name == MANIFEST_COUNTER)).scalar_one_or_none() or 0
+    )
 
 
 def next_number(connection: Connection, above: int) -> int:
@@ -64,9 +66,9 @@ def next_number(connection: Connection, above: int) -> int:
     newest = last_manifest(connection)
     number = max(newest, above) + 1
     if newest == 0:
-        connection.execute(insert(counters).values(name=COUNTER, next=number))
+        connection.execute(insert(counters).values(name=MANIFEST_COUNTER, next=number))
     else:
-        connection.execute(update(counters).where(counters.c.name == COUNTER).values(next=number))
+        connection.execute(update(counters).where(counters.c.name == MANIFEST_COUNTER).values(next=number))
     return number
 
 

@@ -63,14 +63,14 @@ def create_topics(
             id_of[topic.name] = topic.topic_id
             name_of[topic.topic_id] = topic.name
     if fresh:
-        connection.execute(insert(topics), [_row_of(topic) for topic in fresh])
+        connection.execute(insert(topics), [_topic_row(topic) for topic in fresh])
         _add_streams(connection, {topic.name: range(topic.partitions) for topic in fresh}, leader)
     there = [topic.name for place, topic in enumerate(wanted) if place not in refused]
     infos = {info.name: info for info in list_topics(connection, there)}
     return [refused.get(place) or infos[topic.name] for place, topic in enumerate(wanted)]
 
 
-def _row_of(topic: NewTopic) -> Mapping[str, object]:
+def _topic_row(topic: NewTopic) -> Mapping[str, object]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -117,7 +117,7 @@ def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_aft
     """Remove the topics, their streams and their ranges, and destroy the objects that held nothing else."""
     names = [row[0] for row in select_in(connection, select(topics.c.name), topics.c.topic_id, topic_ids)]
     ids = [row[0] for row in select_in(connection, select(partitions.c.stream_id), partitions.c.topic, names)]
-    touched = set(_scalars(connection, ids))
+    touched = set(_object_ids(connection, ids))
     for some_names in chunks(names):
         connection.execute(delete(partitions).where(partitions.c.topic.in_(some_names)))
         connection.execute(delete(topics).where(topics.c.name.in_(some_names)))
@@ -127,7 +127,7 @@ def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_aft
     destroy_if_dead(connection, touched, delete_after_ms)
 
 
-def _scalars(connection: Connection, stream_ids: Sequence[int]) -> Sequence[int]:
+def _object_ids(connection: Connection, stream_ids: Sequence[int]) -> Sequence[int]:
     rows = select_in(connection, select(ranges.c.object_id).distinct(), ranges.c.stream_id, stream_ids)
     return [row[0] for row in rows]
 

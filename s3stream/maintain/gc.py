@@ -3,7 +3,7 @@
 What it keeps true:
 
 - Data goes after metadata (invariant 4): an object is deleted only while the catalog has it as destroyed. A prepared
-  object past its deadline is condemned first, so that a slow writer's commit cannot come after.
+  object past its deadline is expired first, so that a slow writer's commit cannot come after.
 - Of an object that was never committed only its own writer's bytes are deleted (invariant 5): the writer id in the
   store must be the catalog's. Otherwise the bytes stay where they are, and a warning says so.
 - What was committed once is deleted only after `before_deleting` has returned: while the newest manifest in the store
@@ -40,15 +40,15 @@ class GcStats:
     rounds: int = 0
     rounds_failed: int = 0
     """Rounds that the catalog, or a store that takes no manifest, ended."""
-    condemned: int = 0
+    expired: int = 0
     """Prepared objects whose writer did not commit in time."""
     deleted: int = 0
     """Objects deleted from the store and forgotten."""
     deleted_bytes: int = 0
-    """By the catalog's sizes; condemned objects have none."""
+    """By the catalog's sizes; expired objects have none."""
     aborted_uploads: int = 0
     foreign: int = 0
-    """Objects of another writer under a condemned object's key, left alone."""
+    """Objects of another writer under a expired object's key, left alone."""
     failures: int = 0
     """Objects that stay for the next round."""
 
@@ -104,10 +104,10 @@ class GarbageCollector:
             due = [item for item in listed if item[0].object_id not in failed]
             if not due:
                 break
-            condemned = await self._condemn(due, now_ms)
-            if any(info.committed_ms for info, _ in condemned):
+            expired = await self._expire(due, now_ms)
+            if any(info.committed_ms for info, _ in expired):
                 await self._before_deleting()
-            gone = await self._delete(condemned)
+            gone = await self._delete(expired)
             await self._catalog.forget_objects([info.object_id for info in gone])
             failed |= {info.object_id for info, _ in due} - {info.object_id for info in gone}
             done += len(gone)
@@ -117,14 +117,14 @@ class GarbageCollector:
         self.stats.failures += len(failed)
         return done
 
-    async def _condemn(self, due: Sequence[Reapable], now_ms: int) -> Sequence[Reapable]:
+    async def _expire(self, due: Sequence[Reapable], now_ms: int) -> Sequence[Reapable]:
         """Take prepared objects from their writers; returns what may be deleted."""
         prepared = [info.object_id for info, _ in due if info.state is ObjectState.PREPARED]
         if not prepared:
             return due
-        condemned = set(await self._catalog.condemn_objects(prepared, now_ms=now_ms))
-        self.stats.condemned += len(condemned)
-        return [item for item in due if item[0].state is ObjectState.DESTROYED or item[0].object_id in condemned]
+        expired = set(await self._catalog.expire_objects(prepared, now_ms=now_ms))
+        self.stats.expired += len(expired)
+        return [item for item in due if item[0].state is ObjectState.DESTROYED or item[0].object_id in expired]
 
     async def _delete(self, due: Sequence[Reapable]) -> Sequence[ObjectInfo]:
         """Remove bytes and uploads; returns the objects of which nothing is left."""

@@ -95,7 +95,7 @@ class ManifestKeeper:
         self._own: list[int] = []
         """Numbers of this node's manifests in the store, oldest first."""
         self.stats = ManifestStats()
-        catalog.watch_shape(self._changed.set)
+        catalog.watch_metadata(self._changed.set)
 
     async def run(self) -> None:
         """Write at once, and whenever there is something to write, until cancelled."""

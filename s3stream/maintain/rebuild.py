@@ -8,12 +8,12 @@ objects count; `catalog.fill` writes the result.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from s3stream.catalog.fill import FilledRange, FilledStream, FilledTopic, Filling
+from s3stream.catalog.restore import CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.values import WalInfo, WalState
 from s3stream.maintain.manifest import Manifest
-from s3stream.maintain.rebuild_plan import FoundObject, RebuildPlan, Unreadable
+from s3stream.maintain.rebuild_plan import FoundObject, RebuildPlan, UnreadableObject
 from s3stream.maintain.rebuild_read import StreamReader
-from s3stream.maintain.rebuild_scan import Stored
+from s3stream.maintain.rebuild_scan import StoreContents
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState
 from s3stream.object.writer_id import parse_compaction_writer, parse_upload_writer
 
@@ -25,7 +25,7 @@ PRODUCER_IDS_SKIPPED: Final = 1_000_000
 """Producer ids that may have been handed out, without a trace in the records."""
 
 
-class LogFound(NamedTuple):
+class LocalLog(NamedTuple):
     """The log of the node that is at hand."""
 
     wal: WalInfo
@@ -36,16 +36,16 @@ class LogFound(NamedTuple):
 def assemble(
     manifest: Manifest,
     plan: RebuildPlan,
-    stored: Stored,
+    stored: StoreContents,
     reader: StreamReader,
     *,
     node_id: int,
-    log: LogFound | None,
+    log: LocalLog | None,
     newest_sequence: int,
     new_topic_id: Callable[[], bytes],
     now_ms: int,
     keep_ms: int,
-) -> Filling:
+) -> CatalogContents:
     """All rows of the new catalog. What is left out is deleted by the collector after `keep_ms`.
 
     New streams are led by `node_id`, each as a topic of its own. `newest_sequence` is that of the newest manifest there
@@ -53,11 +53,11 @@ def assemble(
     """
     state = manifest.state
     infos = {info.stream_id: info for info in state.streams}
-    streams: list[FilledStream] = []
+    streams: list[RestoredStream] = []
     for stream_id, chain in sorted(plan.chains.items()):
         info, replay = infos.get(stream_id), reader.replays[stream_id]
         streams.append(
-            FilledStream(
+            RestoredStream(
                 stream_id=stream_id,
                 epoch=(0 if info is None else info.epoch) + EPOCHS_SKIPPED,
                 node_id=node_id if info is None else info.node_id,
@@ -67,7 +67,7 @@ def assemble(
                 end_offset=chain.end_offset,
                 snapshot=replay.encode(chain.start_offset),
                 ranges=[
-                    FilledRange(
+                    RestoredRange(
                         piece.object_id, span, 0 if piece.stored_stream_id == stream_id else piece.stored_stream_id
                     )
                     for piece, span in reader.spans[stream_id]
@@ -79,7 +79,7 @@ def assemble(
     counters["object"] = max(counters["object"], stored.id_max + 1) + OBJECT_IDS_SKIPPED
     seen = max((replay.producer_id for replay in reader.replays.values()), default=-1)
     counters["producer"] = max(counters["producer"], seen + 1) + PRODUCER_IDS_SKIPPED
-    return Filling(
+    return CatalogContents(
         cluster=manifest.cluster,
         catalog_id=state.catalog_id,
         counters=counters,
@@ -88,7 +88,7 @@ def assemble(
         wals=_wals(manifest, log),
         topics=state.topics,
         new_topics=[
-            FilledTopic(_free_name(stream_id, {topic.name for topic in state.topics}), new_topic_id(), stream_id)
+            RecoveredTopic(_free_name(stream_id, {topic.name for topic in state.topics}), new_topic_id(), stream_id)
             for stream_id in plan.new_streams
         ],
         detached=state.detached,
@@ -105,7 +105,7 @@ def _free_name(stream_id: int, taken: Collection[str]) -> str:
     return name
 
 
-def _epochs(manifest: Manifest, node_id: int, log: LogFound | None, stored: Stored) -> Mapping[int, int]:
+def _epochs(manifest: Manifest, node_id: int, log: LocalLog | None, stored: StoreContents) -> Mapping[int, int]:
     """Epochs of the nodes: no process that may still live has such a high one."""
     epochs = dict(manifest.state.nodes)
     epochs.setdefault(node_id, 0)
@@ -118,7 +118,7 @@ def _epochs(manifest: Manifest, node_id: int, log: LogFound | None, stored: Stor
     return {key: epoch + EPOCHS_SKIPPED for key, epoch in epochs.items()}
 
 
-def _wals(manifest: Manifest, log: LogFound | None) -> Sequence[WalInfo]:
+def _wals(manifest: Manifest, log: LocalLog | None) -> Sequence[WalInfo]:
     """The logs: the one that is at hand may hold records, unless it was given up."""
     wals = {wal.wal_id: wal for wal in manifest.state.wals}
     if log is not None:
@@ -128,11 +128,13 @@ def _wals(manifest: Manifest, log: LogFound | None) -> Sequence[WalInfo]:
     return list(wals.values())
 
 
-def _objects(manifest: Manifest, plan: RebuildPlan, stored: Stored, now_ms: int, keep_ms: int) -> Sequence[ObjectInfo]:
+def _objects(
+    manifest: Manifest, plan: RebuildPlan, stored: StoreContents, now_ms: int, keep_ms: int
+) -> Sequence[ObjectInfo]:
     nodes = {object_id: node_id for node_id, ids in manifest.state.committed.items() for object_id in ids}
     used = {piece.object_id for chain in plan.chains.values() for piece in chain.pieces}
     rows: list[ObjectInfo] = []
-    found: list[FoundObject | Unreadable] = [*stored.objects.values(), *stored.unreadable]
+    found: list[FoundObject | UnreadableObject] = [*stored.objects.values(), *stored.unreadable]
     for each in found:
         writer = parse_upload_writer(each.writer_id)
         node_id = nodes.get(each.object_id, manifest.node_id if writer is None else writer.node_id)

@@ -40,7 +40,7 @@ class FoundObject(NamedTuple):
     """Contiguous runs, by stream and offset; not looked at for an object that cannot be taken."""
 
 
-class Unreadable(NamedTuple):
+class UnreadableObject(NamedTuple):
     """An object in a store that is damaged."""
 
     object_id: int
@@ -51,7 +51,7 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-class Piece(NamedTuple):
+class StoredRun(NamedTuple):
     """A run of a stream and the object that holds it."""
 
     stream_id: int
@@ -63,13 +63,13 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class StreamChain:
     """A stream as it is rebuilt: pieces without a gap; `start_offset` may lie inside the first one."""
 
     stream_id: int
     start_offset: int
     end_offset: int
-    pieces: Sequence[Piece]
+    pieces: Sequence[StoredRun]
 
 
 class Gap(NamedTuple):
@@ -80,7 +80,7 @@ class Gap(NamedTuple):
     end_offset: int
 
 
-class LeftOut(Enum):
+class SkipReason(Enum):
     """Why an object is not taken."""
 
     DEAD = "not committed when the manifest was written, and not later: replaced, trimmed, or never finished"
@@ -92,15 +92,15 @@ class LeftOut(Enum):
 class RebuildPlan:
     """What to take, what to leave, and what is missing."""
 
-    chains: dict[int, Chain] = field(default_factory=dict)
+    chains: dict[int, StreamChain] = field(default_factory=dict)
     """By stream."""
     new_streams: list[int] = field(default_factory=list)
     """Of the chains, those that the manifest does not know."""
-    left_out: dict[int, LeftOut] = field(default_factory=dict)
+    skipped: dict[int, SkipReason] = field(default_factory=dict)
     """By object."""
     missing: list[int] = field(default_factory=list)
     """Objects that the manifest lists as committed, and no store has."""
-    damaged: list[Unreadable] = field(default_factory=list)
+    damaged: list[UnreadableObject] = field(default_factory=list)
     """Objects that would be taken, but cannot be read."""
     gaps: list[Gap] = field(default_factory=list)
 
@@ -110,7 +110,7 @@ class RebuildPlan:
         return bool(self.gaps or self.damaged)
 
 
-def wanted_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set[int], set[int]]:
+def select_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set[int], set[int]]:
     """Of the stored objects (writer id by object id): those listed as committed, and the later uploads.
 
     An empty writer id is one that could not be read: it may be an upload's.
@@ -134,7 +134,7 @@ def wanted_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set
 def plan_rebuild(
     state: CatalogState,
     objects: Iterable[FoundObject],
-    unreadable: Iterable[Unreadable] = (),
+    unreadable: Iterable[UnreadableObject] = (),
     *,
     streams_in_log: Iterable[int] = (),
 ) -> RebuildPlan:
@@ -147,14 +147,14 @@ def plan_rebuild(
 
 class _Planner:
     def __init__(
-        self, state: CatalogState, objects: Mapping[int, FoundObject], unreadable: Sequence[Unreadable]
+        self, state: CatalogState, objects: Mapping[int, FoundObject], unreadable: Sequence[UnreadableObject]
     ) -> None:
         self._state = state
         self._objects = objects
         self._unreadable = unreadable
         writers = {object_id: found.writer_id for object_id, found in objects.items()}
         writers |= {each.object_id: each.writer_id for each in unreadable}
-        self._listed, self._later = wanted_objects(state, writers)
+        self._listed, self._later = select_objects(state, writers)
         self._plan = RebuildPlan()
 
     def plan(self, streams_in_log: Iterable[int]) -> RebuildPlan:
@@ -173,23 +173,23 @@ class _Planner:
             first = min((piece.start_offset for piece in uploads.get(stream_id, ())), default=0)
             plan.new_streams.append(stream_id)
             self._add(stream_id, first, first, committed, uploads)
-        self._note_left_out()
+        self._note_skipped()
         return plan
 
-    def _committed_pieces(self) -> dict[int, list[Piece]]:
-        pieces: dict[int, list[Piece]] = defaultdict(list)
+    def _committed_pieces(self) -> dict[int, list[StoredRun]]:
+        pieces: dict[int, list[StoredRun]] = defaultdict(list)
         for object_id in self._listed & self._objects.keys():
             for span in self._objects[object_id].ranges:
                 pieces[span.stream_id].append(_piece_of(span, object_id))
         for each in self._state.borrowed:
             if each.object_id in self._objects:
                 pieces[each.stream_id].append(
-                    Piece(each.stream_id, each.start_offset, each.end_offset, each.object_id, each.source_stream_id)
+                    StoredRun(each.stream_id, each.start_offset, each.end_offset, each.object_id, each.source_stream_id)
                 )
         return pieces
 
-    def _later_pieces(self) -> dict[int, list[Piece]]:
-        pieces: dict[int, list[Piece]] = defaultdict(list)
+    def _later_pieces(self) -> dict[int, list[StoredRun]]:
+        pieces: dict[int, list[StoredRun]] = defaultdict(list)
         for object_id in self._later & self._objects.keys():
             for span in self._objects[object_id].ranges:
                 pieces[span.stream_id].append(_piece_of(span, object_id))
@@ -200,8 +200,8 @@ class _Planner:
         stream_id: int,
         start_offset: int,
         end_offset: int,
-        committed: Mapping[int, Sequence[Piece]],
-        uploads: Mapping[int, Sequence[Piece]],
+        committed: Mapping[int, Sequence[StoredRun]],
+        uploads: Mapping[int, Sequence[StoredRun]],
     ) -> None:
         pieces, gaps = cover(committed.get(stream_id, ()), start_offset, end_offset)
         self._plan.gaps += [Gap(stream_id, *gap) for gap in gaps]
@@ -211,14 +211,14 @@ class _Planner:
             pieces = [piece for piece in pieces if piece.start_offset >= start_offset]
         pieces += self._continue(uploads.get(stream_id, ()), end_offset)
         end_offset = pieces[-1].end_offset if pieces else end_offset
-        self._plan.chains[stream_id] = Chain(stream_id, start_offset, end_offset, pieces)
+        self._plan.chains[stream_id] = StreamChain(stream_id, start_offset, end_offset, pieces)
 
-    def _continue(self, uploads: Sequence[Piece], end_offset: int) -> list[Piece]:
+    def _continue(self, uploads: Sequence[StoredRun], end_offset: int) -> list[StoredRun]:
         """The uploads that follow each other from `end_offset` on."""
-        at: dict[int, list[Piece]] = defaultdict(list)
+        at: dict[int, list[StoredRun]] = defaultdict(list)
         for piece in uploads:
             at[piece.start_offset].append(piece)
-        taken: list[Piece] = []
+        taken: list[StoredRun] = []
         while candidates := [
             piece for piece in at.pop(end_offset, ()) if not taken or self._may_follow(piece, taken[-1])
         ]:
@@ -226,7 +226,7 @@ class _Planner:
             end_offset = taken[-1].end_offset
         return taken
 
-    def _may_follow(self, piece: Piece, before: Piece) -> bool:
+    def _may_follow(self, piece: StoredRun, before: StoredRun) -> bool:
         """A life of a node uploads nothing once a later one does; of two nodes the later one made the newer object."""
         writer, last = self._writer(piece.object_id), self._writer(before.object_id)
         if writer.node_id == last.node_id:
@@ -238,32 +238,34 @@ class _Planner:
         assert writer is not None, "only uploads continue a stream"
         return writer
 
-    def _note_left_out(self) -> None:
+    def _note_skipped(self) -> None:
         used = {piece.object_id for chain in self._plan.chains.values() for piece in chain.pieces}
         recent = frozenset(self._state.prepared)
         for object_id in self._objects.keys() - used:
-            why = LeftOut.DEAD
+            why = SkipReason.DEAD
             if object_id in self._later:
-                why = LeftOut.UNCOMMITTED
+                why = SkipReason.UNCOMMITTED
             elif object_id >= self._state.counters["object"] or object_id in recent:
-                why = LeftOut.COMPACTED
-            self._plan.left_out[object_id] = why
+                why = SkipReason.COMPACTED
+            self._plan.skipped[object_id] = why
 
 
-def _piece_of(span: StreamRange, object_id: int) -> Piece:
-    return Piece(span.stream_id, span.start_offset, span.end_offset, object_id, span.stream_id)
+def _piece_of(span: StreamRange, object_id: int) -> StoredRun:
+    return StoredRun(span.stream_id, span.start_offset, span.end_offset, object_id, span.stream_id)
 
 
-def cover(pieces: Sequence[Piece], start_offset: int, end_offset: int) -> tuple[list[Piece], list[tuple[int, int]]]:
+def cover(
+    pieces: Sequence[StoredRun], start_offset: int, end_offset: int
+) -> tuple[list[StoredRun], list[tuple[int, int]]]:
     """Cover [start, end) with pieces, the newest object at each place; returns them, and the gaps there are.
 
     The first piece may begin before the start, as a trimmed stream's does; the others begin where the one before ends.
     """
     left = sorted((piece for piece in pieces if piece.end_offset > start_offset), key=lambda piece: piece.start_offset)
-    chosen: list[Piece] = []
+    chosen: list[StoredRun] = []
     gaps: list[tuple[int, int]] = []
     cursor, at = start_offset, 0
-    open_pieces: list[Piece] = []
+    open_pieces: list[StoredRun] = []
     while cursor < end_offset:
         while at < len(left) and left[at].start_offset <= cursor:
             open_pieces.append(left[at])
@@ -280,14 +282,14 @@ def cover(pieces: Sequence[Piece], start_offset: int, end_offset: int) -> tuple[
     return chosen, gaps
 
 
-class Step(NamedTuple):
+class ObjectVisit(NamedTuple):
     """One visit to an object: the pieces to read there."""
 
     object_id: int
-    pieces: Sequence[Piece]
+    pieces: Sequence[StoredRun]
 
 
-def read_order(chains: Iterable[Chain]) -> list[Step]:
+def read_order(chains: Iterable[StreamChain]) -> list[ObjectVisit]:
     """In which order to visit the objects so that each stream is read from its start to its end.
 
     Each object once, where that is possible: streams that share two objects in opposite orders make another visit
@@ -298,7 +300,7 @@ def read_order(chains: Iterable[Chain]) -> list[Step]:
     for chain in chains:
         for piece in chain.pieces:
             left[piece.object_id] += 1
-    ready: dict[int, list[Piece]] = defaultdict(list)
+    ready: dict[int, list[StoredRun]] = defaultdict(list)
     complete: list[int] = []
 
     def advance(stream_id: int) -> None:
@@ -310,12 +312,14 @@ def read_order(chains: Iterable[Chain]) -> list[Step]:
 
     for stream_id in waiting:
         advance(stream_id)
-    steps: list[Step] = []
+    steps: list[ObjectVisit] = []
     while ready:
         object_id = complete.pop() if complete else max(ready, key=lambda key: len(ready[key]))
         pieces = ready.pop(object_id)
         left[object_id] -= len(pieces)
-        steps.append(Step(object_id, sorted(pieces, key=lambda piece: (piece.stored_stream_id, piece.start_offset))))
+        steps.append(
+            ObjectVisit(object_id, sorted(pieces, key=lambda piece: (piece.stored_stream_id, piece.start_offset)))
+        )
         for piece in pieces:
             advance(piece.stream_id)
     return steps

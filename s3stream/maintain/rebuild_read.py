@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from s3stream.errors import CorruptObject
-from s3stream.maintain.rebuild_plan import Chain, FoundObject, Piece, Step, read_order
+from s3stream.maintain.rebuild_plan import FoundObject, ObjectVisit, StoredRun, StreamChain, read_order
 from s3stream.model import StreamBatch, StreamRange, object_key
 from s3stream.object.format import IndexEntry, decode_block
 from s3stream.object.reader import index_tail_bytes, read_index
@@ -72,10 +72,10 @@ class StreamReader:
         self.report = ReadReport()
         self.replays: dict[int, StreamReplay] = {}
         """By stream."""
-        self.spans: dict[int, list[tuple[Piece, StreamRange]]] = {}
+        self.spans: dict[int, list[tuple[StoredRun, StreamRange]]] = {}
         """By stream, in order: each piece, and what it holds by its object's index."""
 
-    async def read(self, chains: Iterable[Chain]) -> None:
+    async def read(self, chains: Iterable[StreamChain]) -> None:
         """Read it all. Raises CorruptObject, StoreError."""
         chains = list(chains)
         for chain in chains:
@@ -90,11 +90,11 @@ class StreamReader:
         for step in steps:
             await self._visit(step)
 
-    async def _visit(self, step: Step) -> None:
+    async def _visit(self, step: ObjectVisit) -> None:
         found = self._objects[step.object_id]
         store, key = self._stores[found.store], object_key(self._cluster, step.object_id)
         index = await read_index(store, key, index_tail_bytes(found.size_bytes), object_bytes=found.size_bytes)
-        readers: dict[IndexEntry, list[Piece]] = {}
+        readers: dict[IndexEntry, list[StoredRun]] = {}
         for piece in step.pieces:
             entries = index.find(piece.stored_stream_id, piece.start_offset, piece.end_offset)
             self.spans[piece.stream_id].append((piece, _span_of(piece, entries)))
@@ -112,7 +112,7 @@ class StreamReader:
                 self.report.bytes_done += len(data)
             self._on_progress(self.report)
 
-    def _replay(self, block: memoryview, entry: IndexEntry, readers: Sequence[Piece], where: str) -> None:
+    def _replay(self, block: memoryview, entry: IndexEntry, readers: Sequence[StoredRun], where: str) -> None:
         try:
             batches = decode_block(block, entry, where=where)
             for piece in readers:
@@ -126,7 +126,7 @@ class StreamReader:
             self.report.damaged.append(str(error))
 
 
-def _span_of(piece: Piece, entries: Sequence[IndexEntry]) -> StreamRange:
+def _span_of(piece: StoredRun, entries: Sequence[IndexEntry]) -> StreamRange:
     return StreamRange(
         piece.stream_id,
         piece.start_offset,

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from s3stream.errors import CorruptObject, StorageError
 from s3stream.maintain.manifest import Manifest
-from s3stream.maintain.rebuild_plan import FoundObject, Unreadable, wanted_objects
+from s3stream.maintain.rebuild_plan import FoundObject, UnreadableObject, select_objects
 from s3stream.model import ObjectKind, parse_object_key
 from s3stream.object.format import merge_ranges
 from s3stream.object.reader import expect_object, index_tail_bytes, read_index
@@ -19,21 +19,21 @@ OBJECTS_IN_FLIGHT: Final = 32
 """Objects inspected at the same time."""
 
 
-class Stored(NamedTuple):
+class StoreContents(NamedTuple):
     """What the stores have of a cluster."""
 
     objects: Mapping[int, FoundObject]
-    unreadable: Sequence[Unreadable]
+    unreadable: Sequence[UnreadableObject]
     id_max: int
     """Largest object id that is used, 0 if there is none."""
 
 
-async def look_at_stores(
+async def scan_stores(
     stores: Mapping[str, ObjectStore],
     manifest: Manifest,
     *,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Stored:
+) -> StoreContents:
     """List all stores, and read writer and index of each object. `on_progress` is told objects done and all.
 
     Raises StorageError when a store cannot be read, or two of them have the same object.
@@ -63,9 +63,9 @@ async def look_at_stores(
 
     ids = sorted(listed)
     writers = dict(zip(ids, await _in_turn(writer_of(*listed[key]) for key in ids), strict=True))
-    counted, later = wanted_objects(manifest.state, writers)
+    counted, later = select_objects(manifest.state, writers)
 
-    async def look(object_id: int) -> FoundObject | Unreadable:
+    async def look(object_id: int) -> FoundObject | UnreadableObject:
         store, item = listed[object_id]
         writer_id = writers[object_id]
         facts = (object_id, store.name, item.size_bytes, item.modified_ms, writer_id)
@@ -76,14 +76,14 @@ async def look_at_stores(
             expect_object(index, object_id)
             return FoundObject(*facts, index.kind, merge_ranges(list(index)))
         except CorruptObject as error:
-            return Unreadable(*facts, str(error))
+            return UnreadableObject(*facts, str(error))
         finally:
             step()
 
     looked = await _in_turn(look(key) for key in ids)
-    return Stored(
+    return StoreContents(
         {each.object_id: each for each in looked if isinstance(each, FoundObject)},
-        [each for each in looked if isinstance(each, Unreadable)],
+        [each for each in looked if isinstance(each, UnreadableObject)],
         max(ids, default=0),
     )
 

@@ -25,7 +25,7 @@ READ_BYTES_MAX: Final = 8 << 20
 FINDINGS_MAX: Final = 1_000
 
 
-class Trouble(Enum):
+class FindingKind(Enum):
     """What kind of disagreement was found."""
 
     MISSING = "a committed object is not in its store"
@@ -40,7 +40,7 @@ class Trouble(Enum):
 class Finding(NamedTuple):
     """One disagreement: what, where, and what was expected and found."""
 
-    trouble: Trouble
+    trouble: FindingKind
     where: str
     detail: str
 
@@ -72,7 +72,7 @@ class VerifyReport:
         """Nothing was wrong."""
         return not self.findings
 
-    def add(self, trouble: Trouble, where: str, detail: str) -> None:
+    def add(self, trouble: FindingKind, where: str, detail: str) -> None:
         """Note a finding."""
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(trouble, where, detail))
@@ -137,7 +137,7 @@ class _Verification:
                 continue
             parsed = parse_object_key(item.key)
             if parsed is None:
-                self._report.add(Trouble.UNACCOUNTED, f"{store.name}:{item.key}", "not the key of an object")
+                self._report.add(FindingKind.UNACCOUNTED, f"{store.name}:{item.key}", "not the key of an object")
             elif parsed[0] != self._cluster:
                 self._report.other_clusters += 1
             else:
@@ -180,7 +180,7 @@ class _Verification:
         self._report.ranges += len(locations)
         store = self._stores.get(info.store)
         if store is None:
-            self._report.add(Trouble.UNKNOWN_STORE, where, f"configured: {', '.join(sorted(self._stores))}")
+            self._report.add(FindingKind.UNKNOWN_STORE, where, f"configured: {', '.join(sorted(self._stores))}")
             return
         if not self._read_objects:
             return
@@ -189,12 +189,12 @@ class _Verification:
                 await self._check_bytes(store, info, locations, where)
             except ObjectNotFound as error:
                 if await self._still_committed(info):
-                    self._report.add(Trouble.MISSING, where, str(error))
+                    self._report.add(FindingKind.MISSING, where, str(error))
             except CorruptObject as error:
-                self._report.add(Trouble.CORRUPT, where, str(error))
+                self._report.add(FindingKind.CORRUPT, where, str(error))
             except StoreError as error:
                 if await self._still_committed(info):
-                    self._report.add(Trouble.UNREADABLE, where, str(error))
+                    self._report.add(FindingKind.UNREADABLE, where, str(error))
 
     async def _check_bytes(
         self, store: ObjectStore, info: ObjectInfo, locations: Sequence[RangeLocation], where: str
@@ -204,11 +204,11 @@ class _Verification:
         index = await read_index(store, key, hint, object_bytes=info.size_bytes)
         expect_object(index, info.object_id)
         if index.kind is not info.kind:
-            self._report.add(Trouble.CORRUPT, where, f"kind: expected {info.kind.name}, found {index.kind.name}")
+            self._report.add(FindingKind.CORRUPT, where, f"kind: expected {info.kind.name}, found {index.kind.name}")
         for location in locations:
-            detail = range_trouble(location, index)
+            detail = find_range_problem(location, index)
             if detail:
-                self._report.add(Trouble.RANGE, where, detail)
+                self._report.add(FindingKind.RANGE, where, detail)
         self._report.blocks += len(index)
         self._report.block_bytes += index.footer.index_position
         if self._report.deep:
@@ -231,7 +231,7 @@ class _Verification:
                 key = object_key(self._cluster, object_id)
                 in_this_store = object_id in known and known[object_id].store == store.name
                 if not in_this_store and (writer := await store.writer_id(key)) is not None:
-                    self._report.add(Trouble.UNACCOUNTED, f"{store.name}:{key}", f"written by {writer!r}")
+                    self._report.add(FindingKind.UNACCOUNTED, f"{store.name}:{key}", f"written by {writer!r}")
 
     async def _check_streams(self) -> None:
         after = 0
@@ -242,7 +242,7 @@ class _Verification:
                 if detail and (now := (await self._catalog.get_streams([stream.stream_id])).get(stream.stream_id)):
                     detail = await self._stream_trouble(now)
                     if detail:
-                        self._report.add(Trouble.DISCONTINUOUS, f"stream {stream.stream_id}", detail)
+                        self._report.add(FindingKind.DISCONTINUOUS, f"stream {stream.stream_id}", detail)
             after = page[-1].stream_id
             self._on_progress(self._report)
 
@@ -260,7 +260,7 @@ class _Verification:
         return None
 
 
-def range_trouble(location: RangeLocation, index: ObjectIndex) -> str | None:
+def find_range_problem(location: RangeLocation, index: ObjectIndex) -> str | None:
     """Why the object's blocks do not hold a range of the catalog, or None: they do, without a gap."""
     span = location.range
     entries = index.find(location.stored_stream_id, span.start_offset, span.end_offset)

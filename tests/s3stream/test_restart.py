@@ -250,7 +250,7 @@ async def test_deletion_and_collection_leave_neither_gaps_nor_rubbish_whatever_s
                 error.add_note(f"the node died at step {number}, {names[number]}")
                 raise
         number += 1
-    commands = ("delete_topics", "trim_stream", "commit_upload", "condemn_objects", "forget_objects")
+    commands = ("delete_topics", "trim_stream", "commit_upload", "expire_objects", "forget_objects")
     for expected in (*commands, "abort_multipart", "delete"):
         assert f"before {expected}" in names
         assert f"after {expected}" in names

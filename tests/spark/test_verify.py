@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from s3stream.maintain.verify import Trouble
+from s3stream.maintain.verify import FindingKind
 from s3stream.model import object_key
 from spark import storage_commands
 from spark.cli import main
@@ -70,7 +70,8 @@ def test_each_damage_is_found_and_named(
     found = {(row["trouble"], row["place"].rsplit("/", 1)[-1]) for row in rows}
     names = [path_of(filled, number).name for number in (1, 3, 4)]
     assert found == {
-        (Trouble.CORRUPT.name, names[0]), (Trouble.MISSING.name, names[1]), (Trouble.CORRUPT.name, names[2]),
-        (Trouble.UNACCOUNTED.name, "999"),
+        (FindingKind.CORRUPT.name, names[0]), (FindingKind.MISSING.name, names[1]),
+        (FindingKind.CORRUPT.name, names[2]),
+        (FindingKind.UNACCOUNTED.name, "999"),
     }  # fmt: skip
     assert spark.read.parquet(str(report)).where("trouble IS NULL").count() == 6

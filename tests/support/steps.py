@@ -21,7 +21,7 @@ CATALOG_COMMANDS = frozenset(
         "commit_upload",
         "trim_stream",
         "delete_topics",
-        "condemn_objects",
+        "expire_objects",
         "forget_objects",
     }
 )

@@ -198,8 +198,8 @@ async def test_an_object_says_how_old_its_data_is_and_whether_it_was_cleaned(sce
 async def test_a_condemned_object_can_no_longer_be_committed(scene: MetadataNode) -> None:
     stream = scene.streams[0]
     late, reaped = await scene.new_objects([span(stream, 0, 5)], [span(stream, 5, 9)])
-    assert await scene.catalog.condemn_objects([late.object_id], now_ms=DEADLINE - 1) == []
-    assert await scene.catalog.condemn_objects([late.object_id, reaped.object_id], now_ms=DEADLINE) == [
+    assert await scene.catalog.expire_objects([late.object_id], now_ms=DEADLINE - 1) == []
+    assert await scene.catalog.expire_objects([late.object_id, reaped.object_id], now_ms=DEADLINE) == [
         late.object_id,
         reaped.object_id,
     ]
@@ -213,7 +213,7 @@ async def test_a_condemned_object_can_no_longer_be_committed(scene: MetadataNode
 async def test_a_committed_object_is_neither_condemned_nor_forgotten(scene: MetadataNode) -> None:
     (item,) = await scene.upload([span(scene.streams[0], 0, 5)])
     spare = await scene.prepare(1)
-    assert await scene.catalog.condemn_objects([item.object_id], now_ms=LATER) == []
+    assert await scene.catalog.expire_objects([item.object_id], now_ms=LATER) == []
     with pytest.raises(CatalogError, match="is committed and cannot be forgotten"):
         await scene.catalog.forget_objects([*spare, item.object_id])
     assert len(await scene.catalog.get_objects([*spare, item.object_id])) == 2

@@ -11,9 +11,9 @@ from s3stream.catalog.outage import (
     SQLSTATE_CLASSES,
     SQLSTATES,
     Verdict,
+    classify_sqlite,
+    classify_sqlstate,
     is_rolled_back,
-    judge_sqlite,
-    judge_sqlstate,
 )
 
 WAIT, REFUSE, STOP = Verdict.WAIT, Verdict.REFUSE, Verdict.STOP
@@ -65,7 +65,7 @@ WAIT, REFUSE, STOP = Verdict.WAIT, Verdict.REFUSE, Verdict.STOP
     ],
 )
 def test_verdicts_on_sqlstates(name: str, verdict: Verdict) -> None:
-    assert judge_sqlstate(getattr(psycopg.errors, name).sqlstate) is verdict
+    assert classify_sqlstate(getattr(psycopg.errors, name).sqlstate) is verdict
 
 
 def known_states() -> set[str]:
@@ -88,9 +88,9 @@ def test_no_entry_says_what_its_class_says() -> None:
 
 
 def test_classes_of_the_statements_own_faults_are_refused() -> None:
-    refused = {state[:2] for state in known_states() if judge_sqlstate(state) is REFUSE}
+    refused = {state[:2] for state in known_states() if classify_sqlstate(state) is REFUSE}
     assert {"22", "23", "42", "54", "P0"} <= refused
-    assert judge_sqlstate("99999") is REFUSE
+    assert classify_sqlstate("99999") is REFUSE
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_classes_of_the_statements_own_faults_are_refused() -> None:
     ],
 )
 def test_verdicts_on_sqlites_codes(name: str, verdict: Verdict) -> None:
-    assert judge_sqlite(getattr(sqlite3, name)) is verdict
+    assert classify_sqlite(getattr(sqlite3, name)) is verdict
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.catalog.plans import HeldRange, StreamState, plan_compaction
+from s3stream.catalog.plans import CommittedStream, LiveRange, plan_compaction
 from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamRange
@@ -33,12 +33,12 @@ def disjoint(draw: st.DrawFn) -> Bounds:
 
 
 def accepted(inputs: Bounds, outputs: Bounds, start: int) -> bool:
-    held = [HeldRange(1, span, span.max_timestamp_ms) for span in spans(inputs) if span.end_offset > start]
+    held = [LiveRange(1, span, span.max_timestamp_ms) for span in spans(inputs) if span.end_offset > start]
     new = [NewObject(10 + i, ObjectKind.SO, 1, [span]) for i, span in enumerate(spans(outputs))]
     found = {1: info(1, ObjectState.COMMITTED)} | {o.object_id: info(o.object_id, ObjectState.PREPARED) for o in new}
     commit = CompactionCommit(1, 1, [1], new, 0, 0)
     try:
-        plan = plan_compaction(commit, found, held, {5: StreamState(1, start, 99, 99)}, 6)
+        plan = plan_compaction(commit, found, held, {5: CommittedStream(1, start, 99, 99)}, 6)
     except CatalogError:
         return False
     assert [row.range for row in plan.ranges] == [span for span in spans(outputs) if span.end_offset > start]

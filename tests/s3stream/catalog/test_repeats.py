@@ -45,8 +45,8 @@ READS = frozenset(
         "stream_bytes",
     }
 )
-NO_COMMANDS = frozenset({"open", "close", "identity", "is_blank", "watch_shape"})
-OF_A_PERSON = frozenset({"fill", "advance"})
+NO_COMMANDS = frozenset({"open", "close", "identity", "is_blank", "watch_metadata"})
+OF_A_PERSON = frozenset({"restore", "advance"})
 """Run by hand while no node runs: repeated, `fill` refuses a catalog that is not empty, `advance` skips more ids."""
 
 Command = Callable[[], Awaitable[Any]]
@@ -155,9 +155,9 @@ async def commit_compaction(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.commit_compaction(scene.compaction(inputs, outputs))
 
 
-async def condemn_objects(scene: MetadataNode) -> Command:
+async def expire_objects(scene: MetadataNode) -> Command:
     ids = await scene.prepare(2)
-    return lambda: scene.catalog.condemn_objects(ids, now_ms=DEADLINE)
+    return lambda: scene.catalog.expire_objects(ids, now_ms=DEADLINE)
 
 
 async def discard_objects(scene: MetadataNode) -> Command:
@@ -205,7 +205,7 @@ COMMANDS: dict[str, Prepare] = {
         note_multipart,
         commit_upload,
         commit_compaction,
-        condemn_objects,
+        expire_objects,
         discard_objects,
         forget_objects,
         alter_config,

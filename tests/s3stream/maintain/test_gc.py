@@ -82,7 +82,7 @@ async def test_prepared_objects_are_reaped_after_their_deadline(
     assert await collector.collect() == 2
     assert store.objects == {}
     assert await scene.catalog.get_objects([written, absent]) == {}
-    assert (collector.stats.condemned, collector.stats.deleted) == (2, 2)
+    assert (collector.stats.expired, collector.stats.deleted) == (2, 2)
 
 
 async def test_an_upload_under_way_is_aborted(

@@ -8,13 +8,13 @@ import pytest
 
 from s3stream.catalog.state import BorrowedRange, CatalogState, StreamState
 from s3stream.maintain.rebuild_plan import (
-    Chain,
     FoundObject,
     Gap,
-    LeftOut,
-    Piece,
     RebuildPlan,
-    Unreadable,
+    SkipReason,
+    StoredRun,
+    StreamChain,
+    UnreadableObject,
     cover,
     plan_rebuild,
     read_order,
@@ -69,7 +69,7 @@ def test_listed_objects_are_taken_and_others_are_not() -> None:
         ],
     )
     assert shown(plan) == {1: [(0, 100, 3)], 2: [(0, 50, 3)]}
-    assert plan.left_out == dict.fromkeys((1, 2, 4), LeftOut.DEAD)
+    assert plan.skipped == dict.fromkeys((1, 2, 4), SkipReason.DEAD)
     assert not plan.has_loss
 
 
@@ -84,7 +84,7 @@ def test_later_uploads_continue_where_the_manifest_ends() -> None:
         ],
     )
     assert shown(plan) == {1: [(0, 100, 1), (100, 130, 11), (130, 140, 10)], 2: [(0, 50, 1), (50, 60, 11)]}
-    assert plan.chains[1] == Chain(1, 0, 140, plan.chains[1].pieces)
+    assert plan.chains[1] == StreamChain(1, 0, 140, plan.chains[1].pieces)
 
 
 def test_an_upload_behind_one_that_never_arrived_was_not_committed() -> None:
@@ -93,7 +93,7 @@ def test_an_upload_behind_one_that_never_arrived_was_not_committed() -> None:
         state_of({1: (0, 100)}, [1], next_object=10), [found(1, {1: (0, 100)}), found(11, {1: (130, 140)})]
     )
     assert shown(plan) == {1: [(0, 100, 1)]}
-    assert plan.left_out == {11: LeftOut.UNCOMMITTED}
+    assert plan.skipped == {11: SkipReason.UNCOMMITTED}
     assert not plan.has_loss, "what it holds is in the log"
 
 
@@ -147,7 +147,7 @@ def test_what_compaction_made_later_is_left_out_whole() -> None:
         ],
     )
     assert shown(plan) == {1: [(0, 60, 1), (60, 100, 2), (100, 120, 10)]}
-    assert plan.left_out == {9: LeftOut.COMPACTED, 11: LeftOut.COMPACTED}
+    assert plan.skipped == {9: SkipReason.COMPACTED, 11: SkipReason.COMPACTED}
 
 
 def test_a_trimmed_start_is_kept() -> None:
@@ -183,7 +183,7 @@ def test_a_clone_has_what_it_borrowed_and_the_original_what_replaced_it() -> Non
         state, [found(4, {1: (0, 100)}), found(5, {1: (0, 100)}, "x.cleaned"), found(6, {2: (100, 120)})]
     )
     assert shown(plan) == {1: [(0, 100, 5)], 2: [(0, 100, 4), (100, 120, 6)]}
-    assert plan.chains[2].pieces[0] == Piece(2, 0, 100, 4, 1)
+    assert plan.chains[2].pieces[0] == StoredRun(2, 0, 100, 4, 1)
 
 
 def test_a_committed_object_that_is_gone_is_a_loss_named_by_offsets() -> None:
@@ -218,7 +218,7 @@ def test_a_damaged_object_that_would_count_is_a_loss(writer_id: str) -> None:
     plan = plan_rebuild(
         state,
         [found(1, {1: (0, 100)}), found(11, {1: (120, 130)})],
-        [Unreadable(10, "main", 1, 1, writer_id, "damaged")],
+        [UnreadableObject(10, "main", 1, 1, writer_id, "damaged")],
     )
     assert [each.object_id for each in plan.damaged] == [10]
     assert plan.has_loss
@@ -228,13 +228,16 @@ def test_a_damaged_object_that_does_not_count_is_none() -> None:
     plan = plan_rebuild(
         state_of({1: (0, 100)}, [1], next_object=10),
         [found(1, {1: (0, 100)})],
-        [Unreadable(2, "main", 1, 1, uploaded(), "damaged"), Unreadable(11, "main", 1, 1, COMPACTED, "damaged")],
+        [
+            UnreadableObject(2, "main", 1, 1, uploaded(), "damaged"),
+            UnreadableObject(11, "main", 1, 1, COMPACTED, "damaged"),
+        ],
     )
     assert not plan.has_loss
 
 
 def test_the_newest_piece_covers_each_place() -> None:
-    pieces = [Piece(1, 0, 50, 1, 1), Piece(1, 50, 100, 2, 1), Piece(1, 20, 80, 9, 1)]
+    pieces = [StoredRun(1, 0, 50, 1, 1), StoredRun(1, 50, 100, 2, 1), StoredRun(1, 20, 80, 9, 1)]
     chosen, gaps = cover(pieces, 30, 100)
     assert [(piece.start_offset, piece.end_offset, piece.object_id) for piece in chosen] == [(20, 80, 9), (80, 100, 2)]
     assert gaps == []
@@ -247,8 +250,8 @@ def test_each_stream_is_read_in_order_and_each_object_once_where_possible() -> N
     chains = []
     for stream_id in range(40):
         objects = [number for number in range(30) if seeded.random() < 0.5]
-        pieces = [Piece(stream_id, 10 * at, 10 * at + 10, key, stream_id) for at, key in enumerate(objects)]
-        chains.append(Chain(stream_id, 0, 10 * len(pieces), pieces))
+        pieces = [StoredRun(stream_id, 10 * at, 10 * at + 10, key, stream_id) for at, key in enumerate(objects)]
+        chains.append(StreamChain(stream_id, 0, 10 * len(pieces), pieces))
     steps = read_order(chains)
     assert len(steps) == len({step.object_id for step in steps})
     reached = dict.fromkeys(range(40), 0)
@@ -261,9 +264,9 @@ def test_each_stream_is_read_in_order_and_each_object_once_where_possible() -> N
 
 def test_objects_that_hold_two_streams_in_opposite_orders_are_visited_again() -> None:
     chains = [
-        Chain(1, 0, 20, [Piece(1, 0, 10, 7, 1), Piece(1, 10, 20, 8, 1)]),
-        Chain(2, 0, 20, [Piece(2, 0, 10, 8, 2), Piece(2, 10, 20, 7, 2)]),
-        Chain(3, 0, 0, []),
+        StreamChain(1, 0, 20, [StoredRun(1, 0, 10, 7, 1), StoredRun(1, 10, 20, 8, 1)]),
+        StreamChain(2, 0, 20, [StoredRun(2, 0, 10, 8, 2), StoredRun(2, 10, 20, 7, 2)]),
+        StreamChain(3, 0, 0, []),
     ]
     steps = read_order(chains)
     assert [step.object_id for step in steps] == [7, 8, 7]

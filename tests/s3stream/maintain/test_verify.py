@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.maintain.verify import Finding, Trouble, VerifyReport, verify
+from s3stream.maintain.verify import Finding, FindingKind, VerifyReport, verify
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamBatch, object_key, parse_object_key
 from s3stream.object.format import FOOTER_BYTES
 from s3stream.object.writer import ObjectWriter
@@ -113,7 +113,7 @@ async def test_a_missing_object_is_found(storage: Storage) -> None:
     item = await storage.write([(storage.streams[0], 0, 50)])
     del storage.store.objects[storage.key(item.object_id)]
     finding = only(await storage.verify())
-    assert finding.trouble is Trouble.MISSING
+    assert finding.trouble is FindingKind.MISSING
     assert finding.where == f"main:{storage.key(item.object_id)}"
 
 
@@ -121,7 +121,7 @@ async def test_a_missing_object_is_found(storage: Storage) -> None:
 async def test_damage_to_footer_or_index_is_found(storage: Storage, position: int) -> None:
     item = await storage.write([(storage.streams[0], 0, 50)])
     storage.damage(item, position)
-    assert only(await storage.verify()).trouble is Trouble.CORRUPT
+    assert only(await storage.verify()).trouble is FindingKind.CORRUPT
 
 
 @pytest.mark.parametrize("position", [0, 300, 700])
@@ -130,7 +130,7 @@ async def test_damage_to_a_block_is_found_by_the_deep_check(storage: Storage, po
     storage.damage(item, position)
     assert (await storage.verify()).ok
     finding = only(await storage.verify(deep=True))
-    assert finding.trouble is Trouble.CORRUPT
+    assert finding.trouble is FindingKind.CORRUPT
     assert "CRC32C" in finding.detail
 
 
@@ -153,7 +153,7 @@ async def test_ranges_that_the_object_does_not_hold_are_found(storage: Storage, 
     ):
         await sql(url, f"UPDATE ranges SET {change}")
         report = await storage.verify()
-        assert report.findings[0].trouble is Trouble.RANGE
+        assert report.findings[0].trouble is FindingKind.RANGE
         assert message in report.findings[0].detail
         await sql(url, "UPDATE ranges SET end_offset = 100, record_count = 100")
     assert item.ranges
@@ -166,8 +166,8 @@ async def test_what_the_catalog_does_not_know_is_found(storage: Storage) -> None
     assert only(await storage.verify()).where == "main:notes.txt"
     await storage.catalog.forget_objects([item.object_id])
     found = await storage.verify()
-    assert {finding.trouble for finding in found.findings} == {Trouble.UNACCOUNTED}
-    assert found.findings[1] == (Trouble.UNACCOUNTED, f"main:{storage.key(item.object_id)}", "written by 'writer'")
+    assert {finding.trouble for finding in found.findings} == {FindingKind.UNACCOUNTED}
+    assert found.findings[1] == (FindingKind.UNACCOUNTED, f"main:{storage.key(item.object_id)}", "written by 'writer'")
 
 
 @pytest.mark.parametrize(("kept", "gap"), [(0, "[50, 100)"), (50, "[0, 50)")])
@@ -177,14 +177,14 @@ async def test_a_gap_in_a_stream_is_found(storage: Storage, url: str, kept: int,
     await storage.write([(stream, 50, 100)])
     await sql(url, f"DELETE FROM ranges WHERE start_offset <> {kept}")
     finding = only(await storage.verify())
-    assert finding == (Trouble.DISCONTINUOUS, f"stream {stream}", f"no object holds {gap}")
+    assert finding == (FindingKind.DISCONTINUOUS, f"stream {stream}", f"no object holds {gap}")
 
 
 async def test_an_object_in_an_unknown_store_is_found(storage: Storage, url: str) -> None:
     await storage.write([(storage.streams[0], 0, 50)])
     await sql(url, "UPDATE objects SET store = 'lost'")
     report = await storage.verify()
-    assert {finding.trouble for finding in report.findings} == {Trouble.UNKNOWN_STORE, Trouble.UNACCOUNTED}
+    assert {finding.trouble for finding in report.findings} == {FindingKind.UNKNOWN_STORE, FindingKind.UNACCOUNTED}
 
 
 async def test_what_changes_meanwhile_is_no_finding(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,7 @@ async def test_objects_condemned_before_the_commit_are_written_anew(tmp_path: Pa
             flush = asyncio.create_task(engine.flush())
             await steps.seen("before commit_upload")
             (info,) = await cluster.catalog.list_objects(after=-1, limit=10)
-            assert await cluster.catalog.condemn_objects([info.object_id], now_ms=2**62) == [info.object_id]
+            assert await cluster.catalog.expire_objects([info.object_id], now_ms=2**62) == [info.object_id]
             gate.set()
             await flush
             assert engine.error is None
@@ -297,7 +297,7 @@ async def test_an_object_that_arrives_after_it_was_reaped_is_removed(tmp_path: P
                 if call == "put" and not reaped:
                     (info,) = await cluster.catalog.list_objects(after=-1, limit=10)
                     reaped.append(info.object_id)
-                    await cluster.catalog.condemn_objects(reaped, now_ms=2**62)
+                    await cluster.catalog.expire_objects(reaped, now_ms=2**62)
                     if forgotten:
                         await cluster.catalog.forget_objects(reaped)
 

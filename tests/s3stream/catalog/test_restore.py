@@ -1,4 +1,4 @@
-"""Filling a catalog with what a rebuild found, and moving an older copy ahead, on both engines."""
+"""CatalogContents a catalog with what a rebuild found, and moving an older copy ahead, on both engines."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.fill import Advance, FilledRange, FilledStream, FilledTopic, Filling
+from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.state import BorrowedRange, StreamState, TopicState
 from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
@@ -16,9 +16,9 @@ from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamRange
 NOW = 1_700_000_000_000
 
 
-def stream(stream_id: int, start: int, end: int, ranges: Mapping[tuple[int, int], tuple[int, int]]) -> FilledStream:
+def stream(stream_id: int, start: int, end: int, ranges: Mapping[tuple[int, int], tuple[int, int]]) -> RestoredStream:
     """With its ranges: object and source by start and end."""
-    return FilledStream(
+    return RestoredStream(
         stream_id=stream_id,
         epoch=1_003,
         node_id=1,
@@ -28,7 +28,7 @@ def stream(stream_id: int, start: int, end: int, ranges: Mapping[tuple[int, int]
         end_offset=end,
         snapshot=b"state",
         ranges=[
-            FilledRange(object_id, StreamRange(stream_id, low, high, high - low, 100, 1_000 - low), source)
+            RestoredRange(object_id, StreamRange(stream_id, low, high, high - low, 100, 1_000 - low), source)
             for (low, high), (object_id, source) in ranges.items()
         ],
     )
@@ -52,7 +52,7 @@ def stored(object_id: int, state: ObjectState = ObjectState.COMMITTED) -> Object
     )
 
 
-FILLING = Filling(
+CONTENTS = CatalogContents(
     cluster="test",
     catalog_id=bytes(range(16)),
     counters={"stream": 9, "object": 500, "producer": 7_000},
@@ -60,7 +60,7 @@ FILLING = Filling(
     nodes={1: 1_007, 2: 1_001},
     wals=[WalInfo("00000000000000aa", 1, 7, "/wal", WalState.OPEN, NOW)],
     topics=[TopicState("flights", b"f" * 16, False, {"retention.ms": "-1"}, [1, 2])],
-    new_topics=[FilledTopic("recovered-stream-8", b"r" * 16, 8)],
+    new_topics=[RecoveredTopic("recovered-stream-8", b"r" * 16, 8)],
     detached=[DetachedTopic("aside", b"a" * 16, {}, [3], internal=False, detached_ms=NOW)],
     configs={("group", "readers"): {"a": "b"}},
     streams=[
@@ -74,26 +74,26 @@ FILLING = Filling(
 
 
 async def test_all_of_it_is_there(catalog: Catalog) -> None:
-    await catalog.fill(FILLING)
+    await catalog.restore(CONTENTS)
     number, state = await catalog.read_state()
     assert number == 42
-    assert state.catalog_id == FILLING.catalog_id
+    assert state.catalog_id == CONTENTS.catalog_id
     assert state.schema_version == MIGRATIONS[-1][0]
-    assert state.counters == FILLING.counters
-    assert state.nodes == FILLING.nodes
-    assert state.wals == FILLING.wals
-    assert state.topics == [*FILLING.topics, TopicState("recovered-stream-8", b"r" * 16, False, {}, [8])]
-    assert state.detached == FILLING.detached
-    assert state.configs == FILLING.configs
+    assert state.counters == CONTENTS.counters
+    assert state.nodes == CONTENTS.nodes
+    assert state.wals == CONTENTS.wals
+    assert state.topics == [*CONTENTS.topics, TopicState("recovered-stream-8", b"r" * 16, False, {}, [8])]
+    assert state.detached == CONTENTS.detached
+    assert state.configs == CONTENTS.configs
     assert state.streams == [
-        StreamState(each.stream_id, 1_003, 1, 1, 1_004, each.start_offset, each.end_offset) for each in FILLING.streams
+        StreamState(each.stream_id, 1_003, 1, 1, 1_004, each.start_offset, each.end_offset) for each in CONTENTS.streams
     ]
     assert state.borrowed == [BorrowedRange(2, 0, 20, 12, 1)]
     assert state.committed == {1: [11, 12]}
     assert (await catalog.get_streams([1]))[1].snapshot == b"state"
     located = await catalog.find_ranges(1, 5, 30, limit=10)
     assert [(each.range, each.object) for each in located] == [
-        (each.range, stored(each.object_id)) for each in FILLING.streams[0].ranges
+        (each.range, stored(each.object_id)) for each in CONTENTS.streams[0].ranges
     ]
     # Timestamps fall from range to range here; the first one that reaches a time is found all the same.
     found = await catalog.find_time(1, 995)
@@ -103,7 +103,7 @@ async def test_all_of_it_is_there(catalog: Catalog) -> None:
 
 
 async def test_ids_and_epochs_go_on_from_there(catalog: Catalog) -> None:
-    await catalog.fill(FILLING)
+    await catalog.restore(CONTENTS)
     node = await catalog.register_node(1, "h", 1, now_ms=NOW, lease_ms=1)
     assert node.epoch == 1_008
     opened = await catalog.open_streams([1, 2, 8], node_id=1, node_epoch=node.epoch)
@@ -122,7 +122,7 @@ async def test_a_catalog_that_has_anything_is_not_filled(catalog: Catalog) -> No
     await catalog.create_topic("mine", b"m" * 16, partitions=1, configs={}, leader=1, internal=False)
     _, before = await catalog.read_state()
     with pytest.raises(CatalogError, match="not empty"):
-        await catalog.fill(FILLING)
+        await catalog.restore(CONTENTS)
     assert (await catalog.read_state())[1] == before
 
 
@@ -130,14 +130,14 @@ async def test_what_contradicts_itself_fills_nothing(catalog: Catalog) -> None:
     """A partition of a stream that is not there: the whole transaction goes."""
     topics = [TopicState("flights", b"f" * 16, False, {}, [1, 77])]
     with pytest.raises(CatalogError):
-        await catalog.fill(replace(FILLING, topics=topics))
+        await catalog.restore(replace(CONTENTS, topics=topics))
     _, state = await catalog.read_state()
     assert (state.streams, state.nodes, state.committed) == ([], {}, {})
-    await catalog.fill(FILLING)
+    await catalog.restore(CONTENTS)
 
 
 async def test_an_older_copy_goes_ahead_and_never_back(catalog: Catalog) -> None:
-    await catalog.fill(FILLING)
+    await catalog.restore(CONTENTS)
     wanted = Advance(object_id=700, manifest=60, node_epochs={1: 2_000}, epochs_skipped=10, producer_ids_skipped=5)
     await catalog.advance(wanted)
     number, state = await catalog.read_state()

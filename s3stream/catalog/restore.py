@@ -27,7 +27,7 @@ from s3stream.catalog.schema import (
     wals,
 )
 from s3stream.catalog.state import TopicState
-from s3stream.catalog.state_rows import COUNTER
+from s3stream.catalog.state_rows import MANIFEST_COUNTER
 from s3stream.catalog.topics import NO_TIMESTAMP
 from s3stream.catalog.values import DetachedTopic, WalInfo
 from s3stream.errors import CatalogError
@@ -37,7 +37,7 @@ EMPTY: Final = (nodes, topics, detached_topics, streams, objects, wals)
 """Tables that have a row in any catalog that was ever used."""
 
 
-class FilledRange(NamedTuple):
+class RestoredRange(NamedTuple):
     """A run of a stream, and the object that holds it."""
 
     object_id: int
@@ -46,7 +46,7 @@ class FilledRange(NamedTuple):
     """Stream whose id the object has it under; 0: the stream's own."""
 
 
-class FilledStream(NamedTuple):
+class RestoredStream(NamedTuple):
     """A stream with all it has."""
 
     stream_id: int
@@ -57,10 +57,10 @@ class FilledStream(NamedTuple):
     start_offset: int
     end_offset: int
     snapshot: bytes
-    ranges: Sequence[FilledRange]
+    ranges: Sequence[RestoredRange]
 
 
-class FilledTopic(NamedTuple):
+class RecoveredTopic(NamedTuple):
     """A topic made for one stream that no topic is known of."""
 
     name: str
@@ -69,7 +69,7 @@ class FilledTopic(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
+class CatalogContents:
     """All rows of a catalog, as values."""
 
     cluster: str
@@ -81,10 +81,10 @@ class Filling:
     """Epoch by node id."""
     wals: Sequence[WalInfo]
     topics: Sequence[TopicState]
-    new_topics: Sequence[FilledTopic]
+    new_topics: Sequence[RecoveredTopic]
     detached: Sequence[DetachedTopic]
     configs: Mapping[tuple[str, str], Mapping[str, str]]
-    streams: Sequence[FilledStream]
+    streams: Sequence[RestoredStream]
     objects: Sequence[ObjectInfo]
 
 
@@ -93,14 +93,14 @@ def is_empty(connection: Connection) -> bool:
     return not any(connection.execute(select(func.count()).select_from(table)).scalar_one() for table in EMPTY)
 
 
-def fill(connection: Connection, wanted: Filling) -> None:
+def restore(connection: Connection, wanted: CatalogContents) -> None:
     """Insert everything. Raises CatalogError when the catalog is not empty."""
     if not is_empty(connection):
         raise CatalogError("the catalog is not empty: nothing was changed")
     connection.execute(update(cluster).values(catalog_id=wanted.catalog_id.hex()))
     for name, value in wanted.counters.items():
         _set_counter(connection, name, value)
-    connection.execute(insert(counters).values(name=COUNTER, next=wanted.manifest))
+    connection.execute(insert(counters).values(name=MANIFEST_COUNTER, next=wanted.manifest))
     _insert(connection, nodes, (_node_row(*item) for item in wanted.nodes.items()))
     _insert(connection, wals, (_wal_row(wal) for wal in wanted.wals))
     _insert(connection, objects, (_object_row(info) for info in wanted.objects))
@@ -166,13 +166,13 @@ def _object_row(info: ObjectInfo) -> Mapping[str, Any]:
     return {**row, "kind": int(info.kind), "state": int(info.state), "cleaned": int(info.cleaned), "upload_id": ""}
 
 
-def _stream_row(each: FilledStream) -> Mapping[str, Any]:
-    row = {name: getattr(each, name) for name in FilledStream._fields if name != "ranges"}
+def _stream_row(each: RestoredStream) -> Mapping[str, Any]:
+    row = {name: getattr(each, name) for name in RestoredStream._fields if name != "ranges"}
     peak = max((item.range.max_timestamp_ms for item in each.ranges), default=NO_TIMESTAMP)
     return {**row, "peak_timestamp_ms": peak}
 
 
-def _range_rows(each: FilledStream, kinds: Mapping[int, int]) -> Iterator[Mapping[str, Any]]:
+def _range_rows(each: RestoredStream, kinds: Mapping[int, int]) -> Iterator[Mapping[str, Any]]:
     peak = NO_TIMESTAMP
     for object_id, span, source_stream_id in each.ranges:
         peak = max(peak, span.max_timestamp_ms)
@@ -186,7 +186,7 @@ def _range_rows(each: FilledStream, kinds: Mapping[int, int]) -> Iterator[Mappin
         }
 
 
-def _topic_rows(wanted: Filling) -> Iterator[Mapping[str, Any]]:
+def _topic_rows(wanted: CatalogContents) -> Iterator[Mapping[str, Any]]:
     for topic in wanted.topics:
         yield {
             "name": topic.name,
@@ -198,7 +198,7 @@ def _topic_rows(wanted: Filling) -> Iterator[Mapping[str, Any]]:
         yield {"name": made.name, "topic_id": made.topic_id, "internal": 0, "configs": _dump({})}
 
 
-def _partition_rows(wanted: Filling) -> Iterator[Mapping[str, Any]]:
+def _partition_rows(wanted: CatalogContents) -> Iterator[Mapping[str, Any]]:
     for topic in wanted.topics:
         for index, stream_id in enumerate(topic.stream_ids):
             yield {"topic": topic.name, "idx": index, "stream_id": stream_id}
@@ -235,10 +235,10 @@ def advance(connection: Connection, wanted: Advance) -> None:
     found = {row.name: row.next for row in connection.execute(select(counters))}
     _set_counter(connection, "object", max(found["object"], wanted.object_id))
     _set_counter(connection, "producer", found["producer"] + wanted.producer_ids_skipped)
-    if COUNTER in found:
-        _set_counter(connection, COUNTER, max(found[COUNTER], wanted.manifest))
+    if MANIFEST_COUNTER in found:
+        _set_counter(connection, MANIFEST_COUNTER, max(found[MANIFEST_COUNTER], wanted.manifest))
     else:
-        connection.execute(insert(counters).values(name=COUNTER, next=wanted.manifest))
+        connection.execute(insert(counters).values(name=MANIFEST_COUNTER, next=wanted.manifest))
     skipped = wanted.epochs_skipped
     connection.execute(
         update(streams).values(epoch=streams.c.epoch + skipped, leader_epoch=streams.c.leader_epoch + skipped)
