@@ -1,7 +1,7 @@
-"""Blocks: what one write carries, gathered in recycled page-aligned memory.
+"""Blocks: the records of one write, gathered in recycled page-aligned memory.
 
-Fresh memory costs as much as the copy into it, so buffers are anonymous private mappings that go back to a pool once
-their write is through. A block belongs to one log and moves through it once: current, pending, writing, done.
+Fresh memory costs as much as the copy into it, so buffers are anonymous private mappings that return to a pool when
+their write is complete. A block belongs to one log and passes through it once: current, pending, writing, done.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def aligned_buffer(size_bytes: int) -> memoryview:
 def aligned_memory(size_bytes: int, *, huge_pages: bool = False) -> mmap:
     """Return a new anonymous mapping.
 
-    `huge_pages` pays for large buffers that are filled once (a third of the system time of a recovery read), and costs
-    for buffers that are recycled.
+    `huge_pages` saves time for large buffers that are filled once (a third of the system time of a recovery read),
+    and costs time for recycled buffers.
     """
     memory = mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
     if huge_pages:
@@ -50,7 +50,7 @@ class BlockBufferPool:
         self._idle: dict[int, list[memoryview]] = {}
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return a buffer of at least `size_bytes`; its content is whatever it held last."""
+        """Return a buffer of at least `size_bytes`, with arbitrary old content."""
         size_bytes = self._block_bytes if size_bytes <= self._block_bytes else 1 << (size_bytes - 1).bit_length()
         idle = self._idle.get(size_bytes)
         if idle:
@@ -59,7 +59,7 @@ class BlockBufferPool:
         return aligned_buffer(size_bytes)
 
     def give(self, buffer: memoryview) -> None:
-        """Take a buffer back that nobody reads or writes any more."""
+        """Return a buffer to the pool. It must not be in use any more."""
         size_bytes = len(buffer)
         if self._kept_bytes + size_bytes <= self._kept_bytes_max:
             self._kept_bytes += size_bytes
@@ -75,7 +75,7 @@ class WalBlock:
         self.offset = offset
         self.buffer = buffer
         self.room_bytes = room_bytes - PADDING_BYTES_MIN
-        """Bytes that records may take: what is left holds the padding record."""
+        """Bytes available for records: the rest holds the padding record."""
         self.salt = salt
         self.opened_at = opened_at
         self.length = 0
@@ -89,7 +89,7 @@ class WalBlock:
         return self.offset + self.length
 
     def append(self, parts: Sequence[Buffer], body_bytes: int) -> int:
-        """Copy one record in, which must fit, and return its offset."""
+        """Copy one record, which must fit, into the block; return its offset."""
         at = self.length
         buffer = self.buffer
         body = end = at + RECORD_HEADER_BYTES
@@ -105,5 +105,5 @@ class WalBlock:
         return offset
 
     def seal(self, durable_offset: int) -> None:
-        """End the block with its padding record, which carries what was durable before it was handed over."""
+        """End the block with its padding record, which carries the offset that was durable at this time."""
         self.length = encode_padding_into(self.buffer, self.length, self.end, durable_offset, self.salt)

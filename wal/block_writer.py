@@ -39,7 +39,7 @@ class BlockProducer(Protocol):
         ...
 
     def failed(self, error: WalError) -> None:
-        """Stop the log, and with it the writer."""
+        """Stop the log and the writer: everything not acked fails with `error`."""
         ...
 
 

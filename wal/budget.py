@@ -1,4 +1,4 @@
-"""How many writes and bytes a second the log may ask of its device: two token buckets. Pure."""
+"""Limits on the writes and bytes per second of a log: two token buckets. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,13 +10,13 @@ _ELAPSED_S_MAX: Final = 3600.0
 
 
 def io_count(size_bytes: int) -> int:
-    """How many IOs a write of `size_bytes` counts for."""
+    """Return the number of IOs that a write of `size_bytes` counts for."""
     return -(-size_bytes // IO_BYTES)
 
 
 @dataclass(slots=True)
 class Budget:
-    """Tokens grow by the rates up to 20 ms worth of them; a rate of 0 has no limit. Header writes may overdraw."""
+    """Tokens accrue at the rates, up to 20 ms worth of them. A rate of 0 means no limit. Header writes may overdraw."""
 
     iops: int
     bandwidth_bytes: int
@@ -27,11 +27,11 @@ class Budget:
 
     @property
     def unlimited(self) -> bool:
-        """Whether there is nothing to keep to."""
+        """True if no rate is limited."""
         return not self.iops and not self.bandwidth_bytes
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long the next write has to wait; 0 if it may go now. A write may overdraw, the next one waits."""
+        """Return how long the next write must wait, 0 if not at all. A write may overdraw; then the next one waits."""
         self._refill(now_s)
         wait_s = 0.0
         if self.iops and self.ios_left < 1:
@@ -41,7 +41,7 @@ class Budget:
         return wait_s
 
     def take(self, size_bytes: int, ios: int) -> None:
-        """Account for a write that goes out."""
+        """Account for a write that is handed to the device."""
         self.ios_left -= ios
         self.bytes_left -= size_bytes
 

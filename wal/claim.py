@@ -1,9 +1,9 @@
-"""Claiming a log for a node, while a former owner of the device may not know yet that it is one.
+"""Claim of a log for a node, while a former owner of the device may still be writing.
 
-The claimer reads both copies of the header, writes its claim over one that is not its own, and begins again, until it
-reads both as its own: then the claim **stands**. A claim carries the newest state that was read; state that turns up
-meanwhile is claimed anew. Why nothing that was acked is lost, and no state that was in use is missed: `FORMAT.md`,
-"Fencing".
+The claimer reads both copies of the header, overwrites one that is not its own with its claim, and repeats, until both
+copies that it reads are its own: then the claim is **established**. A claim carries the newest state that was read. If
+a newer state appears in the meantime, that one is claimed. `FORMAT.md`, "Fencing", proves that no acked record is lost
+and no state that was in use is missed.
 """
 
 from dataclasses import replace
@@ -16,11 +16,11 @@ from wal.requests import Device, IoKind, perform
 from wal.settings import WalSettings
 
 _WRITES_MAX: Final = 32
-"""Claims written before giving up. A former owner that runs undoes one or two, until its next read of the header."""
+"""Claims written before giving up. A running former owner overwrites one or two, until it next reads the header."""
 
 
 async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int) -> tuple[Header, Header]:
-    """Make the log this node's; return the header as it was found (new for a blank device) and as it is now.
+    """Claim the log for `owner`; return the header as it was found (new for a blank device) and as it is now.
 
     Raises WalRefused, WalCorrupt, WalFenced or WalFailed.
     """
@@ -51,18 +51,18 @@ async def claim(device: Device, settings: WalSettings, owner: Owner, now_ms: int
                 f"{device.name}: {_WRITES_MAX} claims of the log were overwritten: another node continues to write its "
                 "header; stop that node, then start this one again"
             )
-        number = min(open_copies, key=lambda number: _worth(copies[number]))
+        number = min(open_copies, key=lambda number: _overwrite_order(copies[number]))
         sequence = max([sequence, *(copy.sequence for copy in copies if isinstance(copy, Header))]) + 1
         sequence += sequence % HEADER_COPIES != number
         written.add(sequence)
         await write_header(device, replace(claimed, sequence=sequence))
-        # What an earlier process wrote without a flush may sit in the device's cache: from here on it is durable.
+        # An earlier process may have left unflushed writes in the device's cache: this makes them durable.
         await perform(device, IoKind.FLUSH)
         page = await read_copies(device)
 
 
 def _newest(page: memoryview, found: Header, owner: Owner, device_name: str) -> Header:
-    """Return the newest state so far. Raises WalRefused or WalFenced if the log is another node's by now."""
+    """Return the newest state so far. Raises WalRefused or WalFenced if another node has claimed the log."""
     newest = newest_header(page)
     if newest is None:
         return found
@@ -73,7 +73,7 @@ def _newest(page: memoryview, found: Header, owner: Owner, device_name: str) -> 
 
 
 def _is_claim(copy: Header | str, claimed: Header, written: set[int]) -> bool:
-    """Whether a copy was written by this claim, with the newest state."""
+    """Return whether a copy was written by this claim, with the newest state."""
     return (
         isinstance(copy, Header)
         and copy.sequence in written
@@ -81,6 +81,6 @@ def _is_claim(copy: Header | str, claimed: Header, written: set[int]) -> bool:
     )
 
 
-def _worth(copy: Header | str) -> tuple[int, int, int]:
-    """Order in which copies are overwritten: a damaged one first, the newest state last."""
+def _overwrite_order(copy: Header | str) -> tuple[int, int, int]:
+    """Sort key for the order of overwriting copies: a damaged one first, the newest state last."""
     return (*copy.state_version, copy.sequence) if isinstance(copy, Header) else (-1, 0, 0)

@@ -1,7 +1,7 @@
-"""The device under the log: a raw block device or a file, opened with O_DIRECT, locked, and with a known guarantee.
+"""The device under the log: a raw block device or a file, opened with O_DIRECT, locked, with a known guarantee.
 
-Files are made with every byte written, so that writes of the log never allocate. Only the `wal.device*` modules touch a
-disk.
+Files are created with every byte written, so that writes of the log never allocate. Only the `wal.device*` modules
+access a disk.
 """
 
 import errno
@@ -33,7 +33,7 @@ _BLKSSZGET: Final = 0x1268
 
 @dataclass(frozen=True, slots=True)
 class OpenedDevice:
-    """A file descriptor and what is known of what it opens."""
+    """An open file descriptor, and the properties of its file or device."""
 
     fd: int
     path: Path
@@ -41,13 +41,13 @@ class OpenedDevice:
     block_device: bool
     direct: bool
     synced: bool
-    """OpenedDevice with O_DSYNC: a write returns when it is on stable media."""
+    """True if opened with O_DSYNC: a write returns when it is on stable media."""
     why: str
-    """Reason for `synced`, for people."""
+    """Reason for `synced`, for messages."""
 
 
 class FileDevice:
-    """A file or block device, opened."""
+    """An open file or block device."""
 
     def __init__(self, opened: OpenedDevice, writers: int) -> None:
         self._opened: Final = opened
@@ -74,7 +74,7 @@ class FileDevice:
 
     @property
     def shared(self) -> bool:
-        """Whether another host might have it attached: a block device that is not a loop device."""
+        """True if another host might have it attached: a block device that is not a loop device."""
         return self._opened.block_device and _sys_folder(os.fstat(self._opened.fd), "loop") is None
 
     def submit(self, request: IoRequest) -> None:
@@ -82,7 +82,7 @@ class FileDevice:
         self._engine.submit(request)
 
     async def close(self) -> None:
-        """Release the device; the descriptor stays open while a request hangs on it."""
+        """Release the device. The descriptor stays open if a request never returns."""
         if await self._engine.close():
             os.close(self._opened.fd)
 
@@ -90,10 +90,10 @@ class FileDevice:
 def open_device(
     path: Path, settings: WalSettings, *, progress: Callable[[int, int], None] | None = None, create: bool = True
 ) -> FileDevice:
-    """Open `path` for the log; blocking, seconds when a file must be made. Raises WalRefused.
+    """Open `path` for the log. Blocks, for seconds if a file must be created. Raises WalRefused.
 
-    A file that does not exist is made with the configured capacity, every byte written, so that later writes never
-    allocate; `progress(done_bytes, all_bytes)` is called meanwhile.
+    A file that does not exist is created with the configured capacity, every byte written, so that later writes never
+    allocate. `progress(done_bytes, all_bytes)` is called during that.
     """
     path = path.resolve()
     try:
@@ -101,7 +101,7 @@ def open_device(
             warn_of_place(path, allow_volatile=settings.allow_volatile)
         elif create and not path.exists():
             check_place(path, allow_volatile=settings.allow_volatile)
-            _make_file(path, settings.capacity_bytes, progress)
+            _create_file(path, settings.capacity_bytes, progress)
         return FileDevice(_open(path, settings), settings.writes_in_flight_max)
     except OSError as error:
         raise WalRefused(f"{path}: cannot open the WAL device: {error.strerror or error}") from error
@@ -121,9 +121,9 @@ def _open(path: Path, settings: WalSettings) -> OpenedDevice:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        _LOG.warning("O_DIRECT is refused here: buffered writes with O_DSYNC instead", path=str(path))
+        _LOG.warning("the file system refuses O_DIRECT: using buffered writes with O_DSYNC instead", path=str(path))
         direct, synced = False, True
-        why = "O_DIRECT is refused here, so each write goes through the page cache and is flushed"
+        why = "the file system refuses O_DIRECT, so each write goes through the page cache and is flushed"
         fd = _open_locked(path, flags | os.O_DSYNC)
     if block_device and sector_bytes(fd) > PAGE_BYTES:
         os.close(fd)
@@ -132,7 +132,7 @@ def _open(path: Path, settings: WalSettings) -> OpenedDevice:
 
 
 def _open_direct(path: Path, flags: int) -> int:
-    """Open with O_DIRECT and read a page: some file systems refuse only the latter."""
+    """Open with O_DIRECT and read a page: some file systems refuse only the read."""
     fd = _open_locked(path, flags | os.O_DIRECT)
     try:
         if os.lseek(fd, 0, os.SEEK_END) >= PAGE_BYTES:
@@ -144,7 +144,7 @@ def _open_direct(path: Path, flags: int) -> int:
 
 
 def _open_locked(path: Path, flags: int) -> int:
-    """Open and lock; another process that has it is an error with a name."""
+    """Open and lock. Raises WalRefused if another process has it open."""
     try:
         fd = os.open(path, flags)
     except OSError as error:
@@ -160,7 +160,7 @@ def _open_locked(path: Path, flags: int) -> int:
 
 
 def choose_durability(settings: WalSettings, cache: str) -> tuple[bool, str]:
-    """Return whether each write is to be flushed, and why; `cache` is the device's own word, or "unknown"."""
+    """Return whether each write is to be flushed, and why. `cache` is as the device reports it, or "unknown"."""
     if settings.durability == "flush":
         return True, "each write is flushed to stable media (durability=flush)"
     if settings.durability == "direct":
@@ -177,7 +177,7 @@ def write_cache(status: os.stat_result) -> str:
 
 
 def _sys_folder(status: os.stat_result, entry: str) -> Path | None:
-    """Return the folder under /sys that has `entry`, of the disk that a path is, or lies on."""
+    """Return the folder under /sys with `entry`, of the disk that a path is or is stored on."""
     number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     for folder in (device, device.resolve().parent):  # a partition's queue is its disk's
@@ -186,11 +186,12 @@ def _sys_folder(status: os.stat_result, entry: str) -> Path | None:
     return None
 
 
-def _make_file(path: Path, size_bytes: int, progress: Callable[[int, int], None] | None) -> None:
-    """Make a file with every byte written, whole or not at all."""
+def _create_file(path: Path, size_bytes: int, progress: Callable[[int, int], None] | None) -> None:
+    """Create a file with every byte written, atomically."""
     new = path.with_name(f"{path.name}.new")
     try:
-        path.parent.mkdir(exist_ok=True)  # one folder at most: a mistyped path makes no tree, nor stands in for a mount
+        # One folder at most: a mistyped path must not create a tree, nor hide a missing mount.
+        path.parent.mkdir(exist_ok=True)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             fill_file(fd, 0, size_bytes, progress)
@@ -201,11 +202,13 @@ def _make_file(path: Path, size_bytes: int, progress: Callable[[int, int], None]
     except OSError as error:
         with suppress(OSError):
             new.unlink()
-        raise WalRefused(f"{path}: cannot make a WAL file of {size_bytes} bytes: {error.strerror or error}") from error
+        raise WalRefused(
+            f"{path}: cannot create a WAL file of {size_bytes} bytes: {error.strerror or error}"
+        ) from error
 
 
 def fill_file(fd: int, start: int, end: int, progress: Callable[[int, int], None] | None = None) -> None:
-    """Write zeros from `start` to `end`, durably: a later write there allocates nothing and changes no metadata."""
+    """Write zeros from `start` to `end`, durably, so that a later write there allocates nothing."""
     try:
         os.posix_fallocate(fd, start, end - start)
     except OSError as error:
@@ -234,7 +237,7 @@ def sector_bytes(fd: int) -> int:
 
 
 def extend_file(path: Path, size_bytes: int) -> None:
-    """Make the file of a stopped node's log larger, for a resize; shorter ones and devices are left alone."""
+    """Extend the file of a stopped node's log to `size_bytes`, for a resize. Devices and larger files are unchanged."""
     path = path.resolve()
     try:
         if not path.is_file() or path.stat().st_size >= size_bytes:
@@ -249,7 +252,7 @@ def extend_file(path: Path, size_bytes: int) -> None:
 
 
 def shorten_file(path: Path, size_bytes: int) -> None:
-    """Give back what a log in a file does not use any more after a resize."""
+    """Truncate the file of a log to `size_bytes`, after a resize."""
     path = path.resolve()
     if path.is_file() and path.stat().st_size > size_bytes:
         os.truncate(path, size_bytes)

@@ -1,4 +1,4 @@
-"""Whole reads and writes on a file descriptor, for the threads and for making files."""
+"""Complete reads and writes on a file descriptor, for the threads and for the creation of files."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from wal.requests import Segment
 
 
 def write_all(fd: int, position: int, data: memoryview) -> None:
-    """Write all of `data`; a short write goes on from the page it ended in, as O_DIRECT asks for whole pages."""
+    """Write all of `data`. A short write continues from the page it ended in, as O_DIRECT requires whole pages."""
     done = 0
     while done < len(data):
         written = os.pwrite(fd, data[done:], position + done)
@@ -20,7 +20,7 @@ def write_all(fd: int, position: int, data: memoryview) -> None:
 
 
 def write_segments(fd: int, segments: Sequence[Segment]) -> None:
-    """Write all segments; those that follow each other on the device share a system call."""
+    """Write all segments. Those that are adjacent on the device share a system call."""
     at = 0
     while at < len(segments):
         position, first = segments[at]
@@ -37,7 +37,7 @@ def write_segments(fd: int, segments: Sequence[Segment]) -> None:
 
 
 def read_all(fd: int, position: int, data: memoryview) -> None:
-    """Fill `data`; the end of the device before that is an error."""
+    """Fill `data`. Raises OSError if the device ends before."""
     done = 0
     while done < len(data):
         count = os.preadv(fd, [data[done:]], position + done)

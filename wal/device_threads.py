@@ -1,7 +1,7 @@
-"""Threads that work the device: a write leaves the loop through a queue and comes back through an eventfd.
+"""Threads that perform device requests: the loop submits through a queue, and completions wake it through an eventfd.
 
-The loop watches the eventfd and takes several completions per wake-up; it never waits for the disk. Why threads and
-not io_uring or native AIO: docs/adr/0002.
+The loop handles several completions per wake-up and never waits for the disk. docs/adr/0002 explains the choice of
+threads over io_uring and native AIO.
 """
 
 import os
@@ -42,7 +42,7 @@ class ThreadEngine:
         self._loop = get_running_loop()
         self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._loop.add_reader(self._event_fd, self._on_completed)
-        # Daemons: a thread that hangs on a dead device must not keep the process.
+        # Daemons: a thread that hangs on a dead device must not keep the process alive.
         for number in range(self._count):
             thread = Thread(target=self._work, name=f"wal-writer-{number}", daemon=True)
             thread.start()
@@ -82,7 +82,7 @@ class ThreadEngine:
             os.fdatasync(self._fd)
 
     async def close(self) -> bool:
-        """Stop the threads; return whether all did. One that hangs on the device is left to it."""
+        """Stop the threads; return whether all have ended. A thread that hangs on the device is abandoned."""
         for _ in self._threads:
             self._queue.put(None)
         await to_thread(self._join)

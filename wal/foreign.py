@@ -1,11 +1,11 @@
-"""Recognise what lies on a device that holds no log of ours, so that a refusal can say what it found. Pure."""
+"""Recognition of foreign content on a device, so that a refusal can name it. Pure."""
 
 from typing import Final
 
 from wal.interface import Buffer
 
 PROBE_BYTES: Final = 128 << 10
-"""How much of the device's beginning `describe` wants to see."""
+"""Number of leading bytes of the device that `describe` needs."""
 
 _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
@@ -27,7 +27,7 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
 
 
 def describe(beginning: Buffer) -> str | None:
-    """Say what the first bytes of a device look like; None if they are all zero."""
+    """Return a description of the content that begins with these bytes; None if they are all zero."""
     for position, signature, name in _SIGNATURES:
         if bytes(beginning[position : position + len(signature)]) == signature:
             return name

@@ -1,6 +1,6 @@
-"""Byte layout of the log: the one place that packs and unpacks headers and records. `FORMAT.md` says what they mean.
+"""Byte layout of the log: the only code that packs and unpacks headers and records. `FORMAT.md` describes them.
 
-Everything read from a device is foreign until its CRC says otherwise: decoding returns None or a reason, never raises.
+Bytes read from a device are untrusted until their CRC is verified: decoding returns None or a reason, and never raises.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ HEADER_MAGIC: Final = b"ANABRWAL"
 CLUSTER_BYTES_MAX: Final = 64
 CATALOG_ID_BYTES: Final = 16
 CATALOG_UNKNOWN: Final = bytes(CATALOG_ID_BYTES)
-"""Catalog id of a log that no catalog was named for yet, such as every log of version 1."""
+"""Catalog id of a log without a catalog yet, such as every log of version 1."""
 GAPS_MAX: Final = 16
 
 RECORD_HEADER_BYTES: Final = 24
@@ -32,7 +32,7 @@ _STATE: Final = Struct("<qQ")
 _GAP: Final = Struct("<QQ")
 _GAPS_AT: Final = _HEADER.size + CATALOG_ID_BYTES + _STATE.size
 _CRC_AT: Final = {1: _HEADER.size, VERSION: _GAPS_AT + GAPS_MAX * _GAP.size}
-"""Where the CRC of a header lies, by version: what version 2 added lies before it."""
+"""Position of the CRC in a header, by version: the fields that version 2 added precede it."""
 _VERSION: Final = Struct("<8sI")
 _CRC: Final = Struct("<I")
 _RECORD: Final = Struct("<IIQI")
@@ -44,9 +44,9 @@ _LOG_ID: Final = Struct("<Q")
 RECORD_START_BYTES: Final = _RECORD.size
 pack_record_start = _RECORD.pack
 pack_into_record = Struct("<20sI").pack_into
-"""The two halves of a record's header, apart for the append path: first 20 bytes, then those and their CRC."""
+"""The two steps of packing a record's header, for the append path: the first 20 bytes, then those with their CRC."""
 unpack_record = _RECORD_FULL.unpack_from
-"""Magic, body bytes, body offset, body CRC, header CRC, unchecked: for the recovery loop."""
+"""Unpacks magic, body bytes, body offset, body CRC and header CRC without checks, for the recovery loop."""
 
 
 class Magic(IntEnum):
@@ -66,14 +66,14 @@ _BODY_BYTES_MIN: Final = {
 
 
 class Shutdown(IntEnum):
-    """How the last owner left the log."""
+    """State in which the last owner left the log."""
 
     RUNNING = 0
     GRACEFUL = 1
 
 
 class LogGap(NamedTuple):
-    """Offsets from `start` to `end` that are not part of the log, whatever lies there; page-aligned or not."""
+    """Offsets from `start` to `end` that are not part of the log, whatever their content. Not always page-aligned."""
 
     start: int
     end: int
@@ -81,7 +81,7 @@ class LogGap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What both copies of the header hold. All offsets are logical."""
+    """Content of a copy of the header. All offsets are logical."""
 
     sequence: int
     log_id: int
@@ -97,16 +97,16 @@ class Header:
     cluster: str
     shutdown: Shutdown
     catalog_id: bytes = CATALOG_UNKNOWN
-    """Identity of the catalog that the records' streams are in."""
+    """Identity of the catalog that contains the records' streams."""
     state_epoch: int = -1
     state_sequence: int = 0
-    """Node epoch and sequence of the header that this state was first written with: a claim keeps both."""
+    """Node epoch and sequence of the header that first carried this state. A claim keeps both."""
     gaps: tuple[LogGap, ...] = ()
-    """Gaps at or behind the head, in order."""
+    """Gaps at or past the head, in order."""
 
     @property
     def state_version(self) -> tuple[int, int]:
-        """Order of states: that of a later owner is newer than any of an earlier one."""
+        """Order of states: any state of a later owner is newer than those of an earlier one."""
         return self.state_epoch, self.state_sequence
 
     @property
@@ -116,15 +116,15 @@ class Header:
 
     @property
     def position(self) -> int:
-        """Where this header is written: the two copies take turns."""
+        """Position that this header is written to: the two copies alternate."""
         return self.sequence % HEADER_COPIES * PAGE_BYTES
 
     def position_of(self, offset: int) -> int:
-        """Position of a logical offset on the device."""
+        """Return the position of a logical offset on the device."""
         return RING_POSITION + (offset - self.base_offset) % self.ring_bytes
 
     def segments(self, offset: int, length: int) -> list[tuple[int, int]]:
-        """Positions and lengths of the bytes [offset, offset + length): two where they cross the ring's end."""
+        """Return positions and lengths of the bytes [offset, offset + length): two if they cross the ring's end."""
         position = self.position_of(offset)
         first = min(length, self.capacity_bytes - position)
         if first == length:
@@ -138,12 +138,12 @@ def page_up(offset: int) -> int:
 
 
 def record_salt(log_id: int) -> int:
-    """CRC state that the header CRC of each record of a log starts from."""
+    """Return the CRC state that the header CRC of each record of a log starts from."""
     return crc32c(_LOG_ID.pack(log_id))
 
 
 def encode_header(header: Header) -> bytes:
-    """Encode one page."""
+    """Encode a header into one page."""
     cluster = header.cluster.encode()
     assert len(cluster) <= CLUSTER_BYTES_MAX, f"cluster name longer than {CLUSTER_BYTES_MAX} bytes: {header.cluster}"
     assert len(header.catalog_id) == CATALOG_ID_BYTES, f"catalog id of {len(header.catalog_id)} bytes"
@@ -171,7 +171,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def decode_header(page: Buffer) -> Header | str:
-    """Decode one copy, or say why it is not a header of ours."""
+    """Decode one copy; return the reason if it is not a valid header."""
     if len(page) < PAGE_BYTES:
         return f"{len(page)} bytes, expected {PAGE_BYTES}"
     magic, version = _VERSION.unpack_from(page)
@@ -179,7 +179,7 @@ def decode_header(page: Buffer) -> Header | str:
         return "blank" if not any(page) else f"magic {magic!r}, expected {HEADER_MAGIC!r}"
     crc_at = _CRC_AT.get(version)
     if crc_at is None:
-        return f"format version {version}, this program knows {' and '.join(map(str, _CRC_AT))}"
+        return f"format version {version}, this program supports {' and '.join(map(str, _CRC_AT))}"
     found = crc32c(page[:crc_at])
     (expected,) = _CRC.unpack_from(page, crc_at)
     if expected != found:
@@ -228,16 +228,16 @@ def _with_version_2(header: Header, page: Buffer) -> Header:
 
 
 def decode_copies(copies: Buffer) -> tuple[Header | str, ...]:
-    """Decode the first two pages of a device: each copy, or why it is not valid."""
+    """Decode the first two pages of a device: each copy, or why it is invalid."""
     view = memoryview(copies)
     return tuple(decode_header(view[at : at + PAGE_BYTES]) for at in range(0, RING_POSITION, PAGE_BYTES))
 
 
 def newest_header(copies: Buffer) -> Header | None:
-    """Return the header that counts from the first two pages of a device, or None if neither copy is valid.
+    """Return the header in force from the first two pages of a device, None if neither copy is valid.
 
-    That is the newest state, under the highest owner and sequence of both copies: while a claim is under way, or after
-    a late header write of a former owner, these are in the other copy.
+    It is the newest state, with the highest owner and sequence of both copies. During a claim, or after a late header
+    write of a former owner, these are in the other copy.
     """
     valid = [copy for copy in decode_copies(copies) if isinstance(copy, Header)]
     if not valid:
@@ -256,7 +256,7 @@ def next_header(header: Header) -> Header:
 
 
 class RecordHeader(NamedTuple):
-    """A record header whose own CRC, magic and offset are right; the body is not looked at yet."""
+    """A record header with a valid CRC, magic and offset. The body is not checked."""
 
     magic: int
     body_bytes: int
@@ -264,7 +264,7 @@ class RecordHeader(NamedTuple):
 
 
 def decode_record_header(page: Buffer, at: int, offset: int, salt: int) -> RecordHeader | None:
-    """Decode the 24 bytes at index `at`, expected to lie at logical `offset`; None if they are not such a header."""
+    """Decode the 24 bytes at index `at`, expected at logical `offset`; return None if they are not a valid header."""
     magic, body_bytes, body_offset, body_crc, header_crc = _RECORD_FULL.unpack_from(page, at)
     if body_offset != offset + RECORD_HEADER_BYTES or magic not in _BODY_BYTES_MIN:
         return None
@@ -274,7 +274,7 @@ def decode_record_header(page: Buffer, at: int, offset: int, salt: int) -> Recor
 
 
 def explain_record_header(page: Buffer, at: int, offset: int, salt: int) -> str:
-    """Say why there is no valid record header: for people, after `decode_record_header` said None."""
+    """Return, for messages, why there is no valid record header. Call it after `decode_record_header` returned None."""
     magic, _, body_offset, _, header_crc = _RECORD_FULL.unpack_from(page, at)
     if not any(page[at : at + RECORD_HEADER_BYTES]):
         return "no record: zeros"
@@ -286,7 +286,7 @@ def explain_record_header(page: Buffer, at: int, offset: int, salt: int) -> str:
 
 
 def encode_record_into(target: memoryview, at: int, offset: int, magic: Magic, salt: int, body_bytes: int) -> None:
-    """Write the header of the record at index `at`, logical `offset`, around the body that already lies behind it."""
+    """Write the header of the record at index `at`, logical `offset`. The body is already in place after it."""
     body = at + RECORD_HEADER_BYTES
     start = _RECORD.pack(magic, body_bytes, offset + RECORD_HEADER_BYTES, crc32c(target[body : body + body_bytes]))
     pack_into_record(target, at, start, crc32c(start, salt))
@@ -303,7 +303,7 @@ def encode_padding_into(target: memoryview, at: int, offset: int, durable_offset
 
 
 def decode_durable_offset(body: Buffer) -> int:
-    """Durable offset that a padding record of at least 8 body bytes carries."""
+    """Return the durable offset in the body of a padding record, at least 8 bytes."""
     durable_offset: int = _DURABLE.unpack_from(body)[0]
     return durable_offset
 
@@ -316,6 +316,6 @@ def encode_skip_into(target: memoryview, offset: int, from_offset: int, to_offse
 
 
 def decode_skip(body: Buffer) -> tuple[int, int]:
-    """Where the log ended before a skip record, and where it goes on."""
+    """Return the offset where the log ended before a skip record, and the offset where it continues."""
     from_offset, to_offset = _SKIP.unpack_from(body)
     return from_offset, to_offset

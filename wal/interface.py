@@ -1,10 +1,11 @@
-"""What the storage engine asks of a write-ahead log, and the errors it may meet.
+"""Interface of a write-ahead log to the storage engine, and the errors that a log raises.
 
-The engine (`s3stream`) imports this module and nothing else of `wal`: the log behind it may be a Delta WAL on a raw
-device or file (`wal.log`), or the one in memory that unit tests use.
+The engine (`s3stream`) imports this module and nothing else of `wal`. The implementation is a Delta WAL on a raw device
+or file (`wal.log`), or the log in memory that unit tests use (`wal.memory`).
 
-Two kinds of position appear everywhere. A *logical offset* is a byte count since the log was formatted: it only grows.
-A *position* is where that byte lies on the device; it is derived (`FORMAT.md`) and never leaves `wal`.
+Two kinds of position are used throughout. A *logical offset* is a byte count since the log was formatted; it only
+grows. A *position* is the place of that byte on the device. It is derived from the offset (`FORMAT.md`) and not used
+outside `wal`.
 """
 
 from asyncio import get_running_loop
@@ -23,11 +24,11 @@ class OverCapacity(WalError):
 
 
 class RecordTooLarge(WalError):
-    """The record is larger than the log ever takes. Nothing was appended; trimming does not help."""
+    """The record is larger than the log's maximum. Nothing was appended; trimming does not help."""
 
 
 class WalFailed(WalError):
-    """A write failed or timed out: the log acks nothing any more. Names the device, the position and the cause."""
+    """A write failed or timed out: the log acks nothing more. Names the device, the position and the cause."""
 
 
 class WalFenced(WalFailed):
@@ -35,34 +36,34 @@ class WalFenced(WalFailed):
 
 
 class WalCorrupt(WalError):
-    """A valid record lies behind a damaged one. Names device, offset, expected and found."""
+    """A valid record follows a damaged one. Names device, offset, expected and found."""
 
 
 class WalDamaged(WalCorrupt):
-    """Durable bytes inside the log are damaged; a repair can lead over them."""
+    """Durable bytes inside the log are damaged. A repair can bridge them."""
 
     def __init__(self, device_name: str, offset: int, found: str, durable_end: int) -> None:
         super().__init__(
             f"{device_name}: damaged at offset {offset}: found {found}; records up to {durable_end} were durable; "
-            "`anabranch wal repair` shows what can be kept, and keeps it"
+            "`anabranch wal repair` shows which records can be kept, and keeps them"
         )
         self.offset = offset
         """Logical offset at which a record should begin."""
         self.found = found
-        """What is there instead."""
+        """Description of the bytes found there instead."""
         self.durable_end = durable_end
-        """Logical offset up to which records were durable, at least."""
+        """Logical offset up to which, at least, records were durable."""
 
 
 class WalRefused(WalError):
-    """The device cannot be used as it is: too small, foreign content, another node's log. Says what was found."""
+    """The device cannot be used as it is: too small, foreign content, another node's log. Names what was found."""
 
 
 class Durable:
-    """Completion of the block a record was written in; one object is shared by all records of the block.
+    """Completion of the block that a record was written in, shared by all records of the block.
 
-    Unlike a future, a cancelled waiter leaves it alone, and callbacks run synchronously, in the order they were added,
-    on the event loop's thread: acks leave in the order of appends. A callback must not raise.
+    Unlike with a future, a cancelled waiter does not cancel it, and callbacks run synchronously, in the order they were
+    added, on the event loop's thread: acks are sent in the order of appends. A callback must not raise.
     """
 
     __slots__ = ("_callbacks", "done", "error")
@@ -73,7 +74,7 @@ class Durable:
         self._callbacks: list[Callable[[WalError | None], None]] = []
 
     def add_done_callback(self, callback: Callable[[WalError | None], None]) -> None:
-        """Call `callback(error)` when the block is durable (error None) or has failed; at once if it already is."""
+        """Call `callback(error)` when the block is durable (error None) or has failed; immediately if it already is."""
         if self.done:
             callback(self.error)
         else:
@@ -99,16 +100,16 @@ class Durable:
 
 
 class QueueFull(OverCapacity):
-    """The device is behind: as much waits for it as may. Nothing was appended; trimming does not help, time does."""
+    """The queue for the device is full. Nothing was appended: retry when `durable` completes, not after a trim."""
 
     def __init__(self, message: str, durable: Durable) -> None:
         super().__init__(message)
         self.durable = durable
-        """Completes when some of what waits is through: a good time to try again."""
+        """Completion of the oldest queued block: a good time to retry."""
 
 
 class AppendedRecord(NamedTuple):
-    """Where a record was put, and the completion of its block."""
+    """Offsets of an appended record, and the completion of its block."""
 
     offset: int
     """Logical offset of the record's header, in bytes."""
@@ -142,18 +143,18 @@ class WriteAheadLog(Protocol):
 
     @property
     def error(self) -> WalError | None:
-        """Why the log stopped taking appends, or None while it takes them."""
+        """Error that appends raise, or None while the log accepts them."""
         ...
 
     def recover(self) -> AsyncIterator[RecoveredRecord]:
-        """Open the log and yield what lies past the trim offset, in the order of offsets. Once, before any append."""
+        """Open the log and yield the records past the trim offset, in order. Called once, before any append."""
         ...
 
     def append(self, parts: Sequence[Buffer]) -> AppendedRecord:
-        """Append one record whose body is the concatenation of `parts`; the parts are copied before this returns.
+        """Append one record whose body is the concatenation of `parts`; the parts are copied before it returns.
 
-        Raises OverCapacity when the ring is full (QueueFull when the device is behind), WalFailed after a failure,
-        WalFenced when another node took over.
+        Raises OverCapacity if the ring is full (QueueFull if the device is behind), WalFailed after a failure,
+        WalFenced if another node has claimed the log.
         Completions come in the order of appends: a record is never reported durable before an earlier one.
         """
         ...
@@ -163,9 +164,9 @@ class WriteAheadLog(Protocol):
         ...
 
     async def reset(self) -> None:
-        """Free everything that was appended."""
+        """Free all appended records."""
         ...
 
     async def close(self) -> None:
-        """Write out what was appended, mark the shutdown graceful, release the device."""
+        """Write what was appended, mark the shutdown graceful, release the device."""
         ...

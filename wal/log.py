@@ -1,13 +1,14 @@
-"""The Delta WAL: the thin shell that moves records through blocks to the device and acks them in order.
+"""The Delta WAL: appends records to blocks, which a `BlockWriter` writes and acks in order; recovers, trims and closes.
 
-An append copies its record into the current block and returns; the block goes out when a writer is free, at the end of
-the loop's turn at the earliest, so that the appends of one turn share a write. What it keeps true, at every await:
+An append copies its record into the current block and returns. The block is written when a writer is free, at the end
+of the current turn of the event loop at the earliest, so that the appends of one turn share a write. Invariants, at
+every await:
 
-- A block's `Durable` completes only when its write and the writes of all blocks before it are through, and, where the
-  fence is strict, both copies of the header, read after the write, still show this node.
-- Nothing is written over bytes at or behind the head offset that is durable in both copies of the header.
-- Nothing is handed to the device past the window bound that is durable in both copies of the header.
-- After the first failure nothing is acked any more, and every call raises that failure.
+- A block's `Durable` completes only when its write and the writes of all blocks before it are complete and, with
+  strict fencing, both copies of the header, read after the write, still name this node.
+- No byte at or past the head offset that is durable in both copies of the header is overwritten.
+- No byte past the window bound that is durable in both copies of the header is handed to the device.
+- After the first failure nothing is acked, and every call raises that failure.
 """
 
 from asyncio import get_running_loop
@@ -57,7 +58,7 @@ from wal.stats import WalStats
 
 _LOG = structlog.get_logger(__name__)
 _IDLE_BUFFERS_BYTES_MAX: Final = 16 << 20
-"""Kept for the next blocks, beside what is in flight: four times what the writers hold at the default sizes."""
+"""Idle buffers kept for the next blocks: four times what the writers hold at the default sizes."""
 
 
 class DeltaWal:
@@ -77,16 +78,16 @@ class DeltaWal:
     ) -> None:
         self.stats: Final = WalStats()
         self.recovered: ScanEnd | None = None
-        """What the recovery scan found, once `recover` is through."""
+        """Result of the recovery scan, once `recover` has finished."""
         self._device: Final = device
         self._settings: Final = settings
         self._owner: Final = Owner(node_id, node_epoch, cluster, catalog_id)
         self._now_ms: Final = now_ms
         self._clock: Final = clock
         self._error: WalError | None = None
-        """The failure after which nothing is acked."""
+        """The failure, after which nothing is acked."""
         self._refusal: WalError | None = WalFailed(f"{device.name}: not open: recover() comes first")
-        """Why appends are refused: the failure, or that the log is not open (any more)."""
+        """Error that appends raise: the failure, or that the log is not open."""
         self._strict: Final = settings.fencing == "strict" or (settings.fencing == "auto" and device.shared)
         self._header: HeaderWriter
         """Set by `recover`."""
@@ -99,12 +100,12 @@ class DeltaWal:
         self._live: deque[BlockSpan] = deque()
         """Durable blocks from the head on."""
         self._next_offset = 0
-        """Where the next block begins, unless one is open."""
+        """Offset of the next block, unless one is open."""
         self._trim_offset = -1
         self._flushed_trim_offset = -1
         self._flushed_head_offset = 0
         self._limit_offset = 0
-        """No block may end past it: follows from the head offset durable in the header."""
+        """Offset that no block may end past: derived from the head offset durable in the header."""
         self._capacity_bytes = max(0, min(settings.capacity_bytes, device.size_bytes) - RING_POSITION)
         self._record_bytes_max = 0
         self._salt = 0
@@ -122,34 +123,34 @@ class DeltaWal:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes between the head in the durable header and the next offset: trimming frees when it is durable."""
+        """Bytes between the head in the durable header and the next offset."""
         end = self._next_offset if self._current is None else self._current.end
         return end - self._flushed_head_offset
 
     @property
     def error(self) -> WalError | None:
-        """Why the log takes no appends, or None."""
+        """Error that appends raise, or None."""
         return self._refusal
 
     @property
     def log_id(self) -> int:
-        """Id of the log in its header, drawn when it was formatted. Once `recover` is through."""
+        """Id of the log in its header, set when it was formatted. Available once `recover` has finished."""
         return self._header.header.log_id
 
     @property
     def drained(self) -> bool:
-        """Whether the log was closed gracefully, with nothing left in it."""
+        """True if the log was closed gracefully and is empty."""
         graceful = self._shutdown is Shutdown.GRACEFUL and self._error is None
         return self._closed and graceful and not self.used_bytes
 
     @property
     def description(self) -> str:
-        """The device, its flags and guarantee, and how a newer owner is noticed: to be shown at start."""
+        """The device, its flags and guarantee, and the fencing in force, for the log text at start."""
         fence = "header re-read before each ack" if self._strict else "header re-read after header writes"
         return f"{self._device.name}: {self._device.description}; {fence}"
 
     def snapshot(self) -> WalStats:
-        """Bring the gauges of `stats` up to date and return it."""
+        """Update the gauges of `stats` and return it."""
         stats = self.stats
         stats.in_flight = self._writer.writes_in_flight
         stats.used_bytes = self.used_bytes
@@ -166,9 +167,9 @@ class DeltaWal:
     # --- recovery ----------------------------------------------------------------------------------------------------
 
     async def recover(self) -> AsyncIterator[RecoveredRecord]:
-        """Claim the log and yield what lies past the trim offset, in order. Once, before any append.
+        """Claim the log and yield the records past the trim offset, in order. Called once, before any append.
 
-        The bodies are views of buffers that are not used again. Appends are possible when the iteration has ended.
+        The bodies are views of buffers that are not reused. Appends are possible when the iteration has ended.
         Raises WalRefused, WalCorrupt, WalFenced or WalFailed.
         """
         assert not self._opened, "recover() runs once"
@@ -190,11 +191,11 @@ class DeltaWal:
                 yield record
         end = scan.end
         assert end is not None, "the scan ran to its end"
-        self._take_up(header, end, live_records=live_records)
-        await self._go_on_at(end, live_records=live_records)
+        self._init_state(header, end, live_records=live_records)
+        await self._make_end_durable(end, live_records=live_records)
 
-    def _take_up(self, header: Header, end: ScanEnd, *, live_records: int) -> None:
-        """Set the state that the next append starts from."""
+    def _init_state(self, header: Header, end: ScanEnd, *, live_records: int) -> None:
+        """Initialise the state from what the scan found."""
         settings = self._settings
         self.recovered = end
         self._salt = record_salt(header.log_id)
@@ -213,8 +214,8 @@ class DeltaWal:
         if live_records:
             self._advance_head()
 
-    async def _go_on_at(self, end: ScanEnd, *, live_records: int) -> None:
-        """Make durable that the log goes on at the next offset, and take appends."""
+    async def _make_end_durable(self, end: ScanEnd, *, live_records: int) -> None:
+        """Make durable that the log continues at the next offset, then allow appends."""
         header = self._header.header
         assert end.needs_skip or end.end_offset == end.next_offset, f"no page for a skip record: {end}"
         if live_records and end.needs_skip:
@@ -237,7 +238,7 @@ class DeltaWal:
     # --- appends -----------------------------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[Buffer]) -> AppendedRecord:
-        """Copy one record into the current block; see `WriteAheadLog.append`. Costs a few microseconds and one copy."""
+        """Copy one record into the current block: see `WriteAheadLog.append`. Costs a few microseconds and one copy."""
         body_bytes = 0
         for part in parts:
             body_bytes += len(part)
@@ -249,7 +250,7 @@ class DeltaWal:
         return AppendedRecord(offset, offset + size_bytes, block.durable)
 
     def _open_block(self, size_bytes: int) -> WalBlock:
-        """Close the current block and open one that holds a record of `size_bytes` at least."""
+        """Seal the current block and open one with room for a record of `size_bytes`."""
         if self._refusal is not None:
             raise self._refusal
         if size_bytes > self._record_bytes_max:
@@ -276,7 +277,7 @@ class DeltaWal:
             assert waiting is not None, "a record that fits an empty queue"
             raise QueueFull(
                 f"{self._device.name}: the device is behind: record of {size_bytes} bytes, {self._queued_bytes()} "
-                f"bytes wait for it, {self._settings.queue_bytes_max} may",
+                f"bytes wait for it, at most {self._settings.queue_bytes_max} may",
                 waiting.durable,
             )
         room_bytes = max(needed, min(self._settings.write_bytes_max, free_bytes))
@@ -288,7 +289,7 @@ class DeltaWal:
         return block
 
     def _turn(self) -> None:
-        """Run after the callbacks of the turn in which a block was opened."""
+        """Write the open block, after the callbacks of the turn in which it was opened."""
         self._turn_scheduled = False
         self._writer.pump()
 
@@ -335,7 +336,7 @@ class DeltaWal:
     # --- header ------------------------------------------------------------------------------------------------------
 
     def _make_header(self, header: Header) -> Header:
-        """Return `header` with the state of this moment."""
+        """Return `header` with the current state of the log."""
         self.stats.header_writes += HEADER_COPIES
         self._budget.take(HEADER_COPIES * PAGE_BYTES, HEADER_COPIES)
         head_offset = self._head_offset()
@@ -351,7 +352,7 @@ class DeltaWal:
         )
 
     def _on_header(self, header: Header) -> None:
-        """Use what a header write has made durable."""
+        """Apply the state that a header write has made durable."""
         # One page short of the ring: a recovery that finds the log's end on the last page needs the next one for its
         # skip record.
         self._limit_offset = header.head_offset + header.ring_bytes - PAGE_BYTES
@@ -362,7 +363,7 @@ class DeltaWal:
             window.grow(header.window_bytes)
 
     async def trim(self, offset: int) -> None:
-        """Free all records up to and including the one at `offset`; durable when this returns. Frees whole blocks."""
+        """Free all records up to and including the one at `offset`, durably. Space is freed in whole blocks."""
         if self._refusal is not None:
             raise self._refusal
         assert offset < self._next_offset or self._current is not None, f"trim to {offset}, past the end"
@@ -378,13 +379,13 @@ class DeltaWal:
             live.popleft()
 
     async def reset(self) -> None:
-        """Free everything that was appended, once it is durable."""
+        """Free all appended records, once they are durable."""
         await self._drain()
         if self._live:
             await self.trim(self._live[-1].last_offset)
 
     async def _drain(self) -> None:
-        """Wait until everything appended so far is durable; raises the log's error."""
+        """Wait until everything appended so far is durable. Raises the log's error."""
         if self._current is not None:
             self.seal_open_block()
             self._writer.pump()
@@ -395,7 +396,7 @@ class DeltaWal:
             raise self._error
 
     async def close(self, *, release_device: bool = True) -> None:
-        """Write out what was appended, mark the stop graceful, release the device. Again: does nothing."""
+        """Write what was appended, mark the shutdown graceful, release the device. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -408,7 +409,7 @@ class DeltaWal:
                 self._shutdown = Shutdown.GRACEFUL
                 await self._header.request()
         except WalError as error:
-            _LOG.warning("closed without a graceful stop", device=self._device.name, error=str(error))
+            _LOG.warning("closed without a graceful shutdown", device=self._device.name, error=str(error))
         finally:
             self._writer.cancel_timers()
             if release_device:

@@ -1,8 +1,8 @@
-"""A write-ahead log in memory, for tests of what lies above it: the same contract, no device.
+"""A write-ahead log in memory, for tests of the layers above: the same contract without a device.
 
-It keeps the parts of the contract that callers trip over: completions come on a later turn of the loop and in order,
-one `Durable` is shared by the records of a turn, capacity counts headers and is freed by `trim` only. `crash` gives the
-log that a restart would find: what was reported durable and not trimmed, nothing else.
+It implements the parts of the contract that callers may get wrong: completions happen on a later turn of the loop and
+in order, one `Durable` is shared by the records of a turn, capacity counts headers and is freed by `trim` only. `crash`
+returns the log that a restart would find: exactly the records that were reported durable and not trimmed.
 """
 
 from asyncio import get_running_loop
@@ -27,7 +27,7 @@ class MemoryWal:
     def __init__(self, capacity_bytes: int = 64 << 20, *, auto_complete: bool = True) -> None:
         self.auto_complete = auto_complete
         self.trims: list[int] = []
-        """Offsets `trim` was called with, for tests to look at."""
+        """Offsets that `trim` was called with, for assertions."""
         self._capacity_bytes = capacity_bytes
         self._records: list[_Record] = []
         self._trimmed_end = 0
@@ -50,7 +50,7 @@ class MemoryWal:
 
     @property
     def error(self) -> WalError | None:
-        """Why the log stopped taking appends, or None."""
+        """Error that appends raise, or None."""
         return self._error
 
     async def recover(self) -> AsyncIterator[RecoveredRecord]:
@@ -61,7 +61,7 @@ class MemoryWal:
             yield RecoveredRecord(record.offset, memoryview(record.body))
 
     def append(self, parts: Sequence[Buffer]) -> AppendedRecord:
-        """Append one record; it becomes durable on the next turn of the loop, or by `complete`."""
+        """Append one record. It becomes durable on the next turn of the loop, or by `complete`."""
         if self._error is not None:
             raise self._error
         if self._closed:
@@ -101,7 +101,7 @@ class MemoryWal:
             durable.complete(self._error)
 
     def crash(self) -> "MemoryWal":
-        """Return the log a restart would find; this one fails."""
+        """Fail this log and return the one that a restart would find."""
         after = MemoryWal(self._capacity_bytes, auto_complete=self.auto_complete)
         after._records = [record for record in self._records if record.durable]
         after._trimmed_end = self._trimmed_end
@@ -124,12 +124,12 @@ class MemoryWal:
         del self._records[:kept]
 
     async def reset(self) -> None:
-        """Free everything that was appended."""
+        """Free all appended records."""
         self._records.clear()
         self._trimmed_end = self._next_offset
 
     async def close(self) -> None:
-        """Make everything pending durable and take no more."""
+        """Make all pending records durable and refuse appends."""
         if self._error is None:
             self.complete()
         self._closed = True

@@ -1,9 +1,11 @@
-"""The header's life: reading and formatting it, and the one writer that keeps it current and notices a newer owner.
+"""Reading, formatting and writing of the header, and detection of a newer owner.
 
-Invariants: a request is complete when both copies hold a state that was taken after it was made, so that no loss of
-one copy brings back an older state; at most one write of a copy is under way, and the next begins only after a read of
-both copies showed this owner; a request made meanwhile is served by the next pair of writes, so that many trims cost
-one pair. `wal/claim.py` relies on all three.
+Invariants, which `wal/claim.py` relies on:
+
+- A request completes when both copies hold a state taken after the request, so that the loss of one copy never brings
+  back an older state.
+- At most one write of a copy is in flight, and the next begins only after a read of both copies showed this owner.
+- A request made during a pair of writes is served by the next pair, so that many trims cost one pair.
 """
 
 from asyncio import get_running_loop
@@ -35,12 +37,12 @@ from wal.settings import WalSettings
 _FENCED: Final = "this node takes no more writes"
 _REREADS_MAX: Final = 8
 _REREAD_S: Final = 0.001
-"""Before the first time that both copies are read again; it doubles each time."""
+"""Delay before both copies are read again for the first time. It doubles each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Node that claims a log, and the cluster and catalog it belongs to."""
+    """Node that claims a log, with its cluster and catalog."""
 
     node_id: int
     node_epoch: int
@@ -50,9 +52,9 @@ class Owner:
 
 
 async def read_header(device: Device) -> Header | None:
-    """Return the header on the device, None if it is blank; claims nothing and writes nothing.
+    """Return the header on the device, None if it is blank. Does not write.
 
-    Raises WalRefused for foreign content, WalCorrupt when both copies are damaged, WalFailed when the read fails.
+    Raises WalRefused for foreign content, WalCorrupt if both copies are damaged, WalFailed if the read fails.
     """
     return header_of(await read_beginning(device), device)
 
@@ -80,19 +82,19 @@ def header_of(beginning: memoryview, device: Device) -> Header | None:
     if all(ours):
         reasons = "; ".join(f"copy {number}: {decode_header(copy)}" for number, copy in enumerate(copies))
         raise WalCorrupt(
-            f"{device.name}: both copies of the WAL header are damaged: {reasons}; without one no record can be told "
-            "from garbage: keep a copy of the device, then wal.format begins a new log, which gives up what is in no "
-            "object yet"
+            f"{device.name}: both copies of the WAL header are damaged: {reasons}; without one no record can be "
+            "verified: keep a copy of the device, then set wal.format to begin a new log, which gives up all records "
+            "that are not uploaded yet"
         )
     found = describe(beginning)
-    # A claim writes both copies; one damaged and one blank is a format that was cut short, before any record.
+    # A claim writes both copies: one damaged and one blank copy mean an interrupted format, before any record.
     if found is None or (any(ours) and not any(copies[ours.index(False)])):
         return None
-    raise WalRefused(f"{device.name}: holds {found}, not a WAL; it is overwritten only when told to format")
+    raise WalRefused(f"{device.name}: holds {found}, not a WAL; set wal.format to overwrite it")
 
 
 async def read_copies(device: Device) -> memoryview:
-    """Return the pages of both header copies, whatever they hold. Raises WalFailed."""
+    """Return the pages of both header copies, without validation. Raises WalFailed."""
     copies = aligned_buffer(RING_POSITION)
     await perform(device, IoKind.READ, [(0, copies)])
     return copies
@@ -105,7 +107,7 @@ def check_owner(header: Header, device_name: str, owner: Owner) -> None:
     if header.catalog_id not in (CATALOG_UNKNOWN, owner.catalog_id):
         raise WalRefused(
             f"{device_name}: holds the WAL of catalog {header.catalog_id.hex()}, this node is configured with catalog "
-            f"{owner.catalog_id.hex()}, which does not know the WAL's streams: check catalog.url and wal.path"
+            f"{owner.catalog_id.hex()}, which does not contain the WAL's streams: check catalog.url and wal.path"
         )
     if header.node_id != owner.node_id:
         raise WalRefused(f"{device_name}: holds the WAL of node {header.node_id}, expected node {owner.node_id}")
@@ -126,7 +128,7 @@ def blank_header(settings: WalSettings, device: Device, owner: Owner, now_ms: in
         raise WalRefused(f"cluster name {owner.cluster!r}: longer than {CLUSTER_BYTES_MAX} bytes")
     return Header(
         sequence=0,
-        # Differs between two formats of one device, which is what it is for: see "stale lives" in FORMAT.md.
+        # It must differ between two formats of one device: see "stale lives" in FORMAT.md.
         log_id=(now_ms << 20 ^ owner.node_epoch << 8 ^ owner.node_id) & ((1 << 64) - 1),
         capacity_bytes=settings.capacity_bytes,
         base_offset=0,
@@ -138,24 +140,24 @@ def blank_header(settings: WalSettings, device: Device, owner: Owner, now_ms: in
         node_epoch=owner.node_epoch,
         last_write_ms=now_ms,
         cluster=owner.cluster,
-        shutdown=Shutdown.GRACEFUL,  # nothing was appended: there is nothing to look for behind offset 0
+        shutdown=Shutdown.GRACEFUL,  # nothing was appended, so recovery must not search past offset 0
         catalog_id=owner.catalog_id,
         state_epoch=owner.node_epoch,
     )
 
 
 async def write_header(device: Device, header: Header) -> None:
-    """Write one copy, durably."""
+    """Write one copy, durably. Raises WalFailed."""
     page = aligned_buffer(PAGE_BYTES)
     page[:] = encode_header(header)
     await perform(device, IoKind.WRITE, [(header.position, page)])
 
 
-def doubt_of(copies: Buffer, own: Header, device_name: str) -> str | None:
-    """Return None if both copies read are `own`'s owner's, else why that cannot be said.
+def uncertainty_of(copies: Buffer, own: Header, device_name: str) -> str | None:
+    """Return None if both copies were written by the owner of `own`, else why that is uncertain.
 
-    Raises WalFenced if a copy shows a newer owner. A copy of a former owner leaves a doubt: it may have been written
-    over the claim of a newer one.
+    Raises WalFenced if a copy names a newer owner. A copy of a former owner is uncertain: it may have overwritten the
+    claim of a newer one.
     """
     doubt = None
     for number, copy in enumerate(decode_copies(copies)):
@@ -174,12 +176,12 @@ def doubt_of(copies: Buffer, own: Header, device_name: str) -> str | None:
 def confirm_owner(
     device: Device, copies: Buffer, own: Header, decided: Callable[[WalError | None], None], attempt: int = 0
 ) -> None:
-    """Call `decided(None)` if the copies read are all this owner's, or with WalFenced or WalFailed.
+    """Call `decided(None)` if both copies are this owner's, or `decided` with WalFenced or WalFailed.
 
-    While there is a doubt they are read again, a few times: a copy may be read while it is being written.
+    While it is uncertain they are read again, a few times: a copy may be read while it is being written.
     """
     try:
-        doubt = doubt_of(copies, own, device.name)
+        doubt = uncertainty_of(copies, own, device.name)
     except WalFenced as fenced:
         decided(fenced)
         return
@@ -189,8 +191,8 @@ def confirm_owner(
     if attempt == _REREADS_MAX:
         decided(
             WalFailed(
-                f"{device.name}: {doubt}: whether this node still owns the log cannot be said, so it takes no more "
-                "writes; start it again"
+                f"{device.name}: {doubt}: cannot confirm that this node still owns the log, so it takes no more "
+                "writes; restart the node"
             )
         )
         return
@@ -225,13 +227,13 @@ class HeaderWriter:
         self._failed: Final = failed
         self._page: Final = aligned_buffer(PAGE_BYTES)
         self._copies_left = 0
-        """Copies that the pair under way has yet to write, after the one at the device."""
+        """Copies of the current pair left to write, after the one at the device."""
         self._writing: Durable | None = None
         self._next: Durable | None = None
         self._error: WalError | None = None
 
     def request(self) -> Durable:
-        """Ask for the state from now on to be written, and return its completion."""
+        """Request a write of the state from now on; return its completion."""
         if self._error is not None:
             refused = Durable()
             refused.complete(self._error)
@@ -245,7 +247,7 @@ class HeaderWriter:
         return self._next
 
     def fail(self, error: WalError) -> None:
-        """Complete everything requested with `error`; nothing is written any more."""
+        """Fail all requests with `error` and write nothing more."""
         if self._error is not None:
             return
         self._error = error
@@ -255,7 +257,7 @@ class HeaderWriter:
             durable.complete(error)
 
     def _start(self) -> None:
-        """Take the state of this moment and write the first copy of it."""
+        """Take the current state and write the first copy of it."""
         self._copies_left = HEADER_COPIES
         self._write(self._current(next_header(self.header)))
 
@@ -276,7 +278,7 @@ class HeaderWriter:
         confirm_owner(self._device, request.header, self.header, self._confirmed)
 
     def _confirmed(self, error: WalError | None) -> None:
-        """Go on to the other copy, or complete the pair, now that both copies are known to be this owner's."""
+        """Write the other copy, or complete the pair, now that both copies are known to be this owner's."""
         if self._error is not None:
             return
         if error is not None:
@@ -287,7 +289,7 @@ class HeaderWriter:
             return
         self._flushed(self.header)
         durable, self._writing, self._next = self._writing, self._next, None
-        assert durable is not None, "a header write completed that was not under way"
+        assert durable is not None, "a header write completed that was not in flight"
         if self._writing is not None:
             self._start()
         durable.complete()

@@ -1,4 +1,4 @@
-"""Reading the ring for the scan: large reads, several ahead of the judging, no task of their own."""
+"""Reading of the ring for the scan: large reads, several ahead of the scan, without a separate task."""
 
 from collections import deque
 from collections.abc import AsyncIterator
@@ -15,23 +15,23 @@ from wal.requests import Device, IoKind, IoRequest
 CHUNK_BYTES: Final = 4 << 20
 READ_AHEAD: Final = 3
 _HEADROOM_BYTES: Final = 1 << 20
-"""Kept free before each chunk, for the part of a record that the chunk before it ended with."""
+"""Space before each chunk, for the partial record that the previous chunk ended with."""
 _BUFFER_BYTES: Final = _HEADROOM_BYTES + CHUNK_BYTES
 _KEPT: Final = READ_AHEAD + 5
-"""Read ahead, being judged, just handed out and about to be let go."""
+"""Buffers read ahead, being scanned, and handed to the caller."""
 
 
 class _ChunkBuffers:
-    """Buffers for chunks. One whose records nobody holds is used again: fresh pages cost more than the read does."""
+    """Buffers for chunks. One without views of its records is reused: fresh pages cost more than the read."""
 
     def __init__(self) -> None:
         self._all: list[mmap] = []
 
     def take(self) -> memoryview:
-        """Return a buffer for one chunk that nobody else has a view of."""
+        """Return a buffer for one chunk that no view refers to."""
         for memory in self._all:
             with suppress(BufferError, OSError, SystemError):
-                memory.resize(_BUFFER_BYTES)  # to the size it has: refused while a view of it lives
+                memory.resize(_BUFFER_BYTES)  # to its current size: refused while a view of it exists
                 return memoryview(memory)
         memory = aligned_memory(_BUFFER_BYTES, huge_pages=True)
         if len(self._all) < _KEPT:
@@ -40,7 +40,7 @@ class _ChunkBuffers:
 
 
 class _ChunkRead:
-    """One read under way: a buffer with headroom, and what came of it."""
+    """A read in flight: a buffer with headroom, and its completion."""
 
     __slots__ = ("buffer", "done", "length", "offset", "request")
 
@@ -55,7 +55,7 @@ class _ChunkRead:
             segments.append((position, self.buffer[begin : begin + size_bytes]))
             begin += size_bytes
         done = self.done
-        # Not a method of the chunk: the cycle would keep the buffer until a garbage collection.
+        # Not a method of the chunk: the reference cycle would keep the buffer until a garbage collection.
         self.request = IoRequest(IoKind.READ, segments, lambda _: done.complete())
         device.submit(self.request)
 
@@ -72,7 +72,7 @@ class _ChunkRead:
 
 
 async def read_ring(device: Device, header: Header, scan: Scan) -> AsyncIterator[list[RecoveredRecord]]:
-    """Feed `scan` from its offset on until it has its end; yield the records of each chunk. Raises WalFailed."""
+    """Feed `scan` from its offset until it has reached its end; yield the records of each chunk. Raises WalFailed."""
     ahead: deque[_ChunkRead] = deque()
     memory = _ChunkBuffers()
     offset = scan.at
@@ -83,7 +83,7 @@ async def read_ring(device: Device, header: Header, scan: Scan) -> AsyncIterator
             ahead.append(_ChunkRead(device, header, memory, offset, length))
             offset += length
         if not ahead:
-            # An empty range, or a scan that has seen everything there is.
+            # An empty range, or the scan has read the whole ring.
             yield scan.feed(carry, scan.at)
             break
         chunk = ahead.popleft()

@@ -1,7 +1,7 @@
-"""The recovery scan: from the bytes of a ring to the records that survive, and where writing may go on.
+"""The recovery scan: finds the surviving records in the bytes of a ring, and the offset where writing continues.
 
-Pure: the caller reads, `Scan` judges. It returns the longest prefix of what was appended, raises `WalCorrupt` where
-bytes known to be durable are damaged, and never trusts anything whose CRC, offset and log id do not match (`FORMAT.md`,
+Pure: the caller reads, `Scan` decides. It returns the longest prefix of the appended records and raises `WalCorrupt`
+where bytes known to be durable are damaged. Nothing whose CRC, offset and log id do not match is trusted (`FORMAT.md`,
 "Recovery").
 """
 
@@ -31,7 +31,7 @@ from wal.interface import RecoveredRecord, WalCorrupt, WalDamaged
 
 
 class BlockSpan(NamedTuple):
-    """Where a block lies: the log's head moves from one to the next as records are trimmed."""
+    """Offsets of a block. The log's head moves from block to block as records are trimmed."""
 
     start: int
     last_offset: int
@@ -41,36 +41,36 @@ class BlockSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScanEnd:
-    """What the scan found."""
+    """Result of the scan."""
 
     end_offset: int
     """End of the last record of the unbroken chain."""
     next_offset: int
-    """Where the next write goes: past everything that was scanned; page-aligned."""
+    """Offset of the next write: past everything that was scanned, page-aligned."""
     reason: str
-    """What stands at the end instead of a record, or that the stop was graceful."""
+    """Description of the bytes at the end that are not a record, or that the shutdown was graceful."""
     blocks: tuple[BlockSpan, ...]
-    """Blocks with records, in order; the last may be torn and then ends at `end_offset`."""
+    """Blocks with records, in order. The last may be torn and then ends at `end_offset`."""
     records: int
     """Valid records, trimmed ones included."""
     record_bytes: int
     dropped_records: int
-    """Valid records behind the end: in flight when the node died, never acked."""
+    """Valid records past the end: in flight when the node died, never acked."""
     dropped_bytes: int
 
     @property
     def needs_skip(self) -> bool:
-        """Whether a skip record must bridge the gap to `next_offset`."""
+        """True if a skip record must bridge the gap to `next_offset`."""
         return page_up(self.end_offset) < self.next_offset
 
 
 class Scan:
-    """Feed it the ring from the head offset on, until `end` is set."""
+    """State of a scan. `feed` it the ring from the head offset on, until `end` is set."""
 
     def __init__(self, header: Header, device_name: str) -> None:
         self.end: ScanEnd | None = None
         self.at = header.head_offset
-        """Next offset to judge; bytes from here on must be in the next `feed`."""
+        """Next offset to check. The next `feed` must contain the bytes from here on."""
         self._device_name: Final = device_name
         self._head_offset: Final = header.head_offset
         self._salt: Final = record_salt(header.log_id)
@@ -78,7 +78,7 @@ class Scan:
         self._window_bytes: Final = header.window_bytes
         self._graceful: Final = header.shutdown == Shutdown.GRACEFUL
         self.limit: Final = header.durable_offset if self._graceful else header.head_offset + header.ring_bytes
-        """No record ends behind this offset."""
+        """Offset that no record ends past."""
         self._ring_bytes: Final = header.ring_bytes
         self._gaps = deque(gap for gap in header.gaps if gap.start >= self.at)
         self._durable_offset = header.durable_offset
@@ -89,21 +89,21 @@ class Scan:
         self._records = self._record_bytes = 0
         self._hole: int | None = None
         self._hole_reason = ""
-        self._behind_end = 0
-        """Largest end of a valid record behind the hole."""
+        self._past_hole_end = 0
+        """Largest end of a valid record past the hole."""
         self._dropped_records = self._dropped_bytes = 0
 
     def feed(self, data: memoryview, offset: int) -> list[RecoveredRecord]:
-        """Judge `data`, whose first byte lies at `offset` (at or before `at`); return the records it completes.
+        """Check `data`, whose first byte is at `offset` (at or before `at`); return the records that it completes.
 
-        The bodies are views of `data`. Raises WalCorrupt when durable bytes turn out to be damaged.
+        The bodies are views of `data`. Raises WalCorrupt if durable bytes are damaged.
         """
         assert offset <= self.at, f"scan fed from {offset}, expected at most {self.at}"
         found: list[RecoveredRecord] = []
         if self._hole is None:
             self._follow(data, offset, found)
         if self._hole is not None and self.end is None:
-            self._look_behind(data, offset)
+            self._read_past_hole(data, offset)
         return found
 
     def _follow(self, data: memoryview, base: int, found: list[RecoveredRecord]) -> None:
@@ -134,28 +134,28 @@ class Scan:
         self._finish(self.at, self.at, "graceful stop" if self._graceful else "the ring is full")
 
     def _stop(self) -> int:
-        """Return where the chain of records must pause: the next gap that the header tells of, or the limit."""
+        """Return the offset where the chain of records is interrupted: the next gap in the header, or the limit."""
         while self._gaps and self._gaps[0].start < self.at:
-            self._gaps.popleft()  # a skip record led over it
+            self._gaps.popleft()  # a skip record has bridged it
         return min(self._gaps[0].start, self.limit) if self._gaps else self.limit
 
     def _pass_gap(self) -> None:
-        """Go on behind the gap that begins at `at`, whatever lies in it; at the limit there is none."""
+        """Continue after the gap that begins at `at`, if one does."""
         if not self._gaps or self.at != self._gaps[0].start:
             return
         gap = self._gaps.popleft()
         self.at = min(gap.end, self.limit)
         page = self.at - self.at % PAGE_BYTES
-        if page >= gap.start:  # else the block that the gap begins in goes on behind it, on the same page
+        if page >= gap.start:  # else the block that the gap begins in continues after it, on the same page
             self._close_block(gap.start)
-            # The head may come to lie here, and is a page boundary: the gap is then cut to begin there.
+            # The head may move here, to a page boundary: the gap is then cut to begin there.
             self._block_start = page
 
     def _take_records(self, data: memoryview, base: int, found: list[RecoveredRecord], stop: int) -> None:
-        """Take the valid records that lie whole in `data` from `at` to `stop`.
+        """Take the valid records that are complete in `data`, from `at` to `stop`; stop before anything else.
 
-        It stops in front of anything else. A start's time is spent in this loop, so that `decode_record_header` is
-        spelled out here; `Scan._follow` judges.
+        Recovery spends its time in this loop, so `decode_record_header` is inlined here. `Scan._follow` handles the
+        rest.
         """
         size_bytes = len(data) - RECORD_HEADER_BYTES
         salt, trim_offset = self._salt, self._trim_offset
@@ -188,14 +188,14 @@ class Scan:
             self.at = base + index
 
     def _close_block(self, end: int) -> None:
-        """End the block being read at `end`; the next begins there."""
+        """End the block being read at `end`, where the next one begins."""
         if self._last_offset >= 0:
             self._blocks.append(BlockSpan(self._block_start, self._last_offset, end))
             self._last_offset = -1
         self._block_start = end
 
     def _break_off(self, data: memoryview, base: int) -> bool:
-        """Judge the missing record at `at`: True if a skip record leads on, False if more data is needed or it ends."""
+        """Handle a missing record at `at`: True if a skip record continues the chain, False if not (yet)."""
         at = self.at
         page = page_up(at)
         index = page - base
@@ -237,28 +237,28 @@ class Scan:
         found = crc32c(data[body : body + header.body_bytes])
         return f"record of {header.body_bytes} bytes with body CRC {found:#010x}, expected {header.body_crc:#010x}"
 
-    def _look_behind(self, data: memoryview, base: int) -> None:
-        """Read on, page by page, to one window past the hole: only to learn what is there."""
+    def _read_past_hole(self, data: memoryview, base: int) -> None:
+        """Read page by page to one window past the hole, only to find out what is there."""
         assert self._hole is not None
         size_bytes = len(data)
         stop = min(page_up(self._hole + self._window_bytes), self.limit)
-        # The page at `stop` too: a record there cannot have been in flight together with the hole.
+        # Including the page at `stop`: a record there cannot have been in flight together with the hole.
         while self.at <= stop and self.at < self.limit:
             index = self.at - base
             if index + RECORD_HEADER_BYTES > size_bytes and base + size_bytes < self.limit:
                 return
-            after = self._record_behind(data, index)
+            after = self._record_past_hole(data, index)
             if after is None:
                 return
             self.at = after
-        next_offset = min(max(stop, page_up(self._behind_end)), self.limit)
-        if self._durable_offset > self._hole or self._behind_end > self._hole + self._window_bytes:
-            durable_end = max(self._durable_offset, self._behind_end)
+        next_offset = min(max(stop, page_up(self._past_hole_end)), self.limit)
+        if self._durable_offset > self._hole or self._past_hole_end > self._hole + self._window_bytes:
+            durable_end = max(self._durable_offset, self._past_hole_end)
             raise WalDamaged(self._device_name, self._hole, self._hole_reason, durable_end)
         self._finish(self._hole, next_offset, self._hole_reason)
 
-    def _record_behind(self, data: memoryview, index: int) -> int | None:
-        """Judge what lies behind the hole at `at`; return where to look next, None if more data is needed."""
+    def _record_past_hole(self, data: memoryview, index: int) -> int | None:
+        """Check for a record at `at`, past the hole; return the next offset to check, None if more data is needed."""
         at = self.at
         body = index + RECORD_HEADER_BYTES
         header = decode_record_header(data, index, at, self._salt) if body <= len(data) else None
@@ -270,23 +270,23 @@ class Scan:
                 return None
             content = data[body:end]
             if crc32c(content) == header.body_crc:
-                self._note_behind(header.magic, content, at + RECORD_HEADER_BYTES + header.body_bytes)
+                self._note_past_hole(header.magic, content, at + RECORD_HEADER_BYTES + header.body_bytes)
                 return at + RECORD_HEADER_BYTES + header.body_bytes
         return at + PAGE_BYTES - at % PAGE_BYTES
 
     def _refuse_later_lap(self, data: memoryview, index: int) -> None:
-        """Raise WalCorrupt if the ring was written over from here on: a header that said so was lost."""
+        """Raise WalCorrupt if the ring holds a record of a later lap here: the header write before it was lost."""
         body_offset = unpack_record(data, index)[2]
         offset = body_offset - RECORD_HEADER_BYTES
         laps, elsewhere = divmod(offset - self.at, self._ring_bytes)
         if laps > 0 and not elsewhere and decode_record_header(data, index, offset, self._salt) is not None:
             raise WalCorrupt(
                 f"{self._device_name}: the header is older than the log, a header write was lost: its head is at offset"
-                f" {self._head_offset}, and where offset {self.at} belongs lies a record of offset {offset}"
+                f" {self._head_offset}, and in the place of offset {self.at} is a record of offset {offset}"
             )
 
-    def _note_behind(self, magic: int, body: memoryview, end: int) -> None:
-        self._behind_end = max(self._behind_end, end)
+    def _note_past_hole(self, magic: int, body: memoryview, end: int) -> None:
+        self._past_hole_end = max(self._past_hole_end, end)
         if magic == RECORD_MAGIC:
             self._dropped_records += 1
             self._dropped_bytes += len(body)

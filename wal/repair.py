@@ -1,7 +1,7 @@
-"""Bridging damaged bytes inside a log: planned by reading only, done by one new state of the header.
+"""Repair of a log with damaged bytes: planned by reading only, applied by one new state of the header.
 
 A repair keeps every record that is proven by its checksums, its offset and the log's id. Where the chain of records is
-broken though what follows was durable, a gap of the header leads on to the next proven record (`FORMAT.md`, "Repair").
+broken and later bytes were durable, a gap in the header leads to the next proven record (`FORMAT.md`, "Repair").
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -40,39 +40,39 @@ _MAGICS: Final = tuple(int(magic).to_bytes(4, "little") for magic in Magic)
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """Bytes of the log that hold no record that can be proven, between two places that do."""
+    """Range of the log without a proven record, between two proven ones."""
 
     start: int
     end: int
     reason: str
     remains: tuple[RecoveredRecord, ...] = ()
-    """Records whose header is sound and whose body is not: what the bodies say is a guess."""
+    """Records with a valid header and a damaged body: the content of the bodies is unreliable."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What a repair would do."""
+    """Result of `plan_repair`: the damage, and the header that a repair writes."""
 
     header: Header
-    """As found."""
+    """The header as found."""
     damaged_copies: tuple[str, ...]
-    """What is wrong with copies of the header; a repair writes both."""
+    """Errors in copies of the header. A repair writes both."""
     damages: tuple[DamagedRange, ...]
     given_up_bytes: int
-    """Bytes of proven records between damages that are joined, because a header holds only so many gaps."""
+    """Bytes of proven records that are lost because ranges are joined: a header has a limited number of gaps."""
     repaired: Header
-    """As a repair writes it, but for sequence and time."""
+    """The header that a repair writes, except for sequence and time."""
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to repair."""
+        """True if there is anything to repair."""
         return bool(self.damages or self.damaged_copies)
 
 
 async def plan_repair(device: Device) -> RepairPlan:
-    """Find what is damaged and what can be kept; writes nothing.
+    """Find the damaged ranges and the records that can be kept. Does not write.
 
-    Raises WalRefused, WalCorrupt (both copies of the header are lost, or an old one is all there is) or WalFailed.
+    Raises WalRefused, WalCorrupt (both copies of the header are lost, or only an old one is left) or WalFailed.
     """
     header = await read_header(device)
     if header is None:
@@ -83,7 +83,7 @@ async def plan_repair(device: Device) -> RepairPlan:
     damages: list[DamagedRange] = []
     gaps = header.gaps
     while (found := await _first_damage(device, replace(header, gaps=gaps))) is not None:
-        # Inside a gap of the header lies nothing of the log: the search ends where the next one begins.
+        # A gap of the header contains no record: the search ends where the next gap begins.
         behind = next((gap for gap in gaps if gap.start > found.offset), None)
         end = await ring.next_record(found.offset + 1, behind.start if behind else ring.limit)
         if end is None:
@@ -95,9 +95,9 @@ async def plan_repair(device: Device) -> RepairPlan:
 
 
 def join_gaps(gaps: tuple[LogGap, ...], most: int) -> tuple[tuple[LogGap, ...], int]:
-    """Join neighbours, those with the fewest bytes between them first, until at most `most` are left.
+    """Join neighbouring gaps, those with the fewest bytes between them first, until at most `most` are left.
 
-    Gaps that touch are joined in any case. Return them, and the bytes between that were given up.
+    Adjacent gaps are joined in any case. Return the gaps, and the number of bytes between them that are lost.
     """
     left = list(gaps)
     given_up_bytes = 0
@@ -112,13 +112,13 @@ def join_gaps(gaps: tuple[LogGap, ...], most: int) -> tuple[tuple[LogGap, ...], 
 
 
 async def read_kept(device: Device, plan: RepairPlan) -> AsyncIterator[list[RecoveredRecord]]:
-    """Yield the records that a recovery returns after the repair."""
+    """Yield the records that a recovery will return after the repair."""
     async for records in read_ring(device, plan.repaired, Scan(plan.repaired, device.name)):
         yield records
 
 
 async def repair(device: Device, plan: RepairPlan, *, now_ms: Callable[[], int]) -> None:
-    """Do what was planned: write both copies of the header. A crash leaves the old state or the new one."""
+    """Apply a plan: write both copies of the header. A crash leaves the old state or the new one."""
     header = plan.repaired
     for _ in range(HEADER_COPIES):
         header = replace(next_header(header), last_write_ms=now_ms())
@@ -127,7 +127,7 @@ async def repair(device: Device, plan: RepairPlan, *, now_ms: Callable[[], int])
 
 
 async def read_damaged(device: Device, plan: RepairPlan) -> AsyncIterator[tuple[int, memoryview]]:
-    """Yield position and content of the pages that a repair writes or leaves out of the log. Raises WalFailed."""
+    """Yield position and content of the pages that a repair overwrites or excludes from the log. Raises WalFailed."""
     yield 0, await read_copies(device)
     for damage in plan.damages:
         first = damage.start - damage.start % PAGE_BYTES
@@ -139,7 +139,7 @@ async def read_damaged(device: Device, plan: RepairPlan) -> AsyncIterator[tuple[
 
 
 async def _first_damage(device: Device, header: Header) -> WalDamaged | None:
-    """Scan the log; return where durable bytes are damaged first."""
+    """Scan the log; return the first damage to durable bytes, None if there is none."""
     try:
         async for _ in read_ring(device, header, Scan(header, device.name)):
             pass
@@ -149,13 +149,13 @@ async def _first_damage(device: Device, header: Header) -> WalDamaged | None:
 
 
 class _RingReader:
-    """Reads any bytes of the ring, and finds proven records at any of them."""
+    """Random access to the ring, and a search for proven records at any byte."""
 
     def __init__(self, device: Device, header: Header) -> None:
         self.limit: Final = (
             header.durable_offset if header.shutdown is Shutdown.GRACEFUL else header.head_offset + header.ring_bytes
         )
-        """No record ends behind this offset."""
+        """Offset that no record ends past."""
         self._device: Final = device
         self._header: Final = header
         self._salt: Final = record_salt(header.log_id)
@@ -173,9 +173,9 @@ class _RingReader:
         return buffer[start - first : end - first]
 
     async def next_record(self, start: int, end: int) -> int | None:
-        """Return the first offset from `start` on where a proven record lies that ends by `end`; None if there is none.
+        """Return the first offset from `start` of a proven record that ends by `end`; None if there is none.
 
-        A skip record is not part of the chain: the offset that it leads to is returned.
+        A skip record is not part of the chain: its target is returned instead.
         """
         for chunk_start in range(start, end - RECORD_HEADER_BYTES + 1, _CHUNK_BYTES):
             chunk_end = min(chunk_start + _CHUNK_BYTES + RECORD_HEADER_BYTES - 1, end)
@@ -192,7 +192,7 @@ class _RingReader:
         return None
 
     async def remains(self, start: int, end: int) -> tuple[RecoveredRecord, ...]:
-        """Return the records from `start` on whose headers are sound, as long as one leads to the next before `end`."""
+        """Return the chain of records from `start` to `end` whose headers are valid, up to the first that is not."""
         found = []
         while start + RECORD_HEADER_BYTES <= end:
             header = decode_record_header(await self.read(start, start + RECORD_HEADER_BYTES), 0, start, self._salt)
@@ -209,7 +209,7 @@ class _RingReader:
 
 
 def _candidates(chunk: bytes) -> list[int]:
-    """Return the places of record magics that have room for a record header behind them, in order."""
+    """Return the indexes of record magics that are followed by enough bytes for a record header, in order."""
     found = []
     for magic in _MAGICS:
         at = chunk.find(magic)

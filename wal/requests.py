@@ -1,4 +1,4 @@
-"""What the log asks of a device: requests that complete by callback, and the protocol that devices share."""
+"""Requests to a device, which complete by callback, and the protocol that devices implement."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -8,7 +8,7 @@ from wal.interface import Durable, WalFailed
 
 
 class IoKind(Enum):
-    """What a request asks of the device."""
+    """Kind of a request."""
 
     READ = 1
     WRITE = 2
@@ -20,7 +20,7 @@ Segment = tuple[int, memoryview]
 
 
 class IoRequest:
-    """One request: several segments, in order; `done` is called on the event loop's thread with `error` set or None."""
+    """A request for segments, in order. `done` is called on the event loop's thread, with `error` set or None."""
 
     __slots__ = ("check_header", "done", "error", "header", "kind", "segments", "submitted_at")
 
@@ -36,14 +36,14 @@ class IoRequest:
         self.segments = segments
         self.done = done
         self.check_header = check_header
-        """Read both header copies after the write: a former owner sees in `header` that it was fenced."""
+        """Read both header copies after the write into `header`, where a former owner detects that it was fenced."""
         self.header: bytes | None = None
         self.error: OSError | None = None
         self.submitted_at = 0.0
 
 
 class Device(Protocol):
-    """What the log asks of a device. A write that completed without error is as durable as `description` says."""
+    """A device under a log. A write that completed without error is as durable as `description` says."""
 
     @property
     def name(self) -> str:
@@ -57,12 +57,12 @@ class Device(Protocol):
 
     @property
     def description(self) -> str:
-        """Kind of device, flags and the guarantee in force, for people."""
+        """Kind of device, flags and the guarantee in force, for messages."""
         ...
 
     @property
     def shared(self) -> bool:
-        """Whether another host might have the device attached."""
+        """True if another host might have the device attached."""
         ...
 
     def submit(self, request: IoRequest) -> None:
@@ -70,12 +70,12 @@ class Device(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release the device; no request may be under way, unless the log failed."""
+        """Release the device. No request may be in flight unless the log failed."""
         ...
 
 
 async def perform(device: Device, kind: IoKind, segments: Sequence[Segment] = ()) -> None:
-    """Submit one request and wait for it; raises WalFailed."""
+    """Submit one request and wait for it. Raises WalFailed."""
     durable = Durable()
     error: list[OSError] = []
 

@@ -1,7 +1,7 @@
-"""Planning a resize: where the live bytes go when the ring gets another length. Pure.
+"""Plan of a resize: the new positions of live bytes when the length of the ring changes. Pure.
 
-A position is derived from an offset by the ring's length, so that another length moves everything, unless the base
-offset moves with it. The plan keeps live bytes where they are if it can, and copies to places that hold none if not.
+A position is derived from an offset and the ring's length, so another length moves every byte, unless the base offset
+is changed with it. The plan keeps live bytes in place if possible. Else it copies them to places without live bytes.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from wal.interface import WalRefused
 
 @dataclass(frozen=True, slots=True)
 class ResizePlan:
-    """Copies to make, in any order, before the header with `base_offset` and the new capacity is written."""
+    """Copies, in any order, to be made before the header with `base_offset` and the new capacity is written."""
 
     base_offset: int
     copies: tuple[tuple[int, int, int], ...]
@@ -20,7 +20,7 @@ class ResizePlan:
 
 
 def plan_resize(header: Header, capacity_bytes: int, device_name: str) -> ResizePlan:
-    """Plan for a log that was stopped gracefully. Raises WalRefused when its live bytes do not fit."""
+    """Plan for a log that was stopped gracefully. Raises WalRefused if its live bytes do not fit."""
     ring_bytes = capacity_bytes - RING_POSITION
     live_bytes = header.durable_offset - header.head_offset
     if live_bytes > ring_bytes:
@@ -36,7 +36,7 @@ def plan_resize(header: Header, capacity_bytes: int, device_name: str) -> Resize
         in_place = ResizePlan(_base_offset(header, first, ring_bytes), ())
         if len(live) == 1:
             return in_place
-        # They wrap: what lies at the ring's start goes behind its old end, where nothing can be yet.
+        # They wrap: the bytes at the ring's start move past its old end, which is free.
         (wrapped, wrapped_bytes) = live[1]
         copy = (RING_POSITION + wrapped, RING_POSITION + first + first_bytes, wrapped_bytes)
         return ResizePlan(in_place.base_offset, (copy,))
@@ -61,7 +61,7 @@ def _base_offset(header: Header, place: int, ring_bytes: int) -> int:
 
 
 def _free_place(live: list[tuple[int, int]], live_bytes: int, ring_bytes: int) -> int | None:
-    """Return where `live_bytes` fit into the new ring without touching a live byte."""
+    """Return a place in the new ring for `live_bytes` that overlaps no live byte, None if there is none."""
     place = 0
     for start, length in sorted(live):
         if min(start, ring_bytes) - place >= live_bytes:

@@ -1,4 +1,4 @@
-"""Settings of the log: frozen values, bytes and milliseconds, each with its default and why it is that."""
+"""Settings of the log: frozen values in bytes and milliseconds, each with its default and the reason for it."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WalSettings:
-    """How a Delta WAL uses its device."""
+    """Settings of a Delta WAL."""
 
     capacity_bytes: int = 1024 * _MIB
     """Bytes used of the device, headers included. Fixed when the log is formatted; `resize` changes it."""
@@ -24,21 +24,22 @@ class WalSettings:
     their headers. Cloud disks split larger writes. A larger record is written whole."""
     writes_in_flight_max: int = 4
     window_bytes: int = 4 * _MIB
-    """First bound of the sliding window: what a recovery reads past the end, and skips."""
+    """Initial bound of the sliding window: bytes that a recovery reads past the end, and skips."""
     window_bytes_max: int = 64 * _MIB
-    """Last bound of the window; no record may be larger."""
+    """Largest bound of the window. No record may be larger."""
     queue_bytes_max: int = 256 * _MIB
-    """Bytes appended and not yet durable; past it, appends raise QueueFull. Clients that await acks stay below."""
+    """Limit of bytes appended and not yet durable, past which appends raise QueueFull. Clients that await acks stay
+    below."""
     iops_max: int = 0
-    """Writes a second, a write of more than 256 KiB counting for several; 0: no budget. A budget belongs to a rented
-    disk (an EBS gp3 volume gives 3000 for nothing); on a local one it would only cap the throughput."""
+    """Writes per second, where a write of more than 256 KiB counts for several; 0: no limit. Set it for a rented disk
+    (an EBS gp3 volume includes 3000); for a local disk it would only cap the throughput."""
     bandwidth_bytes_max: int = 0
-    """Bytes a second; 0: no budget (an EBS gp3 volume gives 125 MiB/s for nothing)."""
+    """Bytes per second; 0: no limit (an EBS gp3 volume includes 125 MiB/s)."""
     header_iops: int = HEADER_IOPS
-    """Part of `iops_max` kept for header writes."""
+    """Part of `iops_max` reserved for header writes."""
     durability: Durability = "auto"
-    """`flush`: each write reaches stable media before it is acked; `direct`: the device's own cache is trusted; `auto`:
-    flush unless the device says that it has no volatile cache."""
+    """`flush`: each write reaches stable media before it is acked; `direct`: the device's cache is trusted; `auto`:
+    flush unless the device reports that it has no volatile cache."""
     fencing: Fencing = "auto"
     """`strict`: the header is re-read after each block, before its ack; `local`: after header writes only, a lock keeps
     other processes of this host away; `auto`: strict for a block device that another host could attach, else local."""
@@ -47,7 +48,7 @@ class WalSettings:
     format: bool = False
     """Format a device that holds something else, destroying it."""
     allow_volatile: bool = False
-    """Make a log's file in memory (tmpfs, ramfs) or in a container's own layer (overlay), too."""
+    """Allow a new log file in memory (tmpfs, ramfs) or in a container's own layer (overlay)."""
 
     @property
     def write_bytes_max(self) -> int:

@@ -1,4 +1,4 @@
-"""Counters of a log: plain numbers that the owner of the log reads whenever it likes; nothing is computed for them."""
+"""Counters of a log: plain numbers, read at any time; the log computes nothing for them."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -8,14 +8,14 @@ LATENCY_BUCKETS: Final = 26
 
 @dataclass(slots=True)
 class WalStats:
-    """Totals since the log was opened, and what is under way now."""
+    """Totals since the log was opened, and current gauges."""
 
     records: int = 0
     record_bytes: int = 0
     """Bodies and record headers, without padding."""
     blocks: int = 0
     block_bytes: int = 0
-    """What was handed to the device, padding included."""
+    """Bytes handed to the device, padding included."""
     writes: int = 0
     """Writes of blocks as the IOPS budget counts them."""
     header_writes: int = 0
@@ -24,14 +24,14 @@ class WalStats:
     budget_waits: int = 0
     window_growths: int = 0
     in_flight: int = 0
-    """Blocks at the device now."""
+    """Writes at the device now."""
     queued_bytes: int = 0
     """Appended and not yet durable."""
     used_bytes: int = 0
     capacity_bytes: int = 0
     append_latency_us: list[int] = field(default_factory=lambda: [0] * LATENCY_BUCKETS)
-    """Records by time from the first append of their block to durable: bucket n holds those under 2**n us, the last one
-    all that took longer. The time is an upper bound for the later records of a block."""
+    """Records by time from the first append of their block to durable. Bucket n counts those under 2**n us, the last
+    one all others. The time is an upper bound for the later records of a block."""
 
     def observe(self, seconds: float, records: int) -> None:
         """Count `records` that became durable after `seconds`."""

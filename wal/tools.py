@@ -1,6 +1,6 @@
-"""Looking at, checking and resizing the log of a stopped node.
+"""Examination and resizing of the log of a stopped node.
 
-The device is opened and locked like the node does it, so that a running node's log is refused. `examine` only reads.
+The device is opened and locked as by the node, so the log of a running node is refused. `examine` only reads.
 """
 
 from collections.abc import Callable
@@ -23,11 +23,11 @@ _COPY_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What lies on a device."""
+    """Content of a device: header, records, and the end of the log."""
 
     header: Header
     copies: tuple[Header | str, ...]
-    """Both header copies; text says why one is not valid."""
+    """Both header copies; a string says why a copy is invalid."""
     live_records: int
     """Records past the trim offset."""
     live_bytes: int
@@ -60,11 +60,11 @@ async def examine(device: Device) -> Examination:
 
 
 async def resize(device: Device, capacity_bytes: int, *, now_ms: Callable[[], int]) -> Header:
-    """Give the log of a stopped node another capacity, keeping its records; return the new header.
+    """Change the capacity of the log of a stopped node, keeping its records; return the new header.
 
-    A log that was not stopped cleanly is recovered first, in its last owner's name. Data is copied to free places only
-    and one header write switches over, so that a crash leaves the old layout or the new one. Raises WalRefused when the
-    device is too small, or the records that are not uploaded yet don't fit.
+    A log that was not stopped gracefully is recovered first, as its last owner. Data is copied to free places only, and
+    one header write switches over, so that a crash leaves the old layout or the new one. Raises WalRefused if the
+    device is too small, or the records that are not uploaded yet do not fit.
     """
     header = await read_header(device)
     if header is None:
@@ -79,7 +79,7 @@ async def resize(device: Device, capacity_bytes: int, *, now_ms: Callable[[], in
     for source, target, length in plan.copies:
         await _copy(device, source, target, length)
     await perform(device, IoKind.FLUSH)
-    for _ in range(2):  # both copies, so that none with the old capacity is left
+    for _ in range(2):  # both copies, so that neither keeps the old capacity
         header = replace(
             next_header(header), capacity_bytes=capacity_bytes, base_offset=plan.base_offset, last_write_ms=now_ms()
         )
@@ -89,7 +89,7 @@ async def resize(device: Device, capacity_bytes: int, *, now_ms: Callable[[], in
 
 
 async def _stop_cleanly(device: Device, header: Header, now_ms: Callable[[], int]) -> Header:
-    """Recover the log as its last owner would, and stop it."""
+    """Recover the log as its last owner, and close it gracefully."""
     settings = replace(WalSettings(), capacity_bytes=header.capacity_bytes) if header.ring_bytes >= 1 << 20 else None
     wal = DeltaWal(
         device,
@@ -106,12 +106,12 @@ async def _stop_cleanly(device: Device, header: Header, now_ms: Callable[[], int
     stopped = await read_header(device)
     assert stopped is not None, "a log that was recovered has a header"
     if stopped.shutdown != Shutdown.GRACEFUL:
-        raise wal.error or WalRefused(f"{device.name}: could not be stopped cleanly")
+        raise wal.error or WalRefused(f"{device.name}: could not be closed gracefully")
     return stopped
 
 
 async def _copy(device: Device, source: int, target: int, length: int) -> None:
-    """Copy between places that do not overlap."""
+    """Copy between ranges that do not overlap."""
     buffer = aligned_buffer(min(length, _COPY_BYTES))
     for at in range(0, length, _COPY_BYTES):
         part = buffer[: min(_COPY_BYTES, length - at)]

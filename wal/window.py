@@ -1,7 +1,7 @@
-"""The sliding window: how far past the durable end the device may hold records, and in which order they complete.
+"""The sliding window: the bytes past the durable end that may be at the device, and the order of their completion.
 
-Pure. What it keeps true: `start <= handed <= start + bound`, where `bound` is durable in the header, so that a recovery
-that reads `bound` bytes past the first missing record has seen all that a crash can have left. Writes complete in any
+Pure. Invariant: `start <= handed <= start + bound`, where `bound` is durable in the header. So a recovery that reads
+`bound` bytes past the first missing record has seen all records that a crash can have left. Writes complete in any
 order; `start` moves over the leading completed ones only.
 """
 
@@ -10,36 +10,36 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class SlidingWindow:
-    """Offsets are logical and page-aligned; lengths in bytes."""
+    """Window of one log. Offsets are logical and page-aligned, lengths in bytes."""
 
     start: int
-    """Everything before it is durable."""
+    """Offset before which everything is durable."""
     handed: int
-    """Everything before it was handed to the device."""
+    """Offset before which everything was handed to the device."""
     bound: int
-    """Durable in the header: `handed` never passes `start + bound`."""
+    """Bound that is durable in the header: `handed` never passes `start + bound`."""
     bound_max: int
     _done: dict[int, int] = field(default_factory=dict)
     """Writes completed ahead of an earlier one: start offset -> end offset."""
 
     def admits(self, end: int) -> bool:
-        """Whether a write up to `end` may be handed to the device now."""
+        """Return whether a write up to `end` may be handed to the device now."""
         return end - self.start <= self.bound
 
     def wanted_bound(self, end: int) -> int | None:
-        """Return the bound to make durable so that a write up to `end` fits, None if only time (start moving) helps."""
+        """Return the bound to make durable so that a write up to `end` fits; None if it must wait for completions."""
         needed = end - self.start
         if needed <= self.bound or self.bound == self.bound_max:
             return None
         return min(self.bound_max, 1 << (needed - 1).bit_length())
 
     def grow(self, bound: int) -> None:
-        """Use a larger bound; it is durable in the header by now."""
+        """Use a larger bound, which is already durable in the header."""
         assert self.bound <= bound <= self.bound_max, f"window bound {bound}, expected {self.bound}-{self.bound_max}"
         self.bound = bound
 
     def hand(self, start: int, end: int) -> None:
-        """Note that [start, end) goes to the device: in order, without gaps, inside the bound."""
+        """Note that [start, end) is handed to the device: in order, without gaps, inside the bound."""
         assert start == self.handed < end, f"write handed over at {start}, expected {self.handed}"
         assert self.admits(end), f"write up to {end} passes the window {self.start} + {self.bound}"
         self.handed = end

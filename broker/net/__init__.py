@@ -1,1 +1,1 @@
-"""Sockets: memory for frames, connections, the listening server."""
+"""Network: memory for frames, connections, the listening server."""

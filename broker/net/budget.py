@@ -1,20 +1,20 @@
-"""Memory for requests: every byte that clients may make the node hold is taken from one budget, and never more than it.
+"""Memory for requests: one budget bounds the bytes that all clients together make the node hold.
 
-A frame that has not come whole is reserved in full before more of it is read. One that finds no room waits, its socket
-unread, for its turn: first come, first served. So half-sent frames cannot hold more than the budget, and each frame is
-served in the end, since those before it are answered, or lose their connection when they stall (`broker.net.stalls`).
+A frame that has not arrived completely is reserved in full before more of it is read. Without room it waits, and its
+socket is not read: first come, first served. So incomplete frames cannot hold more than the budget, and each frame
+is served eventually, since those before it are answered, or lose their connection if they stall (`broker.net.stalls`).
 
-Frames that fit one read (small ones) and longer ones (large ones) wait in queues of their own, and an eighth of the
-budget is kept free of large ones: a heartbeat does not wait behind a crowd of large requests. No frame is larger than
-what that leaves (`broker.settings.memory.frame_budget_bytes_min`).
+Frames that fit one read (small ones) and longer ones (large ones) wait in separate queues, and an eighth of the budget
+is reserved for small ones: a heartbeat does not wait behind many large requests. No frame is larger than the remainder
+(`broker.settings.memory.frame_budget_bytes_min`).
 
     small frames may take    max(share, total - large - first)
     a large frame begins     if large + its size + max(share, small) <= total
 
-`first` is the large frame that waits at the head of its queue: its room is kept for it, so small frames do not starve
-it. While a small frame waits that is older, the large one keeps no room.
+`first` is the size of the large frame at the head of its queue: its room is reserved, so that small frames do not
+starve it. It is not reserved while an older small frame waits.
 
-While `crowded`, connections read no more than the size of their next frame, so nothing unreserved piles up.
+While `crowded`, connections read no more than the size of their next frame, so that no unreserved bytes accumulate.
 """
 
 from collections import OrderedDict
@@ -25,17 +25,17 @@ from broker.settings.memory import SMALL_FRAME_SHARE
 
 
 class FrameWaiter(Protocol):
-    """Who waits for a reservation; known by identity."""
+    """A connection that waits for a reservation, known by identity."""
 
     def granted(self) -> None:
-        """The frame may be read on."""
+        """Continue to read the frame."""
         ...
 
 
 class FrameBudget:
-    """What is held and reserved of `bytes_max`, and who waits. Sizes are those that the caller gives back later.
+    """Bytes held and reserved of `bytes_max`, and the frames that wait. The caller releases the same sizes later.
 
-    Small frames that came whole in one read are taken without asking: they exceed the budget by that read at most.
+    Small frames that arrive completely in one read are always taken: they exceed the budget by one read at most.
     """
 
     def __init__(self, bytes_max: int, *, small_bytes_max: int) -> None:
@@ -43,39 +43,39 @@ class FrameBudget:
         self.small_bytes_max = small_bytes_max
         """Frames up to this size are small."""
         self.crowded = False
-        """Somebody waits, or small frames have taken what they may."""
+        """True if a frame waits, or small frames have reached their limit."""
         self.small_bytes = 0
         self.large_bytes = 0
         self._share = bytes_max // SMALL_FRAME_SHARE
         self._small_limit = bytes_max
         self._small: OrderedDict[FrameWaiter, tuple[int, int]] = OrderedDict()
         self._large: OrderedDict[FrameWaiter, tuple[int, int]] = OrderedDict()
-        """Ticket and size of those that wait."""
+        """Ticket and size of each waiting frame."""
         self._tickets = count()
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of frames under way, reserved ones in full."""
+        """Bytes of all frames, reserved ones in full."""
         return self.small_bytes + self.large_bytes
 
     @property
     def waiting(self) -> int:
-        """How many frames wait for their reservation."""
+        """Number of frames that wait for their reservation."""
         return len(self._small) + len(self._large)
 
     @property
     def small_is_short(self) -> bool:
-        """Whether small frames are in somebody's way: one waits, or they hold more than their share."""
+        """True if a small frame waits, or small frames hold more than their share."""
         return bool(self._small) or self.small_bytes > self._share
 
     def take(self, size: int) -> None:
-        """Count a small frame that has come whole."""
+        """Count a small frame that has arrived completely."""
         self.small_bytes += size
         if self.small_bytes >= self._small_limit:
             self.crowded = True
 
     def reserve(self, waiter: FrameWaiter, size: int) -> bool:
-        """Reserve a frame whose rest is to come; False: `waiter` is told when it may go on."""
+        """Reserve a frame that has not arrived completely. If False, `waiter.granted` is called when there is room."""
         assert size <= self.bytes_max - self._share, "a frame fits beside the share of small ones"
         is_small = size <= self.small_bytes_max
         queue = self._small if is_small else self._large
@@ -87,20 +87,20 @@ class FrameBudget:
         return False
 
     def release_small(self, size: int) -> None:
-        """Give back what small frames took."""
+        """Release the bytes of small frames."""
         self.small_bytes -= size
         if self.crowded:
             self._grant_waiting()
 
     def release_large(self, size: int) -> None:
-        """Give back a large frame."""
+        """Release a large frame."""
         self.large_bytes -= size
         self._limit()
         if self.crowded:
             self._grant_waiting()
 
     def withdraw(self, waiter: FrameWaiter) -> None:
-        """Wait no more; no error when it does not."""
+        """Cancel the reservation that `waiter` waits for, if any."""
         if self._small.pop(waiter, None) is not None or self._large.pop(waiter, None) is not None:
             self._limit()
             self._grant_waiting()
@@ -113,7 +113,7 @@ class FrameBudget:
         self._limit()
 
     def _grant_waiting(self) -> None:
-        """Let go on whom there is room for, in order."""
+        """Grant the waiting reservations that there is room for, in order."""
         while self._large and self._fits_large(_first(self._large)[1]):
             self._grant(self._large)
         while self._small and self._fits_small(_first(self._small)[1]):
@@ -135,7 +135,7 @@ class FrameBudget:
         return bool(self._large) and (not self._small or _first(self._large) < _first(self._small))
 
     def _limit(self) -> None:
-        """Find again how much small frames may take, and whether it is crowded."""
+        """Recompute the limit of small frames, and `crowded`."""
         first = _first(self._large)[1] if self._large_is_first() else 0
         self._small_limit = max(self._share, self.bytes_max - self.large_bytes - first)
         self.crowded = bool(self._small or self._large) or self.small_bytes >= self._small_limit

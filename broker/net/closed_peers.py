@@ -1,4 +1,4 @@
-"""Finds out that a peer has gone whose socket is not read: the end of its data would show only to a reader."""
+"""Detection of peers that have closed while their socket is not read, and so EOF cannot be seen."""
 
 import select
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 def find_closed_peers(descriptors: Iterable[int]) -> set[int]:
-    """The sockets among `descriptors` whose peers send nothing more, whatever there is still to be read."""
+    """Return the sockets among `descriptors` whose peers have closed, even if there is unread data."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, _GONE)

@@ -1,14 +1,14 @@
-"""One client connection: bytes in, frames out to the dispatcher, responses back in the order of their requests.
+"""One client connection: passes received frames to the dispatcher, and sends responses in the order of their requests.
 
-What it keeps true:
+Invariants:
 
-- A frame that is larger than what the first read brought gets a buffer of its own size, and the kernel fills the rest
-  of it directly. From there on a record batch is a memoryview of that buffer.
-- Responses leave in the order of requests. Produce requests are pipelined: each is appended at once and answered when
-  durable. Any other request starts only when all before it are answered, and holds back those behind it.
-- Reading stops while too much is in flight here, or while the peer does not take its responses.
-- The rest of a frame is read only when the node's budget (`broker.net.budget`) has reserved all of it, and a large one
-  only when no request that its client makes wait is before it: it would take memory for as long as that waits.
+- A frame that does not arrive in one read gets a buffer of its size, and the kernel fills the rest of it directly. From
+  then on a record batch is a memoryview of that buffer.
+- Responses are sent in the order of requests. Produce requests are pipelined: each is appended at once and answered
+  when durable. Any other request starts only when all before it are answered, and blocks those after it.
+- Reading is paused while too much is in flight on the connection, or while the client does not read its responses.
+- The rest of a frame is read only when the node's budget (`broker.net.budget`) has reserved all of it. A large frame is
+  reserved only when no request before it can wait as long as its client chooses: it would hold memory for that time.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from protocol.header import parse_request_header
 from wal.interface import Buffer
 
 SCRATCH_BYTES = 64 << 10
-"""What one read takes in when no frame is under way; shared by all connections of a loop."""
+"""Size of the buffer for reads between frames, shared by all connections of a loop."""
 SMALL_FRAME_BYTES = 4 << 10
-"""Frames up to this size are plain bytearrays: cheaper than a slice of a slab, and they do not keep a slab alive."""
+"""Frames up to this size are bytearrays: cheaper than a slice of a slab, and they do not keep a slab alive."""
 _SIZE = Struct(">i")
 FRAME_BYTES_MIN = 8
-"""API key, version and correlation id: nothing shorter is a request."""
+"""API key, version and correlation id: the minimum of a request."""
 LARGE_FRAME_BYTES = SCRATCH_BYTES + 1
-"""Frames of this size, length included, never come whole in one read."""
+"""Frames of this size, length prefix included, never arrive in one read."""
 WRITE_HIGH_BYTES = 4 << 20
 PRODUCE_KEY = 0
 UNKNOWN_SOFTWARE = "unknown"
 
 
 class ConnectionManager(Protocol):
-    """What a connection needs of the server it belongs to."""
+    """The server that a connection belongs to."""
 
     scratch: memoryview
     slabs: SlabPool
@@ -55,40 +55,40 @@ class ConnectionManager(Protocol):
 
     @property
     def clock(self) -> Callable[[], float]:
-        """Seconds, for measuring how long requests take."""
+        """Clock in seconds, to measure the duration of requests."""
         ...
 
     def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
-        """Handle a request; the answer comes through `exchange.complete`, now or later."""
+        """Handle a request; its handler calls `exchange.complete`, now or later."""
         ...
 
     def connected(self, connection: "Connection") -> bool:
-        """Take the connection in; False when a limit refuses it."""
+        """Register the connection; return False if a limit refuses it."""
         ...
 
     def disconnected(self, connection: "Connection", error: Exception | None) -> None:
-        """Forget the connection."""
+        """Unregister the connection."""
         ...
 
     def refused(self, connection: "Connection", reason: str) -> None:
-        """Note that the connection is closed because of what the peer sent."""
+        """Note that the connection is closed because of invalid input."""
         ...
 
     def answered(self, exchange: Exchange) -> None:
-        """Note that a request has got its answer."""
+        """Note that a request is answered."""
         ...
 
     def reserve(self, connection: "Connection", size: int) -> bool:
-        """Reserve memory for a frame whose rest is to come; if False, `granted` is called when there is room."""
+        """Reserve memory for a frame. If False, `connection.granted` is called when there is room."""
         ...
 
     def reading_changed(self, connection: "Connection", *, paused: bool) -> None:
-        """Note that the connection's socket is read no more, or again."""
+        """Note that reading of the connection's socket is paused or resumed."""
         ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one socket. All methods run on the loop's thread."""
+    """Protocol of one socket. All methods run on the loop's thread."""
 
     __slots__ = (
         "_awaits_grant",
@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self.host = ""
         self.port = 0
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
-        """What the client says it is (KIP-511)."""
+        """Name and version of the client's software, as it sends them (KIP-511)."""
         self.closed = False
         self.draining = False
         self.active_tick = manager.tick
@@ -140,15 +140,15 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: memoryview | None = None
         self._filled = 0
         self._waiting_frame_bytes = 0
-        """Size of a frame that waits for its reservation; 0: none does."""
+        """Size of the frame that waits for its reservation, without the length prefix; 0 if none does."""
         self._waiting_frame_start = b""
-        """What came of it before it was known to wait."""
+        """First bytes of that frame."""
         self._queue: deque[Buffer] = deque()
         self._bytes_held = 0
         self._awaits_grant = False
-        """It has asked the budget, which will tell."""
+        """True if the budget will call `granted` for that frame."""
         self._large_bytes_held = 0
-        """Part of `_bytes_held` that was reserved for large frames."""
+        """Part of `_bytes_held` for large frames."""
         self._outstanding: deque[Exchange] = deque()
         self._outgoing: list[Buffer] = []
         self._flush_scheduled = False
@@ -158,12 +158,12 @@ class Connection(asyncio.BufferedProtocol):
         self._paused_reading = False
         self._writing_paused = False
         self._unread_since: object = None
-        """Tells one time that the peer did not read from the next."""
+        """Identity of the current period without reading by the client."""
 
     # transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket, unless a limit refuses it."""
+        """Accept the socket, unless a limit refuses it."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
@@ -174,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drop what was not answered; requests under way go on, their answers go nowhere."""
+        """Drop unanswered requests. Those in progress continue, and their responses are discarded."""
         self.closed = True
         self._transport = None
         self._withdraw_request()
@@ -192,34 +192,34 @@ class Connection(asyncio.BufferedProtocol):
         self._manager.disconnected(self, exc)
 
     def pause_writing(self) -> None:
-        """The peer does not read: take no more requests from it."""
+        """Start no more requests, because the client does not read."""
         self._writing_paused = True
         self._unread_since = object()
         self._update_reading()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """Continue, because the client reads again."""
         self._writing_paused = False
         self.pump()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way for this client."""
+        """True if no request or frame is in progress."""
         return not self._outstanding and not self._queue and not self._waiting_frame_bytes
 
     @property
     def descriptor(self) -> int:
-        """Of the socket; -1 when there is none."""
+        """File descriptor of the socket; -1 if it is closed."""
         return -1 if self._transport is None else int(self._transport.get_extra_info("socket").fileno())
 
     @property
     def holds_large(self) -> bool:
-        """Whether memory is reserved here for a large frame."""
+        """True if memory is reserved for a large frame."""
         return self._large_bytes_held > 0
 
     @property
     def transfer(self) -> Transfer | None:
-        """What the peer must send or read before all that is held here can be given back; None when nothing."""
+        """Transfer that the client must complete before the memory held here can be released; None if there is none."""
         frame, transport = self._frame, self._transport
         if frame is not None and not self.closed:
             return Transfer(frame, len(frame), self._filled)
@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         return Transfer(self._unread_since, left, -left)
 
     def close(self) -> None:
-        """Close after what was answered has been written; at once when the peer does not read that."""
+        """Close after all responses have been written, or as soon as the client does not read them."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             self._flush()
@@ -253,19 +253,19 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def abort(self) -> None:
-        """Close at once; what was not written is dropped."""
+        """Close at once; unwritten responses are dropped."""
         if self._transport is not None:
             self.closed = True
             self._transport.abort()
 
     def refuse(self, reason: str) -> None:
-        """Close because of what the peer sent: logged once, others are unaffected."""
+        """Close because of invalid input. It is logged once; other connections are not affected."""
         if not self.closed:
             self._manager.refused(self, reason)
             self.close()
 
     def drain(self) -> None:
-        """Take no more requests; close as soon as those under way are answered."""
+        """Refuse new requests, and close as soon as those in progress are answered."""
         self.draining = True
         self._withdraw_request()
         self._queue.clear()
@@ -279,20 +279,20 @@ class Connection(asyncio.BufferedProtocol):
     # bytes in
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's interface
-        """Where the next bytes go: the rest of the frame under way, else the shared scratch."""
+        """Return the memory for the next bytes: the rest of the current frame, else the shared scratch buffer."""
         if self._frame is not None:
             return self._frame[self._filled :]
         prefix = self._prefix
         scratch = self._manager.scratch
         if self._budget.crowded:
-            scratch = scratch[:FRAME_SIZE_BYTES]  # the size alone: its frame must ask for memory first
+            scratch = scratch[:FRAME_SIZE_BYTES]  # the size only: memory for the frame must be reserved first
         if not prefix:
             return scratch
         scratch[: len(prefix)] = prefix
         return scratch[len(prefix) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Cut what has arrived into frames."""
+        """Split the received bytes into frames."""
         manager = self._manager
         self.active_tick = manager.tick
         manager.bytes_in += nbytes
@@ -309,7 +309,7 @@ class Connection(asyncio.BufferedProtocol):
             self._update_reading()
 
     def _split_frames(self, end: int) -> None:
-        """Take the frames out of the first `end` bytes of the scratch."""
+        """Process the frames in the first `end` bytes of the scratch buffer."""
         manager = self._manager
         self._prefix = b""
         scratch = manager.scratch
@@ -341,12 +341,12 @@ class Connection(asyncio.BufferedProtocol):
             self._prefix = bytes(scratch[start:end])
 
     def _reserve_frame(self, head: Buffer) -> bool:
-        """Begin the frame that waits for memory, of which `head` has come; False when it has to wait on.
+        """Reserve the waiting frame, which begins with `head`, and begin it; return False if it must wait.
 
-        A large one asks only when nothing before it holds it up.
+        A large one is not reserved while the request before it can wait as long as the client chooses.
         """
         size = self._waiting_frame_bytes + FRAME_SIZE_BYTES
-        if self.draining or (size >= LARGE_FRAME_BYTES and self._is_held_up):
+        if self.draining or (size >= LARGE_FRAME_BYTES and self._next_may_wait_long):
             return False
         if self._manager.reserve(self, size):
             self._begin_frame(head)
@@ -355,8 +355,8 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     @property
-    def _is_held_up(self) -> bool:
-        """Whether what comes next may wait for as long as the client likes: behind a Fetch, a JoinGroup, an answer."""
+    def _next_may_wait_long(self) -> bool:
+        """True if a request may wait as long as its client chooses: behind Fetch, JoinGroup or unread responses."""
         exclusive = self._exclusive
         return (
             self._writing_paused
@@ -365,14 +365,14 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _withdraw_request(self) -> None:
-        """Want no memory any more for a frame of which no more is read."""
+        """Cancel the reservation of a frame that will not be read further."""
         self._budget.withdraw(self)
         self._awaits_grant = False
         self._waiting_frame_bytes = 0
         self._waiting_frame_start = b""
 
     def granted(self) -> None:
-        """Memory is reserved for the frame that waits for it: read on."""
+        """Read the frame that waited, for which memory is now reserved."""
         self._awaits_grant = False
         self._begin_frame(self._waiting_frame_start)
         self._update_reading()
@@ -402,13 +402,13 @@ class Connection(asyncio.BufferedProtocol):
             self._start(frame)
 
     def _may_start(self, frame: Buffer) -> bool:
-        """A Produce request may start beside others of its kind, any other only when nothing is under way."""
+        """Return whether a frame may start: Produce next to other Produce requests, others if none is in progress."""
         return not self._outstanding or not (frame[0] or frame[1])  # the API key; zero is Produce
 
     # requests
 
     def pump(self) -> None:
-        """Start the requests that may start, and read on if there is room."""
+        """Start the requests that may start, and resume reading if there is room."""
         queue = self._queue
         self._pumping = True
         while queue and self._exclusive is None and not (self._writing_paused or self.closed):
@@ -435,11 +435,11 @@ class Connection(asyncio.BufferedProtocol):
         self._manager.dispatch(exchange, frame)
 
     def hold(self, exchange: Exchange) -> None:
-        """Start nothing more until this Produce is answered: it could not append at once, and order must be kept."""
+        """Start no request until this Produce is answered: it could not append at once, and the order must be kept."""
         self._exclusive = exchange
 
     def release(self, exchange: Exchange) -> None:
-        """Give back the memory of a frame that nobody needs any more, before its request is answered."""
+        """Release the memory of a frame that is no longer needed, before its request is answered."""
         size, exchange.frame_bytes = exchange.frame_bytes, 0
         if size >= LARGE_FRAME_BYTES:
             self._give_large(size)
@@ -448,7 +448,7 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.release_small(size)
 
     def completed(self, exchange: Exchange) -> None:
-        """Write the answers that are next in order, and go on with what waited for them."""
+        """Send the responses that are next in order, and start the requests that waited for them."""
         if self.closed:
             return
         outstanding = self._outstanding
@@ -474,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
         if exchange.api_key != PRODUCE_KEY:
             self._flush()
         elif not self._flush_scheduled:
-            # A block of the log completes many requests in a row: their answers leave in one write.
+            # A block of the log completes many requests in a row: their responses are sent in one write.
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
         if self.draining and not outstanding:
@@ -505,9 +505,9 @@ class Connection(asyncio.BufferedProtocol):
             or len(self._queue) + len(self._outstanding) >= manager.requests_in_flight_max
             or self._bytes_held >= manager.connection_bytes_max
             or self._waiting_frame_bytes
-            or (self._queue and self._bytes_held > SCRATCH_BYTES and self._is_held_up)
+            or (self._queue and self._bytes_held > SCRATCH_BYTES and self._next_may_wait_long)
         )
-        # A frame under way is always finished: its memory is taken, and only the peer can complete it.
+        # A frame that has begun is always read to its end: its memory is taken, and only the client can complete it.
         pause = self._frame is None and bool(full)
         if pause != self._paused_reading:
             self._paused_reading = pause

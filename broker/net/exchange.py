@@ -1,4 +1,4 @@
-"""One request on its way through the node: the context its handler is given, and the place of its response."""
+"""A request in progress: the context of its handler, and the place of its response in the order."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -8,14 +8,14 @@ from wal.interface import Buffer
 
 
 class ClientConnection(Protocol):
-    """The connection that a request came on, as far as its handler may know it."""
+    """The connection of a request, as far as handlers depend on it."""
 
     host: str
-    """Address, as Kafka shows it."""
+    """Address of the client, in Kafka's notation."""
     port: int
     closed: bool
     draining: bool
-    """Whether the node is about to stop."""
+    """True if the node is stopping."""
     software_name: str
     software_version: str
 
@@ -25,7 +25,7 @@ class ClientConnection(Protocol):
         ...
 
     def refuse(self, reason: str) -> None:
-        """Close because of what the peer sent."""
+        """Close the connection because of an invalid request."""
         ...
 
     def hold(self, exchange: "Exchange") -> None:
@@ -33,7 +33,7 @@ class ClientConnection(Protocol):
         ...
 
     def release(self, exchange: "Exchange") -> None:
-        """Give back the memory of a frame that is no longer needed, before its request is answered."""
+        """Release the memory of a frame that is no longer needed, before its request is answered."""
         ...
 
     def completed(self, exchange: "Exchange") -> None:
@@ -42,7 +42,7 @@ class ClientConnection(Protocol):
 
 
 class Exchange:
-    """A request under way, handed to its handler as the context, and the place of its response in the order."""
+    """A request in progress: the context of its handler, and the place of its response in the order."""
 
     __slots__ = (
         "api_key",
@@ -69,27 +69,27 @@ class Exchange:
         self.client_id = client_id
         self.header_end = 0
         self.frame_bytes = 0
-        """Its length included; 0 when given back."""
+        """Size of the frame, length prefix included; 0 once it is released."""
         self.started = connection.clock()
         self.done = False
         self.parts: Sequence[Buffer] | None = None
         self.on_close: Callable[[], None] | None = None
-        """Called when the connection is lost before the answer: for handlers that wait without a task."""
+        """Called if the connection is lost before the response: for handlers that wait without a task."""
         self.on_drain: Callable[[], None] | None = None
-        """Called when the node is about to stop: the handler should answer with what it has."""
+        """Called when the node is stopping: the handler should respond with what it has."""
 
     @property
     def client_host(self) -> str:
-        """Address of the peer, as Kafka shows it."""
+        """Address of the client, in Kafka's notation."""
         return self.connection.host
 
     @property
     def closed(self) -> bool:
-        """Whether nobody can receive the answer any more."""
+        """True if the connection is closed, so that no response can be sent."""
         return self.connection.closed
 
     def complete(self, response: Any | None, *, version: int | None = None) -> None:
-        """Answer, once; None for a request that gets no answer. `version` only where it is not the request's."""
+        """Respond, once; None for a request without a response. `version` defaults to the request's."""
         assert not self.done, "an exchange completes once"
         self.done = True
         connection = self.connection

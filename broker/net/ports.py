@@ -1,4 +1,4 @@
-"""The ports of a node, taken before anything is made: one that is busy leaves no log and no catalog behind."""
+"""Reservation of a node's ports before anything is created, so that a busy port leaves no log and no catalog behind."""
 
 import socket
 from contextlib import AsyncExitStack, ExitStack
@@ -9,16 +9,16 @@ from broker.settings.model import Settings
 
 
 def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> tuple[socket.socket, socket.socket | None]:
-    """Bind the port for Kafka clients and, if there is to be one, the admin port; `stack` closes them.
+    """Bind the port for Kafka clients and, if enabled, the admin port; `stack` closes them.
 
-    Raises OSError with the one line to show.
+    Raises OSError with a message of one line.
     """
     listener, admin = settings.listener, settings.admin
     bound = _reserve("cannot listen on", listener.host, listener.port, stack)
     if not admin.enabled:
         return bound, None
     admin_bound = _reserve("admin port", admin.host, admin.port, stack)
-    # Sockets that do not listen yet may share an address, and only now is known what the hosts' names stand for.
+    # Sockets that do not listen yet may share an address, and only now are the hosts' names resolved.
     (host, port), (admin_host, admin_port) = bound.getsockname()[:2], admin_bound.getsockname()[:2]
     if port == admin_port and share_port(host, admin_host):
         raise OSError(

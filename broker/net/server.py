@@ -1,8 +1,8 @@
-"""The listening side: accepts connections within limits, shares memory among them, closes idle ones, drains at the end.
+"""The listening server: accepts connections within limits, shares memory among them, closes idle ones, and drains them.
 
-Every limit that concerns more than one connection is kept here: how many there are, in all and per address, and how
-many bytes of requests the node holds at one time. A connection that may not go on waits without reading its socket,
-so its client slows down; the others do not notice. Who has memory reserved and lets others wait for it is cut off.
+All limits on more than one connection are enforced here: the number of connections, in total and per address, and the
+bytes of requests in memory. A connection at a limit waits without reading its socket, so its client slows down; others
+are not affected. A connection that holds memory without progress while others wait for it is closed.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from wal.interface import Buffer
 BACKLOG = 1024
 LATENCY_BUCKETS = 26
 IDLE_SWEEPS = 10
-"""An idle connection is closed at most a tenth of the idle time late."""
+"""Sweeps per idle time: an idle connection is closed at most a tenth of the idle time late."""
 PEER_CHECK_S = 1.0
-"""How often the sockets that are not read are looked at, for peers that have gone."""
+"""Interval of checks of the sockets that are not read, for peers that have closed."""
 PEER_CHECKS = 3
-"""So often in a row makes sure: a client that sends and goes is still served when its turn comes soon."""
+"""Consecutive checks before a connection is closed: a client that sends and closes is served if its turn is soon."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -57,17 +57,17 @@ class NetworkStats:
     closed_idle: int = 0
     closed_bad_input: int = 0
     closed_stalled: int = 0
-    """Cut off in the middle of a frame, or with answers unread, while others waited for memory."""
+    """Connections closed in mid-frame, or with unread responses, while others waited for memory."""
 
 
 @dataclass(slots=True)
 class Latency:
-    """How long the requests of one API took, from their last byte in to their answer; Fetch's waiting is in it."""
+    """Durations of one API's requests, from the last byte received to the response, including the wait of a Fetch."""
 
     count: int = 0
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * LATENCY_BUCKETS)
-    """Bucket n counts those under 2**n us, the last one all that took longer."""
+    """Bucket n counts requests under 2**n us, the last one all others."""
 
     def observe(self, seconds: float) -> None:
         """Count one."""
@@ -87,23 +87,23 @@ class Latency:
 
 @dataclass(slots=True)
 class Server:
-    """A listener and its connections; `dispatch` is set before it listens."""
+    """A listener and its connections. `dispatch` must be set before it listens."""
 
     settings: NetworkSettings
     memory: MemorySizes
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("network"))
     stats: NetworkStats = field(default_factory=NetworkStats)
     latency: dict[int, Latency] = field(default_factory=dict)
-    """By API key."""
+    """Latency of requests by API key."""
     clock: Callable[[], float] = perf_counter
     tick: int = 0
     bytes_in: int = 0
-    """Received since the start."""
+    """Bytes received since the start."""
     connections: set[Connection] = field(default_factory=set)
     dispatch: Callable[[Exchange, Buffer], None] = field(init=False)
     """Handles one request; must not raise."""
     connections_max: int = field(init=False)
-    """In all; may change while the node runs, as may the next. Connections that there are stay."""
+    """Limit in total. This and the next limits may change at run time; existing connections are kept."""
     connections_per_address_max: int = field(init=False)
     request_bytes_max: int = field(init=False)
     requests_in_flight_max: int = field(init=False)
@@ -116,7 +116,7 @@ class Server:
     _transfers: Mapping[Connection, TransferProgress] = field(default_factory=dict)
     _stall_check: asyncio.TimerHandle | None = None
     _paused: dict[Connection, int] = field(default_factory=dict)
-    """Connections that are not read, and at how many checks in a row their peers had gone."""
+    """Connections that are not read, with the number of consecutive checks at which the peer had closed."""
     _peer_check: asyncio.TimerHandle | None = None
     _listener: asyncio.Server | None = None
     _sweep: asyncio.TimerHandle | None = None
@@ -135,11 +135,11 @@ class Server:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of requests under way, those reserved and still to come included."""
+        """Bytes of requests in progress, including reserved bytes that have not arrived."""
         return self.budget.bytes_held
 
     async def listen(self, bound: socket.socket) -> None:
-        """Accept connections on a socket that `bind` made."""
+        """Accept connections on a socket from `bind`."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
             lambda: Connection(self, self.stats.accepted + self.stats.refused_limit), sock=bound, backlog=BACKLOG
@@ -147,7 +147,7 @@ class Server:
         self._schedule_sweep()
 
     async def stop_accepting(self) -> None:
-        """Close the listener; connections live on."""
+        """Close the listener; connections stay open."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -157,7 +157,7 @@ class Server:
         self._sweep = self._stall_check = self._peer_check = None
 
     async def drain(self, timeout_ms: int) -> int:
-        """Let each connection finish what is under way, then close all. Returns how many had to be cut off."""
+        """Let each connection finish its requests, then close it. Return how many were aborted."""
         await self.stop_accepting()
         for connection in list(self.connections):
             connection.drain()
@@ -171,16 +171,16 @@ class Server:
         return 0
 
     def drop_all(self) -> int:
-        """Close all connections at once; returns how many there were."""
+        """Abort all connections; return how many there were."""
         left = list(self.connections)
         for connection in left:
             connection.abort()
         return len(left)
 
-    # what connections ask
+    # calls by connections
 
     def connected(self, connection: Connection) -> bool:
-        """Take a connection in, within the limits."""
+        """Register a connection, within the limits."""
         too_many = len(self.connections) >= self.connections_max
         if too_many or self._per_host[connection.host] >= self.connections_per_address_max:
             self.stats.refused_limit += 1
@@ -193,7 +193,7 @@ class Server:
         return True
 
     def disconnected(self, connection: Connection, error: Exception | None) -> None:
-        """Forget a connection."""
+        """Unregister a connection."""
         if connection not in self.connections:
             return
         self.connections.discard(connection)
@@ -206,33 +206,33 @@ class Server:
         self.log.debug("disconnected", client=connection.host, port=connection.port, error=error and str(error))
 
     def refused(self, connection: Connection, reason: str) -> None:
-        """Log why a connection is closed for what its peer sent."""
+        """Log why a connection is closed for invalid input."""
         self.stats.closed_bad_input += 1
         self.log.warning("connection closed", client=connection.host, port=connection.port, reason=reason)
 
     def answered(self, exchange: Exchange) -> None:
-        """Count a request by the time it took."""
+        """Count a request by its duration."""
         latency = self.latency.get(exchange.api_key)
         if latency is None:
             latency = self.latency[exchange.api_key] = Latency()
         latency.observe(self.clock() - exchange.started)
 
     def reserve(self, connection: Connection, size: int) -> bool:
-        """Reserve memory for a frame; one that has to wait has the others watched."""
+        """Reserve memory for a frame. While one waits, the others are checked for stalls."""
         if self.budget.reserve(connection, size):
             return True
         if self._stall_check is None:
             self._schedule_stall_check()
         return False
 
-    # peers that stall
+    # stalled peers
 
     def _schedule_stall_check(self) -> None:
         delay = self.frame_timeout_s / STALL_CHECKS
         self._stall_check = asyncio.get_running_loop().call_later(delay, self._close_stalled)
 
     def _close_stalled(self) -> None:
-        """Cut off who stalls in the middle of a frame or reads no answers, while somebody waits for the memory."""
+        """Close connections that stall in mid-frame or do not read responses, while others wait for memory."""
         budget = self.budget
         if not budget.waiting:
             self._stall_check, self._transfers = None, {}
@@ -250,17 +250,17 @@ class Server:
                 "connection closed",
                 client=connection.host,
                 port=connection.port,
-                reason=f"its frame, or reading its answers, has stalled for {self.settings.frame_timeout_ms} ms "
+                reason=f"no progress in sending a frame or reading responses for {self.settings.frame_timeout_ms} ms "
                 "while others wait for memory",
                 waiting=budget.waiting,
             )
             connection.abort()
         self._schedule_stall_check()
 
-    # peers that have gone
+    # closed peers
 
     def reading_changed(self, connection: Connection, *, paused: bool) -> None:
-        """Watch over who is not read: only that way it shows when the peer has gone."""
+        """Check connections that are not read: otherwise a closed peer would not be noticed."""
         if not paused:
             self._paused.pop(connection, None)
             return
@@ -272,14 +272,14 @@ class Server:
         self._peer_check = asyncio.get_running_loop().call_later(PEER_CHECK_S, self._close_abandoned)
 
     def _close_abandoned(self) -> None:
-        """Let go of connections that nobody waits for any more, and of what is held for them."""
+        """Close connections whose peers have closed, and release their memory."""
         self._peer_check = None
         if not self._paused:
             return
-        gone = find_closed_peers(connection.descriptor for connection in self._paused)
+        closed = find_closed_peers(connection.descriptor for connection in self._paused)
         for connection, checks in list(self._paused.items()):
-            self._paused[connection] = checks + 1 if connection.descriptor in gone else 0
-            if checks + 1 >= PEER_CHECKS and connection.descriptor in gone:
+            self._paused[connection] = checks + 1 if connection.descriptor in closed else 0
+            if checks + 1 >= PEER_CHECKS and connection.descriptor in closed:
                 connection.abort()
         self._schedule_peer_check()
 

@@ -1,8 +1,8 @@
 """Recycled memory for large frames.
 
-A fresh page costs the kernel about as much as receiving what goes into it, so frames are cut from large anonymous
-mappings that are used again. A slab is handed out front to back; it returns to the pool by itself when the last
-memoryview on it dies, whoever holds it: a request under way, the log cache, an upload. Nobody frees anything.
+A fresh page costs the kernel about as much as receiving its content, so frames are allocated from large anonymous
+mappings that are reused. A slab is allocated front to back. It returns to the pool when its last memoryview is
+garbage-collected, wherever that is: in a request in progress, the log cache, an upload. No code frees it.
 """
 
 import ctypes
@@ -28,16 +28,16 @@ class SlabPool:
 
     @property
     def slabs_mapped(self) -> int:
-        """Slabs mapped since the start: stays flat while recycling works."""
+        """Slabs mapped since the start: constant while recycling works."""
         return self._slabs_mapped
 
     @property
     def slabs_free(self) -> int:
-        """Slabs that wait in the pool."""
+        """Idle slabs in the pool."""
         return len(self._free)
 
     def allocate(self, size: int) -> memoryview:
-        """Return `size` writable bytes with old content. More than half a slab gets a mapping of its own."""
+        """Return `size` writable bytes with arbitrary old content. More than half a slab gets a separate mapping."""
         start = self._position
         if start + size > len(self._current):
             if size > self._slab_bytes // 2:
@@ -53,7 +53,7 @@ class SlabPool:
         else:
             memory = _map(self._slab_bytes)
             self._slabs_mapped += 1
-        # One array per use of the slab: views hold the array, the array's end gives the mapping back.
+        # One array per use of the slab: views refer to the array, and its finalizer returns the mapping.
         array = self._slab_type.from_buffer(memory)
         weakref.finalize(array, self._give_back, memory).atexit = False
         return memoryview(array).cast("B")
@@ -64,5 +64,5 @@ class SlabPool:
 
 
 def _map(size: int) -> mmap.mmap:
-    """Fresh private memory: the default, shared memory, costs a tmpfs page on each first touch."""
+    """Map fresh private memory. The default, shared memory, costs a tmpfs page on each first touch."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -16,33 +16,33 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Transfer(NamedTuple):
-    """A frame that has not come whole, or answers that wait to be read."""
+    """An incomplete frame, or responses that the peer has not read."""
 
     what: object
-    """Known by identity: the next one of a connection is another one."""
+    """Identity of the transfer. The next transfer of a connection has another one."""
     size_bytes: int
-    """Of the frame, or of the answers left."""
+    """Size of the frame, or of the unread responses."""
     moved_bytes: int
-    """Grows with what has come, or was read; only differences count."""
+    """Grows with the bytes received or read. Only differences are significant."""
 
 
 class TransferProgress(NamedTuple):
-    """A transfer as of its last progress, and the checks since."""
+    """A transfer at its last progress, and the number of checks since."""
 
     transfer: Transfer
     checks: int = 0
 
 
 class StallCheck(NamedTuple, Generic[Key]):
-    """Outcome of a look."""
+    """Outcome of a check."""
 
     seen: Mapping[Key, TransferProgress]
-    """For the next look."""
+    """Progress of each transfer, for the next check."""
     stalled: list[Key]
 
 
 def check_stalls(seen: Mapping[Key, TransferProgress], transfers: Iterable[tuple[Key, Transfer]]) -> StallCheck[Key]:
-    """Compare the transfers under way with those of the look before."""
+    """Compare the current transfers with those of the previous check."""
     now: dict[Key, TransferProgress] = {}
     stalled: list[Key] = []
     for key, each in transfers:

@@ -1,1 +1,1 @@
-"""The format of objects, and the code that writes and reads it."""
+"""Format, writer and reader of objects."""

@@ -1,8 +1,8 @@
 """The bytes of an object: data blocks, index block, footer. `s3stream/object/FORMAT.md` describes it, with an example.
 
-Pure: no IO. Writer and reader share the constants here. What it keeps true: every byte of an object lies under a
-CRC32C, and whatever does not match raises `CorruptObject` with the object, the position, what was expected and found.
-Integers are little-endian. Positions and offsets are 64 bit.
+Pure: no IO. Writer and reader share the constants. Invariant: every byte of an object is covered by a CRC32C, and a
+mismatch raises `CorruptObject` with the object, the position, and the expected and found values. Integers are
+little-endian. Positions and offsets are 64 bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,14 +36,14 @@ assert FOOTER_BYTES == 48, "the footer has a fixed size"
 
 
 class IndexEntry(NamedTuple):
-    """Where one data block lies, and what it holds: offsets [start, end) of one stream, without gap or overlap."""
+    """Position and content of one data block: offsets [start, end) of one stream, without gap or overlap."""
 
     stream_id: int
     start_offset: int
     end_offset: int
     record_count: int
     position: int
-    """Of the block's first byte in the object."""
+    """Position of the block's first byte in the object."""
     size_bytes: int
     max_timestamp_ms: int
     crc: int
@@ -57,7 +57,7 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The last 48 bytes of an object."""
+    """Footer, the last 48 bytes of an object."""
 
     index_position: int
     index_bytes: int
@@ -68,14 +68,14 @@ class Footer:
 
 
 class EncodedBlock(NamedTuple):
-    """A data block ready to be written: its entry, and buffers whose concatenation is the block."""
+    """An encoded data block: its entry, and buffers whose concatenation is the block."""
 
     entry: IndexEntry
     parts: Sequence[Buffer]
 
 
 def corrupt(where: str, position: int, what: str, *, expected: object, found: object) -> CorruptObject:
-    """The error for bytes that do not fit."""
+    """Return the error for bytes that do not match."""
     return CorruptObject(
         f"object {where} at position {position}: {what}: expected {expected}, found {found}",
         position=position,
@@ -85,7 +85,7 @@ def corrupt(where: str, position: int, what: str, *, expected: object, found: ob
 
 
 def encode_block(batches: Sequence[StreamBatch], position: int) -> EncodedBlock:
-    """Encode contiguous batches of one stream as the block at `position`. Payloads are referred to, not copied."""
+    """Encode contiguous batches of one stream as the block at `position`. Payloads are not copied."""
     first, last = batches[0], batches[-1]
     headers = bytearray(BLOCK_HEADER.size + len(batches) * BATCH_HEADER.size)
     BLOCK_HEADER.pack_into(headers, 0, BLOCK_MAGIC, len(batches), first.stream_id)
@@ -108,7 +108,7 @@ def encode_block(batches: Sequence[StreamBatch], position: int) -> EncodedBlock:
 
 
 def join_blocks(blocks: Sequence[tuple[IndexEntry, Buffer]], position: int) -> EncodedBlock:
-    """Join neighbouring blocks of one stream, checked by the caller, to one at `position`, without decoding batches."""
+    """Join neighbouring blocks of one stream, checked by the caller, into one at `position`."""
     first, last = blocks[0][0], blocks[-1][0]
     if len(blocks) == 1:
         return EncodedBlock(first._replace(position=position), [blocks[0][1]])
@@ -151,7 +151,7 @@ def check_block(data: Buffer, entry: IndexEntry, *, where: str) -> None:
 
 
 def decode_block(data: Buffer, entry: IndexEntry, *, where: str) -> list[StreamBatch]:
-    """The batches of the block of `entry`, checked; payloads are memoryviews of `data`. Raises CorruptObject."""
+    """Check the block of `entry` and return its batches, with payloads as views of `data`. Raises CorruptObject."""
     check_block(data, entry, where=where)
     view = memoryview(data)
     if len(view) < BLOCK_HEADER.size:
@@ -181,7 +181,7 @@ def decode_block(data: Buffer, entry: IndexEntry, *, where: str) -> list[StreamB
 
 
 def encode_trailer(entries: Sequence[IndexEntry], *, kind: ObjectKind, object_id: int) -> list[Buffer]:
-    """Index block and footer for data blocks that end where the last entry does."""
+    """Encode index block and footer, for data blocks that end where the last entry ends."""
     index = bytearray(INDEX_HEADER.size + len(entries) * INDEX_ENTRY.size)
     INDEX_HEADER.pack_into(index, 0, INDEX_MAGIC, len(entries))
     cursor = INDEX_HEADER.size
@@ -220,7 +220,10 @@ def decode_footer(data: Buffer, *, object_bytes: int, where: str) -> Footer:
 
 
 def check_index(data: Buffer, footer: Footer, *, where: str) -> None:
-    """Check an index block: CRC, entries sorted without overlap, blocks that fill [0, index position) without gap."""
+    """Check an index block: CRC, entries sorted without overlap, blocks contiguous from 0 to the index.
+
+    Raises CorruptObject.
+    """
     at = footer.index_position
     if len(data) != footer.index_bytes:
         raise corrupt(where, at, "index length", expected=footer.index_bytes, found=len(data))
@@ -245,19 +248,19 @@ def check_index(data: Buffer, footer: Footer, *, where: str) -> None:
 
 
 def iter_raw(data: Buffer) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
-    """Entries of an index block as they are packed: see `INDEX_ENTRY`."""
+    """Yield the fields of each entry of an index block in the order of `INDEX_ENTRY`."""
     return INDEX_ENTRY.iter_unpack(memoryview(data)[INDEX_HEADER.size :])
 
 
 def iter_entries(data: Buffer) -> Iterator[IndexEntry]:
-    """Entries of an index block, in order."""
+    """Yield the entries of an index block, in order."""
     new, kind = tuple.__new__, IndexEntry  # half the time of calling the class; there are millions of entries
     for stream_id, start, end, records, position, timestamp, size, crc in iter_raw(data):
         yield new(kind, (stream_id, start, end, records, position, size, timestamp, crc))
 
 
 def entry_at(data: Buffer, number: int) -> IndexEntry:
-    """Entry `number` (from 0) of an index block."""
+    """Return entry `number` (from 0) of an index block."""
     stream_id, start, end, records, position, timestamp, size, crc = INDEX_ENTRY.unpack_from(
         data, INDEX_HEADER.size + number * INDEX_ENTRY.size
     )
@@ -265,7 +268,7 @@ def entry_at(data: Buffer, number: int) -> IndexEntry:
 
 
 def merge_ranges(entries: Sequence[IndexEntry]) -> list[StreamRange]:
-    """The contiguous runs that sorted entries make, for the catalog."""
+    """Return the contiguous ranges that sorted entries cover, for the catalog."""
     ranges: list[StreamRange] = []
     run: list[IndexEntry] = []
     for entry in entries:

@@ -1,9 +1,9 @@
-"""A second attempt at a part whose first one is slow: the slowest of many parts decides how long an upload takes.
+"""Hedging of slow parts: a second attempt at a part, because the slowest part decides the duration of an upload.
 
-When a part takes several times as long as parts of late have taken for its size, it is sent once more; what ends first
-counts, the other is cancelled and waited for before the upload goes on. Both send the same bytes under the same number,
-so the object is the same whichever the store keeps, and the upload is completed once, with one receipt for each part.
-Hedges are a small share of the parts: a store that is slow as a whole is not sent everything twice.
+A part that takes several times as long as recent parts of its size is sent once more. The attempt that ends first
+counts; the other is cancelled and awaited before the upload continues. Both send the same bytes under the same number,
+so the object is the same whichever the store keeps, and the upload is completed once, with one receipt per part. Hedges
+are limited to a small share of the parts: a store that is slow as a whole does not receive everything twice.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from s3stream.errors import StorageError
 from s3stream.store.interface import PartReceipt
 
 OBSERVED_MIN = 8
-"""Parts to have seen before one is called slow."""
+"""Number of parts observed before one can be considered slow."""
 OBSERVED_MAX = 64
 HEDGES_PER_PART = 0.1
 HEDGES_MAX = 4.0
-"""Hedges that may be saved up."""
+"""Limit of unused hedges that accumulate."""
 
 
 class HedgeCounts(Protocol):
-    """Counters to count up: those of the engine, or a test's."""
+    """Counters that hedging increments: those of the engine, or of a test."""
 
     hedged_parts: int
     """Parts that were sent twice."""
     hedges_won: int
-    """The second attempt ended first."""
+    """Parts whose second attempt ended first."""
 
 
 class PartHedge:
-    """Part times of one store, and the attempts at its parts. Shared by all uploads to it."""
+    """Durations of one store's parts, and the attempts at them. Shared by all uploads to the store."""
 
     def __init__(self, *, ratio: float, delay_ms_min: int, counts: HedgeCounts, clock: Callable[[], float]) -> None:
-        """Hedge after `ratio` times the slowest tenth's time, but not before `delay_ms_min`; a ratio of 0: never."""
+        """Hedge after `ratio` times the 90th percentile, but not before `delay_ms_min`. A ratio of 0 disables it."""
         self._ratio = ratio
         self._delay_s_min = delay_ms_min / 1000
         self._counts = counts
@@ -44,7 +44,7 @@ class PartHedge:
         self._budget = 1.0
 
     def delay_s(self, size_bytes: int) -> float | None:
-        """How long a part of that size may take before it is sent again; None: however long it takes."""
+        """Return the time after which a part of this size is sent again; None: never."""
         times = self._seconds_per_byte
         if self._ratio <= 0 or len(times) < OBSERVED_MIN:
             return None
@@ -52,7 +52,7 @@ class PartHedge:
         return max(self._delay_s_min, self._ratio * slow * size_bytes)
 
     async def put(self, send: Callable[[], Awaitable[PartReceipt]], size_bytes: int) -> PartReceipt:
-        """Send a part; `send` may be called twice. Raises what the first attempt raised when no attempt succeeds."""
+        """Send a part; `send` may be called twice. Raises the error of the first attempt if none succeeds."""
         delay_s = self.delay_s(size_bytes)
         if delay_s is None:
             return await self._timed(send, size_bytes)
@@ -75,7 +75,7 @@ class PartHedge:
     async def _attempt(
         self, send: Callable[[], Awaitable[PartReceipt]], size_bytes: int
     ) -> "PartReceipt | StorageError":
-        """The error as a value: it must not end the other attempt."""
+        """Return an error as a value, so that it does not cancel the other attempt."""
         try:
             return await self._timed(send, size_bytes)
         except StorageError as error:
@@ -92,7 +92,7 @@ class PartHedge:
 async def _first_success(
     attempts: "list[asyncio.Task[PartReceipt | StorageError]]",
 ) -> "asyncio.Task[PartReceipt | StorageError]":
-    """The attempt that succeeded first; the first attempt when none did."""
+    """Return the attempt that succeeded first, or the first attempt if none did."""
     waiting = set(attempts)
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""Reads an object's index and blocks; every byte is checked before it is used.
+"""Reads an object's index and blocks. Every byte is checked before it is used.
 
-An `ObjectIndex` keeps the index block as it is stored (56 bytes an entry) and decodes entries when asked: thousands of
-them can be cached, and compaction plans over millions of entries.
+An `ObjectIndex` keeps the index block in its stored form (56 bytes per entry) and decodes entries on demand: thousands
+of indexes can be cached, and compaction plans over millions of entries.
 """
 
 from collections.abc import Iterator
@@ -17,18 +17,14 @@ from s3stream.object.format import (
     INT64_MAX,
     Footer,
     IndexEntry,
-    check_block,
     check_index,
     corrupt,
-    decode_block,
     decode_footer,
     entry_at,
     iter_entries,
 )
 from s3stream.store.interface import ObjectStore
 from wal.interface import Buffer
-
-__all__ = ["ObjectIndex", "check_block", "decode_block", "decode_index", "index_tail_bytes", "read_index"]
 
 TAIL_BYTES_DEFAULT = 64 * 1024
 TAIL_BYTES_MAX = 1024 * 1024
@@ -42,7 +38,7 @@ class ObjectIndex:
     key: str
     footer: Footer
     data: memoryview
-    """The index block, checked."""
+    """The index block, already checked."""
     object_bytes: int
 
     def __len__(self) -> int:
@@ -58,25 +54,25 @@ class ObjectIndex:
 
     @property
     def object_id(self) -> int:
-        """The id the object was written under."""
+        """Id that the object was written under."""
         return self.footer.object_id
 
     @property
     def kind(self) -> ObjectKind:
-        """Stream set object or stream object."""
+        """Kind: stream set object or stream object."""
         return self.footer.kind
 
     @property
     def size_bytes(self) -> int:
-        """Memory the index takes."""
+        """Size of the index in memory."""
         return len(self.data)
 
     def find(
         self, stream_id: int, start_offset: int = 0, end_offset: int = INT64_MAX, *, bytes_max: int = INT64_MAX
     ) -> list[IndexEntry]:
-        """Entries of the stream that overlap [start, end), in offset order; O(log n + answer).
+        """Return the stream's entries that overlap [start, end), in offset order, in O(log n + entries returned).
 
-        With `bytes_max`, no more than are needed for that many bytes.
+        With `bytes_max`, no more entries than are needed for that many bytes.
         """
         low, high = 0, len(self)
         while low < high:
@@ -100,16 +96,16 @@ class ObjectIndex:
 
 
 def index_tail_bytes(object_bytes: int) -> int:
-    """A tail that brings the index of most objects of that size: a block is about 512 KiB, SSOs have smaller ones."""
+    """Return the tail size that includes the index of most objects: a block is about 512 KiB, in SSOs smaller."""
     return min(TAIL_BYTES_MAX, max(TAIL_BYTES_DEFAULT, object_bytes // 256))
 
 
 async def read_index(
     store: ObjectStore, key: str, size_hint: int = TAIL_BYTES_DEFAULT, *, object_bytes: int | None = None
 ) -> ObjectIndex:
-    """Read and check footer and index: one GET when both lie in the last `size_hint` bytes, else two.
+    """Read and check footer and index: one GET if both are in the last `size_hint` bytes, else two.
 
-    `object_bytes` is the size the catalog knows; another size found is corruption. Raises CorruptObject, StoreError.
+    `object_bytes` is the size in the catalog; a different size is corruption. Raises CorruptObject, StoreError.
     """
     tail = await store.get_tail(key, min(max(size_hint, FOOTER_BYTES), TAIL_BYTES_MAX))
     where = f"{store.name}:{key}"
@@ -119,7 +115,7 @@ async def read_index(
     tail_start = tail.size_bytes - len(tail.data)
     index_end = footer.index_position + footer.index_bytes
     if footer.index_position >= tail_start:
-        # A copy, so that a cached index does not hold the whole tail in memory.
+        # A copy, so that a cached index does not keep the whole tail in memory.
         data = memoryview(bytes(tail.data[footer.index_position - tail_start : index_end - tail_start]))
     else:
         data = await store.get(key, footer.index_position, index_end)
@@ -128,7 +124,7 @@ async def read_index(
 
 
 def decode_index(data: Buffer, *, where: str) -> ObjectIndex:
-    """Index of an object whose bytes are all at hand. Raises CorruptObject."""
+    """Return the index of an object, given all of its bytes. Raises CorruptObject."""
     view = memoryview(data)
     footer = decode_footer(view[-FOOTER_BYTES:], object_bytes=len(view), where=where)
     index = view[footer.index_position : footer.index_position + footer.index_bytes]

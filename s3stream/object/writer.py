@@ -1,8 +1,8 @@
-"""Writes one object: blocks go out as they fill, a small object as one PUT, a large one in parts sent in parallel.
+"""Writes one object: a small one as one PUT, a large one in parts, sent in parallel as they fill.
 
-What it keeps true: entries are sorted by (stream id, start offset), never overlap, and lie in the object in that
-order; an object becomes visible whole or not at all; no task outlives the call that started it (parts are sent inside
-`write` and `close`, a wave at a time, so that an abandoned writer leaves nothing running).
+Invariants: entries are sorted by (stream id, start offset) and never overlap, and their blocks have the same order in
+the object; an object becomes visible as a whole or not at all; no task outlives the call that started it (parts are
+sent inside `write` and `close`, a wave at a time, so that an abandoned writer leaves nothing running).
 """
 
 import asyncio
@@ -32,16 +32,16 @@ BLOCK_BYTES = 512 * 1024
 PART_BYTES = 8 * 1024 * 1024
 PARTS_IN_FLIGHT = 4
 ABORT_TIMEOUT_S = 5
-"""How long a failed or cancelled writer tries to abort its upload: a node must stop while its store is away."""
+"""Time limit for a failed or cancelled writer to abort its upload: a node must stop even if its store is away."""
 COPY_BYTES_PER_TURN = 1024 * 1024
 
 
 class ObjectOrder(StorageError):
-    """A block or batch that does not follow the one before it, or a second run in a stream object."""
+    """A block or batch does not follow the one before it, or is a second run in a stream object."""
 
 
 class _CopiedPart:
-    """A part that the store makes of another object's bytes."""
+    """A part that the store copies from another object."""
 
     __slots__ = ("end", "key", "start")
 
@@ -54,9 +54,9 @@ class _CopiedPart:
 class ObjectWriter:
     """Builds one object in `store` under `key`.
 
-    Payloads are referred to until their part is sent: they must not change before `close` returns. Memory that is only
-    held here is bounded by `2 * parts_in_flight * part_bytes`. After an error, or instead of `close`, call `abort`
-    (leaving an `async with` block without `close` does).
+    Payloads are referenced until their part is sent: they must not change before `close` returns. Memory held only by
+    the writer is bounded by `2 * parts_in_flight * part_bytes`. After an error, or instead of `close`, call `abort`
+    (leaving an `async with` block without `close` does it).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ObjectWriter:
         on_multipart: Callable[[str], Awaitable[None]] | None = None,
         hedge: PartHedge | None = None,
     ) -> None:
-        """`on_multipart(upload_id)` is awaited before the first part: the catalog remembers the upload.
+        """`on_multipart(upload_id)` is awaited before the first part, to record the upload in the catalog.
 
         `hedge` sends slow parts twice.
         """
@@ -109,18 +109,18 @@ class ObjectWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of data blocks so far."""
+        """Size of the data blocks so far."""
         return self._position + self._raw_size + (self._block_size if self._block else 0)
 
     @property
     def entries(self) -> Sequence[IndexEntry]:
-        """Entries of the blocks so far; all of them once the writer is closed."""
+        """Entries of the blocks so far. Complete once the writer is closed."""
         return self._entries
 
     async def write(self, batch: StreamBatch) -> None:
-        """Add a batch. Batches come sorted by (stream id, base offset); a gap in offsets begins a new run.
+        """Add a batch. Batches must be sorted by (stream id, base offset); a gap in offsets begins a new run.
 
-        Raises ObjectOrder, and StoreError when a full part cannot be sent.
+        Raises ObjectOrder, and StoreError if a full part cannot be sent.
         """
         size = BATCH_HEADER.size + len(batch.payload)
         if self._raw:
@@ -141,9 +141,9 @@ class ObjectWriter:
             await self._send_wave()
 
     async def write_block(self, entry: IndexEntry, data: Buffer) -> None:
-        """Add a whole block, checked by the caller, as another object holds it; its position here is its own.
+        """Add a whole block of another object, checked by the caller. Its position in this object is assigned here.
 
-        Neighbours of one stream are joined as long as they fit a block: compaction heals what small uploads left.
+        Neighbours of one stream are joined as long as they fit a block: compaction joins the blocks of small uploads.
         """
         assert len(data) == entry.size_bytes, "the block is the one its entry describes"
         last = self._raw[-1][0] if self._raw else None
@@ -161,7 +161,7 @@ class ObjectWriter:
             await self._send_wave()
 
     async def detach_inputs(self) -> None:
-        """Send full parts and copy the rest: slices of large reads would otherwise keep the whole reads in memory."""
+        """Send full parts and copy the rest, so that slices of large reads do not keep the whole reads in memory."""
         if len(self._wave) > 1:
             await self._send_wave()
         self._raw = [(entry, bytes(data)) for entry, data in self._raw]
@@ -170,9 +170,10 @@ class ObjectWriter:
         self._wave = [[await _copy(part)] if isinstance(part, list) else part for part in self._wave]
 
     async def copy_blocks(self, entries: Sequence[IndexEntry], source_key: str) -> None:
-        """Add adjacent blocks of another object of the store without moving their bytes through here.
+        """Add adjacent blocks of another object of the store by a copy inside the store.
 
-        They make a part of their own: they are at least 5 MiB, and so is all that was written since the last copy.
+        They become a separate part: they are at least 5 MiB, and so is everything written since the last copy.
+        Raises ObjectOrder otherwise.
         """
         self._seal_block()
         start, end = entries[0].position, entries[-1].end_position
@@ -191,7 +192,7 @@ class ObjectWriter:
             await self._send_wave()
 
     async def close(self) -> NewObject:
-        """Send what is left, with index and footer; the object is whole and durable when this returns."""
+        """Send the rest, with index and footer. The object is complete and durable when this returns."""
         assert not self._closed, "a writer is closed once"
         self._seal_block()
         if not self._entries:
@@ -213,7 +214,7 @@ class ObjectWriter:
         return NewObject(self._object_id, self._kind, size, merge_ranges(self._entries))
 
     async def abort(self) -> None:
-        """Give up: nothing becomes visible. Does nothing after `close`; safe to call twice."""
+        """Abort: nothing becomes visible. Does nothing after `close`; safe to call twice."""
         if self._closed:
             return
         self._release()
@@ -223,9 +224,9 @@ class ObjectWriter:
             await upload.abort()
 
     async def abandon(self) -> None:
-        """Abort after a failure or a cancellation, which count more than how the abort ends: it raises neither.
+        """Abort after a failure or a cancellation, without raising errors of its own, within seconds.
 
-        It ends within seconds, too. What it cannot do is done by whoever reads the catalog's note of the upload.
+        An upload that it cannot abort is aborted later, from the record of it in the catalog.
         """
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(ABORT_TIMEOUT_S):
@@ -271,14 +272,14 @@ class ObjectWriter:
             self._part, self._part_size = [], 0
 
     async def _send_wave(self, *, last: bool = False) -> None:
-        """Send the parts gathered, several at a time."""
+        """Send the gathered parts, several at a time."""
         if self._upload is None:
             self._upload = await self._store.start_multipart(self._key, writer_id=self._writer_id)
             if self._on_multipart is not None:
                 await self._on_multipart(self._upload.upload_id)
         if len(self._receipts) + len(self._wave) > PARTS_MAX:
             raise ObjectOrder(f"object {self._key}: more than {PARTS_MAX} parts")
-        # The last part may still grow by a remainder too short to be a part before a copied one.
+        # The last part may still grow, by a remainder too short for a part before a copied one.
         kept = 0 if last or isinstance(self._wave[-1], _CopiedPart) else 1
         wave, self._wave = self._wave[: len(self._wave) - kept], self._wave[len(self._wave) - kept :]
         slots = asyncio.Semaphore(self._parts_in_flight)
@@ -303,7 +304,7 @@ class ObjectWriter:
 
 
 async def _copy(parts: Sequence[Buffer]) -> Buffer:
-    """One buffer of its own, copied a little at a time: other tasks get their turn."""
+    """Return the parts copied into one buffer, in steps, so that other tasks can run."""
     copy = bytearray(sum(len(part) for part in parts))
     at = turn = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""Request bodies made of many buffers: large ones are handed to the socket as they are, small ones are gathered."""
+"""Request bodies from many buffers: large ones are passed to the socket without a copy, small ones are joined."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ from wal.interface import Buffer
 
 PIECE_BYTES = 256 * 1024
 GATHER_BYTES = 64 * 1024
-"""Buffers shorter than this are gathered: a write per buffer would cost more than the copy."""
+"""Buffers shorter than this are joined: a write per buffer would cost more than the copy."""
 
 
 class RequestBody:
-    """What botocore and aiohttp take for a body: it has a length, and is iterated once per attempt."""
+    """Body of a request for botocore and aiohttp: it has a length, and is iterated once per attempt."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
         self._pieces = list(_pieces(parts))
@@ -29,11 +29,11 @@ class RequestBody:
         return _AsyncPieces(iter(self._pieces))
 
     def read(self) -> bytes:
-        """All of it. botocore tells a streamed body from a bad parameter by this method, and does not call it."""
+        """Return the whole body. botocore recognises a streamed body by this method, and does not call it."""
         return b"".join(self._pieces)
 
     def checksum(self) -> str:
-        """CRC32C as S3 writes it."""
+        """Return the CRC32C in S3's encoding."""
         crc = 0
         for piece in self._pieces:
             crc = crc32c(piece, crc)
@@ -41,7 +41,7 @@ class RequestBody:
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The buffers to write, in order: pieces of large ones, small ones joined."""
+    """Yield the buffers to write, in order: large ones in pieces, small ones joined."""
     small: list[Buffer] = []
     small_bytes = 0
     for part in parts:
@@ -63,7 +63,7 @@ def _pieces(parts: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 class _AsyncPieces:
-    """The asynchronous face of an iterator that never waits."""
+    """Asynchronous iterator over an iterator that never waits."""
 
     def __init__(self, pieces: Iterator[Buffer]) -> None:
         self._pieces = pieces

@@ -1,7 +1,7 @@
-"""Object stores from plain values: a node, the commands that look at its storage, and Spark's tasks make the same ones.
+"""Construction of object stores from plain values, shared by nodes, the storage commands and Spark's tasks.
 
-A `StoreConfig` is immutable, holds no secret (S3 credentials come from the environment, the shared files or the
-instance, as boto finds them), and pickles.
+A `StoreConfig` is immutable, picklable, and contains no secret: boto finds S3 credentials in the environment, the
+shared files or the instance.
 """
 
 import random
@@ -19,25 +19,25 @@ StoreKind: TypeAlias = Literal["local", "s3"]
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """One object store by its name."""
+    """Configuration of one object store."""
 
     name: str
-    """What the catalog remembers with each object: it never changes while the store holds any."""
+    """Name that the catalog records with each object. It must not change while the store holds objects."""
     kind: StoreKind
     path: Path | None = None
     """Directory of a local store."""
     bucket: str = ""
     """Bucket of an S3 store, which must exist."""
     endpoint: str = ""
-    """URL of the S3 service; empty: Amazon's for the region."""
+    """URL of the S3 service. Empty: Amazon's for the region."""
     region: str = "us-east-1"
     path_style: bool = True
 
 
 def make_store(config: StoreConfig, rng: random.Random, *, read_only: bool = False) -> ObjectStore:
-    """The store, not opened yet. `rng` spreads retries in time. Raises StoreError for a config that lacks something.
+    """Return the store, not opened yet. `rng` is for retry jitter. Raises StoreError for an incomplete config.
 
-    With `read_only` opening it makes no directory and leaves no trace.
+    With `read_only`, opening it creates no directory and changes nothing.
     """
     if config.kind == "local":
         if config.path is None:
@@ -45,7 +45,7 @@ def make_store(config: StoreConfig, rng: random.Random, *, read_only: bool = Fal
         return LocalStore(config.name, config.path, read_only=read_only)
     if not config.bucket:
         raise StoreError(f"store {config.name!r} needs a bucket")
-    from s3stream.store.s3 import S3Settings, S3Store  # half a second that a local store need not spend
+    from s3stream.store.s3 import S3Settings, S3Store  # importing it takes half a second, which a local store avoids
 
     settings = S3Settings(
         bucket=config.bucket, endpoint=config.endpoint, region=config.region, path_style=config.path_style
@@ -56,5 +56,5 @@ def make_store(config: StoreConfig, rng: random.Random, *, read_only: bool = Fal
 def make_stores(
     configs: Iterable[StoreConfig], rng: random.Random, *, read_only: bool = False
 ) -> dict[str, ObjectStore]:
-    """All of them by name, in the order given, not opened yet. Raises StoreError."""
+    """Return the stores by name, in the order given, not opened yet. Raises StoreError."""
     return {config.name: make_store(config, rng, read_only=read_only) for config in configs}

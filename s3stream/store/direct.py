@@ -1,9 +1,9 @@
-"""Writes of large files past the page cache (O_DIRECT), through a small buffer that is used again and again.
+"""Writes of large files that bypass the page cache (O_DIRECT), through a small reused buffer.
 
-An object that was just uploaded is still in the log cache: copying it into the page cache would cost fresh pages, which
-are the larger part of a buffered write's CPU, and would push out what others keep there. Only whole pages go this way;
-what lies before the first and after the last page boundary is written as usual, so that neighbours written at the same
-time never share a page with a direct write. Where the file system refuses O_DIRECT everything is written as usual.
+An object that was just uploaded is still in the log cache. Copying it into the page cache would cost fresh pages, which
+are most of a buffered write's CPU, and would evict other data. Only whole pages are written directly. The bytes before
+the first and after the last page boundary are written normally, so that parts written concurrently never share a page
+with a direct write. If the file system refuses O_DIRECT, everything is written normally.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ from wal.interface import Buffer
 PAGE_BYTES = 4096
 STAGE_BYTES = 1024 * 1024
 DIRECT_BYTES_MIN = STAGE_BYTES
-"""Smaller writes are not worth the change of mode."""
+"""Smaller writes do not justify the change of mode."""
 _IOV_MAX = 1000
 
 
 class FileWriter:
-    """Writes buffers to files at their position; from any thread, each with a staging buffer of its own."""
+    """Writes buffers at the current position of files, from any thread. Each thread has a staging buffer."""
 
     def __init__(self) -> None:
         self._own = threading.local()
 
     def write(self, fd: int, parts: Sequence[Buffer]) -> int:
-        """Write buffers one after the other; returns the bytes. Raises OSError."""
+        """Write the buffers in order; return the number of bytes. Raises OSError."""
         views = [memoryview(part).cast("B") for part in parts if len(part)]
         total = sum(len(view) for view in views)
         if total >= DIRECT_BYTES_MIN:
@@ -65,7 +65,7 @@ class FileWriter:
             _write_vectored(fd, [stage[:filled]])
 
     def _stage(self) -> memoryview:
-        """This thread's buffer: an anonymous mapping, so page aligned."""
+        """Return this thread's buffer: an anonymous mapping, hence page-aligned."""
         stage: memoryview | None = getattr(self._own, "stage", None)
         if stage is None:
             stage = self._own.stage = memoryview(
@@ -76,7 +76,7 @@ class FileWriter:
 
 @contextlib.contextmanager
 def _direct(fd: int) -> Iterator[bool]:
-    """Write past the page cache inside the block; yields whether the file system does so."""
+    """Set O_DIRECT inside the `with` block; yield whether the file system supports it."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     try:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
@@ -90,7 +90,7 @@ def _direct(fd: int) -> Iterator[bool]:
 
 
 def _split(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
-    """The first `size` bytes of buffers, and the rest."""
+    """Split buffers after `size` bytes."""
     first: list[memoryview] = []
     for index, view in enumerate(views):
         if size < len(view):

@@ -1,9 +1,9 @@
-"""The blocking half of the local store: objects as files, whole and durable or not there at all.
+"""The blocking part of the local store: objects as files, which are complete and durable or absent.
 
-An object is a file at the path of its key, followed by a trailer of 128 bytes with the writer's id: in the file itself,
-so that plain copies and backups of the directory keep it (extended attributes would be lost by many). A file is written
-under a temporary name, synced, linked to its place without replacing anything, and the directories up to the root are
-synced. A crash leaves at most something in `.anabranch-tmp`, which `prepare` removes when it is a day old.
+An object is a file at the path of its key, followed by a trailer of 128 bytes with the writer's id. The trailer is in
+the file, so that plain copies and backups of the directory keep it (many lose extended attributes). A file is written
+under a temporary name, synced, and linked to its place without replacing an existing file; then the directories up to
+the root are synced. A crash leaves files in `.anabranch-tmp` only, which `prepare` removes when they are a day old.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ TEMPORARY = ".anabranch-tmp"
 TEMPORARY_AGE_SECONDS_MAX = 24 * 3600
 _READ_BYTES_MAX = 1 << 30
 _READ_BYTES = 512 * 1024
-"""A kernel that copies from the page cache lets nobody else on the processor before the call ends."""
+"""Bytes per read call: the kernel does not yield the processor while it copies from the page cache."""
 _READ_PAUSE_S = 0.0001
-"""Between such calls: the log's threads wait for no more than one of them."""
+"""Pause between read calls, so that the log's threads wait for one call at most."""
 _COPY_BYTES = 8 * 1024 * 1024
 _CREATE_ATTEMPTS = 100
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -44,7 +44,7 @@ _NO_COPY_RANGE = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 class ObjectFiles:
-    """Objects under `root`. Every error is a StoreError that names store and key."""
+    """Objects as files under `root`. Every error is a StoreError that names store and key."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
@@ -64,12 +64,12 @@ class ObjectFiles:
                     _remove(each)
 
     def check(self) -> None:
-        """Check that the directory is there and can be looked at; nothing is changed."""
+        """Check that the directory exists and can be read. Changes nothing."""
         with self.explain(str(self.root)):
             os.scandir(self.root).close()
 
     def put(self, key: str, parts: Sequence[Buffer], writer_id: str) -> int:
-        """Create an object; returns its bytes."""
+        """Create an object; return its size."""
         trailer = self.trailer(key, writer_id)
         with self.explain(key):
             fd, temporary = tempfile.mkstemp(dir=self.temporary, prefix="put-")
@@ -84,7 +84,7 @@ class ObjectFiles:
         return size
 
     def read(self, key: str, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of an object."""
+        """Return bytes [start, end) of an object."""
         check_range(start, end, where=f"{self.name}:{key}")
         with self.explain(key), self.opened(key) as (fd, size):
             if end > size:
@@ -103,12 +103,12 @@ class ObjectFiles:
             return data.toreadonly()
 
     def read_tail(self, key: str, size_bytes: int) -> tuple[bytes, int]:
-        """The last `size_bytes` of an object, and its size."""
+        """Return the last `size_bytes` of an object, and its size."""
         with self.explain(key), self.opened(key) as (fd, size):
             return _read(fd, max(0, size - size_bytes), size), size
 
     def writer_id(self, key: str) -> str | None:
-        """Who wrote an object; None when there is none."""
+        """Return the id of the object's writer, None if there is no such object."""
         try:
             with self.explain(key), self.opened(key) as (fd, size):
                 trailer = _read(fd, size, size + TRAILER_BYTES)
@@ -121,7 +121,7 @@ class ObjectFiles:
         return writer.decode()
 
     def delete(self, keys: Sequence[str]) -> dict[str, StoreError]:
-        """Delete objects and the directories they leave empty; returns the keys that could not be deleted."""
+        """Delete objects and directories that become empty; return an error for each key that could not be deleted."""
         failed: dict[str, StoreError] = {}
         touched: set[Path] = set()
         for key in keys:
@@ -136,30 +136,30 @@ class ObjectFiles:
         return failed
 
     def walk(self, prefix: str) -> Iterator[StoredObject]:
-        """All objects under `prefix` in the order of keys."""
+        """Yield all objects whose keys begin with `prefix`, in key order."""
         with self.explain(prefix):
             yield from self._walk(self.root, "", prefix)
 
     def start_upload(self, key: str, writer_id: str) -> "UploadFiles":
-        """Make room for the parts of an upload."""
+        """Create the directory for the parts of an upload."""
         trailer = self.trailer(key, writer_id)
         with self.explain(key):
             return UploadFiles(self, key, writer_id, trailer, Path(tempfile.mkdtemp(dir=self.temporary, prefix="up-")))
 
     def drop_upload(self, key: str, upload_id: str) -> None:
-        """Forget the parts of an upload; no error when there is none."""
+        """Delete the parts of an upload. An upload that does not exist is no error."""
         if "/" in upload_id or not upload_id.startswith("up-"):
             raise StoreError(f"{self.name}:{key}: bad upload id {upload_id!r}")
         with self.explain(key):
             _remove(self.temporary / upload_id)
 
     def path(self, key: str) -> Path:
-        """Where the object of a key lies."""
+        """Return the path of an object."""
         check_key(key, where=self.name)
         return self.root / key
 
     def trailer(self, key: str, writer_id: str) -> bytes:
-        """What follows an object of that writer; checks the key too."""
+        """Return the trailer for an object of that writer. Also checks the key."""
         self.path(key)
         writer = writer_id.encode()
         if len(writer) > WRITER_ID_BYTES_MAX:
@@ -167,7 +167,7 @@ class ObjectFiles:
         return (TRAILER.pack(TRAILER_MAGIC, crc32c(writer), len(writer)) + writer).ljust(TRAILER_BYTES, b"\0")
 
     def publish(self, temporary: Path, key: str, writer_id: str) -> None:
-        """Link a complete, synced file to its place, and make that durable; one's own earlier success is a success."""
+        """Link a complete, synced file to its place, durably. An existing object of the same writer is a success."""
         target = self.path(key)
         for attempt in range(_CREATE_ATTEMPTS):
             try:
@@ -175,7 +175,7 @@ class ObjectFiles:
                 target.hardlink_to(temporary)
                 break
             except OSError as error:
-                # A delete may take away a directory that is empty for a moment.
+                # A concurrent delete may remove a directory while it is empty.
                 if attempt + 1 == _CREATE_ATTEMPTS or not isinstance(error, FileExistsError | FileNotFoundError):
                     raise
                 if target.exists():
@@ -191,7 +191,7 @@ class ObjectFiles:
 
     @contextlib.contextmanager
     def explain(self, key: str) -> Iterator[None]:
-        """Turn the system's errors into StoreErrors."""
+        """Convert OSErrors to StoreErrors."""
         try:
             yield
         except OSError as error:
@@ -201,12 +201,12 @@ class ObjectFiles:
 
     @contextlib.contextmanager
     def opened(self, key: str) -> Iterator[tuple[int, int]]:
-        """An object's file and the size of the object."""
+        """Open an object's file; yield its descriptor and the object's size."""
         try:
             fd = os.open(self.path(key), os.O_RDONLY)
         except (FileNotFoundError, NotADirectoryError):
-            if not self.root.is_dir():  # a disk that is not mounted takes away more than an object
-                raise StoreError(f"{self.name}:{key}: the directory {self.root} is gone") from None
+            if not self.root.is_dir():  # the disk may not be mounted: this is not a missing object
+                raise StoreError(f"{self.name}:{key}: the directory {self.root} is missing") from None
             raise ObjectNotFound(f"{self.name}:{key}: no such object") from None
         try:
             status = os.fstat(fd)
@@ -222,7 +222,7 @@ class ObjectFiles:
             os.close(fd)
 
     def _unlink(self, path: Path) -> Path:
-        """Remove a file and its empty parents; returns the directory that stayed."""
+        """Remove a file and its empty parents; return the directory that remains."""
         path.unlink()
         for folder in path.parents:
             if folder == self.root:
@@ -254,9 +254,9 @@ class ObjectFiles:
 
 
 class UploadFiles:
-    """Parts of one upload: at their place in one file while the sizes of the parts before are known, else apart.
+    """Parts of one upload: in one file while the sizes of all earlier parts are known, else in separate files.
 
-    `place` is called on one thread, in the order in which parts are handed over; the rest on any thread.
+    `place` is called on one thread, in the order in which parts are submitted; the rest on any thread.
     """
 
     def __init__(self, files: ObjectFiles, key: str, writer_id: str, trailer: bytes, folder: Path) -> None:
@@ -269,9 +269,9 @@ class UploadFiles:
         self._next_number = 1
         self._next_offset = 0
         self._placed: dict[int, tuple[int, int]] = {}
-        """Offset and size of each part that has its place in the one file."""
-        self._apart: dict[int, int] = {}
-        """Size of each part that has a file of its own; such a part came out of turn, or again with another size."""
+        """Offset and size of each part in the shared file."""
+        self._separate: dict[int, int] = {}
+        """Size of each part in a separate file: it was sent out of order, or again with another size."""
 
     @property
     def upload_id(self) -> str:
@@ -279,24 +279,24 @@ class UploadFiles:
         return self._folder.name
 
     def place(self, number: int, size: int) -> int | None:
-        """Where part `number` goes in the one file; None: apart."""
+        """Return the offset of part `number` in the shared file, None for a separate file."""
         if number == self._next_number:
             self._placed[number] = (self._next_offset, size)
             self._next_number += 1
             self._next_offset += size
         if number in self._placed and self._placed[number][1] == size:
-            self._apart.pop(number, None)
+            self._separate.pop(number, None)
             return self._placed[number][0]
-        self._apart[number] = size
+        self._separate[number] = size
         return None
 
     def write_part(self, number: int, offset: int | None, parts: Sequence[Buffer]) -> None:
-        """Write a part at its place."""
+        """Write a part at its offset."""
         with self._files.explain(self._key), self._target(number, offset) as fd:
             self._files.writer.write(fd, parts)
 
     def copy_part(self, number: int, offset: int | None, source_key: str, start: int, end: int) -> None:
-        """Make a part of bytes of another object; shares blocks where the file system can."""
+        """Copy bytes of another object into a part. Blocks are shared if the file system supports it."""
         with self._files.explain(source_key), self._files.opened(source_key) as (source, size):
             if end > size:
                 raise StoreError(f"{self._files.name}:{source_key}: asked to copy bytes [{start}, {end}) of {size}")
@@ -304,7 +304,7 @@ class UploadFiles:
                 _copy(source, fd, start, end - start)
 
     def complete(self, receipts: Sequence[PartReceipt]) -> None:
-        """Publish the object the parts make."""
+        """Publish the object that the parts form."""
         where = f"{self._files.name}:{self._key}"
         check_receipts(receipts, where=where)
         if not self._folder.is_dir():
@@ -312,11 +312,11 @@ class UploadFiles:
                 return
             raise StoreError(f"{where}: no such upload: {self.upload_id}")
         for receipt in receipts:
-            known = self._apart.get(receipt.number, self._placed.get(receipt.number, (0, -1))[1])
+            known = self._separate.get(receipt.number, self._placed.get(receipt.number, (0, -1))[1])
             if known != receipt.size_bytes:
                 raise StoreError(f"{where}: part {receipt.number}: expected {receipt.size_bytes} bytes, found {known}")
         with self._files.explain(self._key):
-            in_place = not self._apart and [each.number for each in receipts] == list(range(1, self._next_number))
+            in_place = not self._separate and [each.number for each in receipts] == list(range(1, self._next_number))
             whole = self._data if in_place else self._assemble(receipts)
             fd = os.open(whole, os.O_WRONLY)
             try:
@@ -332,7 +332,7 @@ class UploadFiles:
         whole = self._folder / "whole"
         with whole.open("wb", buffering=0) as target:
             for receipt in receipts:
-                apart = receipt.number in self._apart
+                apart = receipt.number in self._separate
                 offset = 0 if apart else self._placed[receipt.number][0]
                 with (self._folder / f"part-{receipt.number}" if apart else self._data).open("rb") as source:
                     _copy(source.fileno(), target.fileno(), offset, receipt.size_bytes)
@@ -364,7 +364,7 @@ def _read(fd: int, start: int, end: int) -> bytes:
 
 
 def _copy(source: int, target: int, start: int, size: int) -> None:
-    """Copy inside the kernel where it can, to the target's position."""
+    """Copy to the target's position, inside the kernel if it supports that."""
     while size > 0:
         try:
             copied = os.copy_file_range(source, target, size, start)
@@ -387,7 +387,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _newest(path: Path) -> float:
-    """Time of the last change of a file, or of anything in a directory; infinite when it has just gone."""
+    """Return the time of the last change of a file, or in a directory; infinite if it was just removed."""
     try:
         inside = path.iterdir() if path.is_dir() else iter(())
         return max([path.stat().st_mtime, *(each.stat().st_mtime for each in inside)])

@@ -1,4 +1,4 @@
-"""What the engine asks of an object store; every store passes the same contract tests."""
+"""Interface of an object store. Every implementation passes the same contract tests."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from wal.interface import Buffer
 
 
 class StoredObject(NamedTuple):
-    """What a listing or a head call tells of an object."""
+    """An object in a listing."""
 
     key: str
     size_bytes: int
@@ -17,33 +17,33 @@ class StoredObject(NamedTuple):
 
 
 class TailRead(NamedTuple):
-    """The last bytes of an object, and how long the object is."""
+    """The last bytes of an object, and the object's size."""
 
     data: memoryview
     size_bytes: int
 
 
 class PartReceipt(NamedTuple):
-    """What completing a multipart upload needs of a part."""
+    """Receipt of a part, needed to complete its multipart upload."""
 
     number: int
-    """From 1, in the order of the bytes."""
+    """Number of the part, from 1 in the order of the bytes."""
     tag: str
     size_bytes: int
 
 
 @dataclass(slots=True)
 class CallCounts:
-    """Calls made, by kind, failed and retried ones included; tests hold budgets against them."""
+    """Calls by kind, including failed and retried ones. Tests compare them with budgets."""
 
     get: int = 0
     put: int = 0
     head: int = 0
     list: int = 0
     delete: int = 0
-    """Batch deletes count once per request."""
+    """Batch deletes, counted once per request."""
     multipart: int = 0
-    """Create, complete and abort."""
+    """Calls to create, complete and abort multipart uploads."""
     part: int = 0
     part_copy: int = 0
     retries: int = 0
@@ -53,11 +53,11 @@ class CallCounts:
 
 
 class MultipartUpload(Protocol):
-    """An upload under way. Parts go in any order and at the same time; at least 5 MiB each but for the last."""
+    """A multipart upload. Parts are sent in any order and concurrently; all but the last have at least 5 MiB."""
 
     @property
     def upload_id(self) -> str:
-        """The store's name for the upload: kept in the catalog, for stores whose listing of uploads is unreliable."""
+        """The store's id of the upload. The catalog records it, because some stores list uploads unreliably."""
         ...
 
     async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
@@ -65,24 +65,24 @@ class MultipartUpload(Protocol):
         ...
 
     async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
-        """Make part `number` of bytes [start, end) of an object of the same store, without moving them through here."""
+        """Copy bytes [start, end) of an object of the same store into part `number`, inside the store."""
         ...
 
     async def complete(self, receipts: Sequence[PartReceipt]) -> None:
-        """Make the object visible, whole and durable."""
+        """Make the complete object visible and durable."""
         ...
 
     async def abort(self) -> None:
-        """Give up: nothing becomes visible. Safe to call twice, and after `complete` failed."""
+        """Abort: nothing becomes visible. Safe to call twice, and after `complete` failed."""
         ...
 
 
 class ObjectStore(Protocol):
-    """A flat, strongly consistent map from key to immutable bytes. Raises `StoreError` and its kinds, after retries."""
+    """A flat, strongly consistent map from key to immutable bytes. Raises `StoreError` or a subclass, after retries."""
 
     @property
     def name(self) -> str:
-        """Name by which the catalog remembers where an object lies."""
+        """Name of the store in the catalog."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class ObjectStore(Protocol):
         ...
 
     async def open(self) -> None:
-        """Connect, and check that the store can be used; an error names what and where."""
+        """Connect, and check that the store can be used. Raises StoreError, which names the store and the reason."""
         ...
 
     async def close(self) -> None:
@@ -99,36 +99,36 @@ class ObjectStore(Protocol):
         ...
 
     async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
-        """Create the object as the concatenation of `parts`. Durable and visible as a whole when this returns.
+        """Create the object as the concatenation of `parts`. It is durable and visible as a whole when this returns.
 
-        Raises ObjectExists when another writer's object has the key; meeting its own earlier success is a success.
+        Raises ObjectExists if another writer's object has the key. An object of the same writer is a success.
         """
         ...
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
-        """Begin an upload in parts."""
+        """Start a multipart upload."""
         ...
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
-        """Abort an upload a crashed process left behind; no error when there is none."""
+        """Abort an upload that a crashed process left behind. An upload that does not exist is no error."""
         ...
 
     async def get(self, key: str, start: int, end: int) -> memoryview:
-        """Bytes [start, end). Raises ObjectNotFound, or ObjectTooShort."""
+        """Return bytes [start, end). Raises ObjectNotFound or ObjectTooShort."""
         ...
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
-        """The last `size_bytes` (or all, when it is shorter) in one call."""
+        """Return the last `size_bytes`, or all of a shorter object, in one call. Raises ObjectNotFound."""
         ...
 
     async def writer_id(self, key: str) -> str | None:
-        """Who wrote the object; None when there is no such object."""
+        """Return the id of the object's writer, None if there is no such object."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """Delete in batches; returns the keys that could not be deleted, each with why. Absent keys are no error."""
+        """Delete in batches; return an error for each key that could not be deleted. Absent keys are no error."""
         ...
 
     def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
-        """All objects under `prefix`, page by page, in the order of keys."""
+        """Yield all objects whose keys begin with `prefix`, in key order."""
         ...

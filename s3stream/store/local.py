@@ -1,4 +1,4 @@
-"""An object store in a local directory: the asyncio shell of `s3stream.store.files`, on a small thread pool."""
+"""An object store in a local directory: `s3stream.store.files` on a small thread pool."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ LIST_PAGE = 1000
 
 
 class _Threads:
-    """Runs file calls, counts their errors, and never leaves one running behind a cancelled caller."""
+    """Runs file calls and counts their errors. A cancelled caller waits until its call has ended."""
 
     def __init__(self, name: str, count: int, calls: CallCounts) -> None:
         self._name = name
@@ -51,9 +51,9 @@ class _Threads:
 
 
 class LocalStore:
-    """Objects as files under `root`, which is created when it is missing; at most `threads` calls at the same time.
+    """Objects as files under `root`, which is created if it is missing; at most `threads` concurrent calls.
 
-    With `read_only` opening it changes nothing, so that a directory that only can be read will do; it must be there.
+    With `read_only`, opening it changes nothing: the directory must exist, and read access is sufficient.
     """
 
     def __init__(self, name: str, root: Path, *, threads: int = 4, read_only: bool = False) -> None:
@@ -64,12 +64,12 @@ class LocalStore:
 
     @property
     def name(self) -> str:
-        """Name by which the catalog remembers where an object lies."""
+        """Name of the store in the catalog."""
         return self._files.name
 
     @property
     def calls(self) -> CallCounts:
-        """Counters since the store was made; each call counts as the S3 call it stands for."""
+        """Counters since the store was created. Each call counts as the corresponding S3 call."""
         return self._calls
 
     async def open(self) -> None:
@@ -78,7 +78,7 @@ class LocalStore:
         await self._threads.run(self._files.check if self._read_only else self._files.prepare)
 
     async def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._threads.close()
 
     async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
@@ -87,32 +87,32 @@ class LocalStore:
         self._calls.bytes_written += await self._threads.run(lambda: self._files.put(key, parts, writer_id))
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
-        """Begin an upload in parts."""
+        """Start a multipart upload."""
         self._calls.multipart += 1
         upload = await self._threads.run(lambda: self._files.start_upload(key, writer_id))
         return _LocalUpload(self, self._threads, upload, key)
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
-        """Abort an upload a crashed process left behind; no error when there is none."""
+        """Abort an upload that a crashed process left behind. An upload that does not exist is no error."""
         self._calls.multipart += 1
         await self._threads.run(lambda: self._files.drop_upload(key, upload_id))
 
     async def get(self, key: str, start: int, end: int) -> memoryview:
-        """Bytes [start, end)."""
+        """Return bytes [start, end)."""
         self._calls.get += 1
         data = await self._threads.run(lambda: self._files.read(key, start, end))
         self._calls.bytes_read += len(data)
         return data
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
-        """The last `size_bytes`, or all."""
+        """Return the last `size_bytes`, or all of a shorter object."""
         self._calls.get += 1
         data, size = await self._threads.run(lambda: self._files.read_tail(key, size_bytes))
         self._calls.bytes_read += len(data)
         return TailRead(memoryview(data), size)
 
     async def writer_id(self, key: str) -> str | None:
-        """Who wrote the object; None when there is no such object."""
+        """Return the id of the object's writer, None if there is no such object."""
         self._calls.head += 1
         return await self._threads.run(lambda: self._files.writer_id(key))
 
@@ -126,7 +126,7 @@ class LocalStore:
         return failed
 
     async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
-        """All objects under `prefix` in the order of keys."""
+        """Yield all objects whose keys begin with `prefix`, in key order."""
         walk = self._files.walk(prefix)
         while True:
             self._calls.list += 1
@@ -138,7 +138,7 @@ class LocalStore:
 
 
 class _LocalUpload:
-    """A multipart upload under way."""
+    """A multipart upload in progress."""
 
     def __init__(self, store: LocalStore, threads: _Threads, files: UploadFiles, key: str) -> None:
         self._store = store
@@ -148,7 +148,7 @@ class _LocalUpload:
 
     @property
     def upload_id(self) -> str:
-        """The store's name for the upload."""
+        """The store's id of the upload."""
         return self._files.upload_id
 
     async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
@@ -161,7 +161,7 @@ class _LocalUpload:
         return PartReceipt(number, str(size), size)
 
     async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
-        """Make part `number` of bytes [start, end) of another object, inside the kernel."""
+        """Copy bytes [start, end) of another object into part `number`, inside the kernel."""
         check_range(start, end, where=f"{self._store.name}:{source_key}")
         offset = self._files.place(number, end - start)
         self._store.calls.part_copy += 1
@@ -174,5 +174,5 @@ class _LocalUpload:
         await self._threads.run(lambda: self._files.complete(receipts))
 
     async def abort(self) -> None:
-        """Give up."""
+        """Abort the upload."""
         await self._store.abort_multipart(self._key, self._files.upload_id)

@@ -1,4 +1,4 @@
-"""An object store in memory: for tests, and the reference for what the others do."""
+"""An object store in memory, for tests: the reference for the behaviour of the others."""
 
 import bisect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ async def let_through(_call: str, _key: str) -> None:
 
 @dataclass(slots=True)
 class _MemoryState:
-    """What store and uploads share."""
+    """State that the store and its uploads share."""
 
     name: str
     now_ms: Callable[[], int]
@@ -29,7 +29,7 @@ class _MemoryState:
     uploads_started: int = 0
 
     async def call(self, call: str, key: str) -> None:
-        """Let the hook see the call."""
+        """Pass the call to the hook."""
         try:
             await self.hook(call, key)
         except StoreError:
@@ -69,17 +69,17 @@ class MemoryStore:
 
     @property
     def name(self) -> str:
-        """Name by which the catalog remembers where an object lies."""
+        """Name of the store in the catalog."""
         return self._state.name
 
     @property
     def calls(self) -> CallCounts:
-        """Counters since the store was made."""
+        """Counters since the store was created."""
         return self._state.calls
 
     @property
     def objects(self) -> dict[str, tuple[bytes, str, int]]:
-        """Data, writer id and time of each object: tests look, and do damage, here."""
+        """Data, writer id and time of each object, for tests to inspect and damage."""
         return self._state.objects
 
     @property
@@ -89,7 +89,7 @@ class MemoryStore:
 
     @property
     def hook(self) -> Hook:
-        """What sees each call."""
+        """Hook that each call passes."""
         return self._state.hook
 
     @hook.setter
@@ -97,10 +97,10 @@ class MemoryStore:
         self._state.hook = hook
 
     async def open(self) -> None:
-        """Nothing to connect to."""
+        """Do nothing: there is no connection."""
 
     async def close(self) -> None:
-        """Nothing to release; the objects stay."""
+        """Do nothing: the objects stay."""
 
     async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
         """Create the object as the concatenation of `parts`."""
@@ -112,7 +112,7 @@ class MemoryStore:
         self._state.create(key, data, writer_id)
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
-        """Begin an upload in parts."""
+        """Start a multipart upload."""
         check_key(key, where=self.name)
         self.calls.multipart += 1
         await self._state.call("multipart", key)
@@ -122,13 +122,13 @@ class MemoryStore:
         return _MemoryUpload(self._state, key, writer_id, upload_id)
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
-        """Abort an upload a crashed process left behind; no error when there is none."""
+        """Abort an upload that a crashed process left behind. An upload that does not exist is no error."""
         self.calls.multipart += 1
         await self._state.call("abort", key)
         self._state.uploads.discard(upload_id)
 
     async def get(self, key: str, start: int, end: int) -> memoryview:
-        """Bytes [start, end)."""
+        """Return bytes [start, end)."""
         check_range(start, end, where=f"{self.name}:{key}")
         self.calls.get += 1
         await self._state.call("get", key)
@@ -138,11 +138,11 @@ class MemoryStore:
                 ObjectTooShort(f"{self.name}:{key}: asked for bytes [{start}, {end}) of {len(data)}")
             )
         self.calls.bytes_read += end - start
-        # A copy, as it would come from afar: what holds it does not hold the object.
+        # A copy, as from a remote store: it does not keep the object in memory.
         return memoryview(data[start:end])
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
-        """The last `size_bytes`, or all."""
+        """Return the last `size_bytes`, or all of a shorter object."""
         self.calls.get += 1
         await self._state.call("get", key)
         data = self._state.data(key)
@@ -151,7 +151,7 @@ class MemoryStore:
         return TailRead(tail, len(data))
 
     async def writer_id(self, key: str) -> str | None:
-        """Who wrote the object; None when there is no such object."""
+        """Return the id of the object's writer, None if there is no such object."""
         self.calls.head += 1
         await self._state.call("head", key)
         found = self.objects.get(key)
@@ -172,7 +172,7 @@ class MemoryStore:
         return failed
 
     async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
-        """All objects under `prefix` in the order of keys."""
+        """Yield all objects whose keys begin with `prefix`, in key order."""
         self.calls.list += 1
         await self._state.call("list", prefix)
         keys = sorted(self.objects)
@@ -196,7 +196,7 @@ class _MemoryUpload:
 
     @property
     def upload_id(self) -> str:
-        """The store's name for the upload."""
+        """The store's id of the upload."""
         return self._upload_id
 
     async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
@@ -208,7 +208,7 @@ class _MemoryUpload:
         return self._keep(number, data)
 
     async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
-        """Make part `number` of bytes [start, end) of another object."""
+        """Copy bytes [start, end) of another object into part `number`."""
         where = f"{self._state.name}:{source_key}"
         check_range(start, end, where=where)
         self._state.calls.part_copy += 1
@@ -234,7 +234,7 @@ class _MemoryUpload:
         self._parts.clear()
 
     async def abort(self) -> None:
-        """Give up."""
+        """Abort the upload."""
         self._state.calls.multipart += 1
         await self._state.call("abort", self._key)
         self._state.uploads.discard(self._upload_id)

@@ -1,12 +1,12 @@
-"""Ranged GETs over HTTP/1.1 whose bodies go from the socket straight into the memory they are kept in.
+"""Ranged GETs over HTTP/1.1 whose bodies are received directly into their final memory.
 
-A general client hands a body out as many small objects, each made and copied twice; for megabytes of cold data that is
-most of a GET's CPU. This one can do a single thing: send a GET whose URL is signed already, and receive an answer of
-known length into memory of its owner's choice. Whatever else a service may answer is told by its status and left to the
-general client.
+A general client returns a body as many small objects, each created and copied twice. For megabytes of cold data that
+is most of a GET's CPU. This client does one thing: it sends a GET with a signed URL, and receives a response of known
+length into memory that the caller allocates. Any other response is returned with its status, for the general client to
+handle.
 
-Connections are kept and used again. One that the service has closed meanwhile is noticed when it is used; the request
-is then sent once more on a fresh one, as HTTP allows for GET.
+Connections are kept alive and reused. If the service has closed one, the request is sent once more on a new
+connection, as HTTP allows for GET.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from urllib.parse import urlsplit
 HEAD_BYTES_MAX = 32 * 1024
 ERROR_BYTES_MAX = 64 * 1024
 TURN_BYTES = 256 * 1024
-"""What one turn of the event loop receives: appends of the same node wait for no more."""
+"""Limit of bytes received per turn of the event loop, so that appends of the same node do not wait longer."""
 IDLE_SECONDS_MAX = 10
-"""A connection idle for longer may be gone without a word."""
+"""A connection that was idle for longer may have been dropped silently."""
 
 
 class RangedResponse(NamedTuple):
-    """What came back. The body of a refusal may be cut or left out."""
+    """A response. The body of an error may be truncated or omitted."""
 
     status: int
     headers: dict[str, str]
@@ -34,12 +34,12 @@ class RangedResponse(NamedTuple):
 
 
 class _ConnectionLost(ConnectionError):
-    """A kept connection turned out to be closed before anything was answered."""
+    """A kept connection was closed before any byte of a response."""
 
 
 @dataclass(slots=True)
 class _PendingGet:
-    """The request a connection works on."""
+    """The request in progress on a connection."""
 
     done: "asyncio.Future[RangedResponse]"
     allocate: Callable[[int], memoryview]
@@ -50,24 +50,24 @@ class _PendingGet:
     body: memoryview | None = None
     body_bytes: int = 0
     moved: bool = False
-    """Something came since the last look."""
+    """True if bytes arrived since the last check."""
 
 
 class _GetConnection(asyncio.BufferedProtocol):
-    """One connection: a request at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._call: _PendingGet | None = None
         self.usable = True
-        """Whether another request may be sent on it."""
+        """True if another request may be sent on it."""
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # by behaviour: not every event loop derives from it
 
     def start(self, request: bytes, call: _PendingGet) -> None:
-        """Send a request. Raises _ConnectionLost when the connection is closed."""
+        """Send a request. Raises _ConnectionLost if the connection is closed."""
         assert self._transport is not None
         if not self.usable:
             raise _ConnectionLost("closed")
@@ -85,7 +85,7 @@ class _GetConnection(asyncio.BufferedProtocol):
     def get_buffer(self, _sizehint: int) -> memoryview:
         call = self._call
         if call is None:
-            return memoryview(bytearray(1))  # nobody asked for anything: a byte here ends the connection
+            return memoryview(bytearray(1))  # no request is in progress: a byte here ends the connection
         if call.body is None:
             return memoryview(call.head)[call.head_bytes :]
         return call.body[call.body_bytes : call.body_bytes + TURN_BYTES]
@@ -125,7 +125,7 @@ class _GetConnection(asyncio.BufferedProtocol):
         self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Close, and end the request under way with an error."""
+        """Close, and fail the request in progress."""
         call = self._call
         self.close()
         if call is not None and not call.done.done():
@@ -138,7 +138,7 @@ class _GetConnection(asyncio.BufferedProtocol):
             call.done.set_result(RangedResponse(call.status, call.headers, call.body))
 
     def _read_head(self, call: _PendingGet) -> None:
-        """Read the head once it is whole, and make room for the body. Raises ValueError."""
+        """Parse the head once it is complete, and allocate the body. Raises ValueError."""
         end = call.head.find(b"\r\n\r\n", 0, call.head_bytes)
         if end < 0:
             if call.head_bytes == HEAD_BYTES_MAX:
@@ -155,7 +155,7 @@ class _GetConnection(asyncio.BufferedProtocol):
             self.usable = False
         size = int(length) if length is not None else -1
         if size < 0 or "transfer-encoding" in call.headers or (call.status != 206 and size > ERROR_BYTES_MAX):
-            # Of no known length, or not what was asked for: the connection cannot be used after it.
+            # Unknown length, or not the requested range: the connection cannot be reused.
             self.usable = False
             size = 0
         came = memoryview(call.head)[end + 4 : call.head_bytes][:size]
@@ -165,12 +165,12 @@ class _GetConnection(asyncio.BufferedProtocol):
 
 
 class RangedGets:
-    """Kept connections, and GETs over them."""
+    """Ranged GETs over kept-alive connections."""
 
     def __init__(
         self, *, connect_timeout_s: float, read_timeout_s: float, connections_max: int, tls: ssl.SSLContext | None
     ) -> None:
-        """`read_timeout_s` is the longest silence inside an answer; `tls` is for https."""
+        """`read_timeout_s` limits the silence inside a response; `tls` is for https."""
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
         self._tls = tls
@@ -188,9 +188,9 @@ class RangedGets:
             connection.fail(ConnectionError("the store is closed"))
 
     async def get(self, url: str, byte_range: str, allocate: Callable[[int], memoryview]) -> RangedResponse:
-        """Bytes of a signed URL; `allocate(size)` gives the memory for a partial answer's body.
+        """Get a range of a signed URL; `allocate(size)` returns the memory for the body of a 206 response.
 
-        Raises OSError or EOFError when the connection breaks or falls silent.
+        Raises OSError or EOFError if the connection breaks or times out.
         """
         parts = urlsplit(url)
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -249,7 +249,7 @@ class RangedGets:
         return answer
 
     async def _finished(self, call: _PendingGet) -> None:
-        """Return when the call is done, well or badly. Raises TimeoutError after a silence."""
+        """Return when the call has succeeded or failed. Raises TimeoutError after `read_timeout_s` without a byte."""
         while not call.done.done():
             call.moved = False
             await asyncio.wait([call.done], timeout=self._read_timeout_s)

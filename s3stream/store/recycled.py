@@ -1,11 +1,11 @@
-"""Recycled memory for what is read from objects.
+"""Recycled memory for data read from objects.
 
-A fresh page costs the kernel more than the bytes that are read into it, so the memory of large reads is used again. It
-comes back by itself when the last view of it dies, whoever holds it: a cache, an answer on its way to a client. Nobody
-frees anything.
+A fresh page costs the kernel more than the bytes that are read into it, so the memory of large reads is reused. It
+returns to the pool when its last view is garbage-collected, wherever that is: in a cache, or in a response. No code
+frees it.
 
-Memory is mapped in arenas and handed out in whole pages, from the first gap that is large enough; neighbouring gaps are
-joined when something comes back, so that reads of any size fill what reads of any other size have left.
+Memory is mapped in arenas and allocated in whole pages, from the first gap that is large enough. Neighbouring gaps are
+joined when memory returns, so that reads of any size fit into the space of others.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import weakref
 from bisect import bisect_left
 
 POOLED_BYTES_MIN = 64 * 1024
-"""Shorter buffers are left to the allocator, which has their pages already."""
+"""Shorter buffers come from the allocator, which already has their pages."""
 POOLED_BYTES_MAX = 32 * 1024 * 1024
 ARENA_BYTES = 32 * 1024 * 1024
 
@@ -33,11 +33,11 @@ class _Arena:
 
     @property
     def is_free(self) -> bool:
-        """Nothing in it is in use."""
+        """True if nothing in it is in use."""
         return self.starts == [0] and self.ends == [self.size]
 
     def take(self, size: int) -> int | None:
-        """Start of a gap cut to `size`; None when there is none so large."""
+        """Take `size` bytes from a gap and return their start; None if no gap is large enough."""
         for at, start in enumerate(self.starts):
             if self.ends[at] - start >= size:
                 if self.ends[at] - start == size:
@@ -48,7 +48,7 @@ class _Arena:
         return None
 
     def give_back(self, start: int, end: int) -> None:
-        """Make a gap, joined to those beside it."""
+        """Return a range to the gaps, joined with adjacent ones."""
         at = bisect_left(self.starts, start)
         if at < len(self.starts) and self.starts[at] == end:
             end = self.ends[at]
@@ -61,28 +61,28 @@ class _Arena:
 
 
 class ReadBufferPool:
-    """Allocator of writable memory with old content. Any thread may take, and drop the last view."""
+    """Allocator of writable memory with arbitrary old content. Any thread may take, and drop the last view."""
 
     def __init__(self, pooled_bytes_max: int = POOLED_BYTES_MAX, *, arena_bytes: int = ARENA_BYTES) -> None:
-        """An arena with nothing in use is kept while no more than `pooled_bytes_max` wait to be used again."""
+        """An unused arena is kept while no more than `pooled_bytes_max` are free."""
         self._pooled_bytes_max = pooled_bytes_max
         self._arena_bytes = arena_bytes
         self._arenas: list[_Arena] = []
         self._lock = threading.RLock()
-        """A collection of garbage inside may give memory back in the same thread."""
+        """Reentrant, because a garbage collection inside may return memory in the same thread."""
         self.free_bytes = 0
         self.mapped_bytes = 0
-        """Fresh memory since the start: stays flat while recycling works."""
+        """Fresh memory mapped since the start: constant while recycling works."""
 
     def take(self, size: int) -> memoryview:
-        """`size` writable bytes. The memory behind them may be larger: `memoryview(view.obj).nbytes` tells."""
+        """Return `size` writable bytes. The memory behind them may be larger: see `memoryview(view.obj).nbytes`."""
         if size < POOLED_BYTES_MIN:
             return memoryview(bytearray(size))
         rounded = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._lock:
             arena, start = self._find(rounded)
             self.free_bytes -= rounded
-        # One array per use: views hold the array, the array's end gives the memory back.
+        # One array per use: views refer to the array, and its finalizer returns the memory.
         array = (ctypes.c_ubyte * rounded).from_buffer(arena.memory, start)
         weakref.finalize(array, self._give_back, arena, start, start + rounded).atexit = False
         return memoryview(array).cast("B")[:size]

@@ -1,4 +1,4 @@
-"""Which failures of an S3 call heal by themselves, and how long to wait before the next attempt. Pure."""
+"""Classification of failed S3 calls as transient or permanent, and the delay before a retry. No IO."""
 
 import random
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Conflict(StoreError):
-    """A conditional write found an object."""
+    """A conditional write found an existing object."""
 
 
 class NoSuchUpload(StoreError):
-    """The multipart upload was completed, aborted, or never was."""
+    """The multipart upload was completed or aborted, or never existed."""
 
 
 class BadRange(StoreError):
@@ -40,7 +40,7 @@ class BadRange(StoreError):
 
 
 class FailureKind(Enum):
-    """What a failure means to the caller."""
+    """Meaning of a failure to the caller."""
 
     MISSING = auto()
     CONFLICT = auto()
@@ -51,7 +51,7 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed attempt: whether another may help, and what to tell."""
+    """A failed attempt: its kind, whether to retry, and the error text."""
 
     kind: FailureKind
     retry: bool
@@ -60,22 +60,22 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Backoff doubles from the least to the most, with full jitter: callers that failed together return apart."""
+    """Exponential backoff with full jitter, so that callers that failed together do not retry together."""
 
     attempts_max: int
     backoff_ms_min: int
     backoff_ms_max: int
 
     def delay_seconds(self, attempt: int, rng: random.Random) -> float:
-        """How long to wait after attempt `attempt` (from 1) failed."""
+        """Return the delay after failed attempt number `attempt` (from 1)."""
         ceiling = min(self.backoff_ms_max, self.backoff_ms_min << min(attempt - 1, 30))
         return rng.uniform(self.backoff_ms_min / 2, ceiling) / 1000
 
 
 def classify(error: Exception) -> Failure:
-    """Judge an exception of the client: answers by code and status, connection failures as worth another attempt.
+    """Classify an exception of the client: responses by code and status, connection failures as transient.
 
-    Refusals (403), bad checksums, unknown uploads and bad parameters never heal and are never repeated.
+    Refusals (403), bad checksums, unknown uploads and bad parameters are permanent and never retried.
     """
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
@@ -87,7 +87,7 @@ def classify(error: Exception) -> Failure:
 
 
 def classify_code(code: str, status: int, message: str) -> Failure:
-    """Judge an answer of the service."""
+    """Classify an error response of the service."""
     text = f"{code or status} {message}".strip()
     if code == "NoSuchUpload":
         return Failure(FailureKind.NO_UPLOAD, retry=False, text=text)
@@ -97,7 +97,7 @@ def classify_code(code: str, status: int, message: str) -> Failure:
         return Failure(FailureKind.RANGE, retry=False, text=text)
     if code in RETRY_CODES or status in RETRY_STATUSES:
         return Failure(FailureKind.OTHER, retry=True, text=text)
-    if code == "NoSuchBucket":  # tells nothing of the object
+    if code == "NoSuchBucket":  # says nothing about the object
         return Failure(FailureKind.OTHER, retry=False, text=text)
     if code in {"NoSuchKey", "NotFound", "404"} or status == 404:
         return Failure(FailureKind.MISSING, retry=False, text=text)

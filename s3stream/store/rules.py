@@ -1,4 +1,4 @@
-"""Rules that every object store keeps, so that what works on one works on all."""
+"""Rules of every object store, so that code that works with one works with all."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from s3stream.errors import StoreError
 from s3stream.store.interface import PartReceipt
 
 PART_BYTES_MIN = 5 * 1024 * 1024
-"""Every part of a multipart upload but the last is at least this long (S3's limit)."""
+"""Minimum size of every part of a multipart upload but the last (S3's limit)."""
 PART_BYTES_MAX = 5 * 1024 * 1024 * 1024
-"""No part is longer than this (S3's limit)."""
+"""Maximum size of a part (S3's limit)."""
 PARTS_MAX = 10_000
-"""No upload has more parts (S3's limit)."""
+"""Maximum number of parts of an upload (S3's limit)."""
 KEY_BYTES_MAX = 1024
-"""Of a key in UTF-8 (S3's limit)."""
+"""Maximum length of a key in UTF-8 (S3's limit)."""
 
 
 def check_key(key: str, *, where: str) -> None:
-    """Refuse keys that not every store can hold: segments between slashes are not empty and begin with no dot."""
+    """Raise StoreError for keys that not every store supports: empty segments, or ones that begin with a dot."""
     if not key or len(key.encode()) > KEY_BYTES_MAX or "\0" in key:
         raise StoreError(f"{where}: bad key {key!r}: expected 1 to {KEY_BYTES_MAX} bytes, none of them zero")
     for segment in key.split("/"):
@@ -26,13 +26,13 @@ def check_key(key: str, *, where: str) -> None:
 
 
 def check_range(start: int, end: int, *, where: str) -> None:
-    """Refuse ranges that are empty or backwards."""
+    """Raise StoreError for ranges that are empty or negative."""
     if not 0 <= start < end:
         raise StoreError(f"{where}: bad range [{start}, {end}): expected 0 <= start < end")
 
 
 def check_receipts(receipts: Sequence[PartReceipt], *, where: str) -> None:
-    """Refuse to complete an upload that S3 would refuse: no parts, parts out of order, small parts before the last."""
+    """Raise StoreError for an upload that S3 would refuse: without parts, out of order, small parts before the last."""
     if not 1 <= len(receipts) <= PARTS_MAX:
         raise StoreError(f"{where}: {len(receipts)} parts: expected 1 to {PARTS_MAX}")
     for before, after in itertools.pairwise(receipts):

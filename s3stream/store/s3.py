@@ -1,12 +1,11 @@
 """An object store on an S3 service, through aiobotocore.
 
-What makes it cheap: one client and its connections for the life of the store, payloads neither signed nor joined,
-CRC32C as the only checksum (the service checks it, so that bytes damaged on the way never become an object), and GETs
-on signed URLs whose bodies go straight into recycled memory (`ranged_get.py`); what such a GET is refused, or cannot
-do, the general client does.
+Cost: one client and its connections for the life of the store; payloads are neither signed nor joined; CRC32C is the
+only checksum (the service verifies it, so bytes damaged in transit never become an object); GETs use signed URLs and
+receive bodies directly into recycled memory (`ranged_get.py`), with the general client as a fallback.
 
-What makes it safe: creation is conditional (`If-None-Match: *`), and a call repeated after an answer got lost may meet
-its own earlier success, which the writer's id in the object's metadata tells from another's object.
+Safety: creation is conditional (`If-None-Match: *`). A call that is retried after a lost response may find the object
+that it created, which the writer's id in the object's metadata distinguishes from another writer's object.
 """
 
 import asyncio
@@ -47,31 +46,31 @@ if TYPE_CHECKING:
 
 DELETE_KEYS_MAX = 1000
 DELETES_IN_FLIGHT = 4
-NOBODY_THERE = "Nobody who speaks S3 answers there"
+NO_S3_SERVICE = "No S3 service responds there"
 REFUSALS_MAX = 3
-"""After so many GETs in a row that a signed URL was refused and the general client was not, it does them all."""
+"""After this many consecutive GETs that failed by signed URL and succeeded otherwise, signed URLs are not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """How to reach a bucket, and how hard to try."""
+    """Address of a bucket, limits and retries."""
 
     bucket: str
     endpoint: str = ""
-    """URL of the service; empty: the region's own."""
+    """URL of the service. Empty: that of the region."""
     region: str = "us-east-1"
     access_key: str = ""
-    """Empty: credentials from the environment, the shared files or the instance, as boto does."""
+    """Access key. Empty: boto finds credentials in the environment, the shared files or the instance."""
     secret_key: str = ""
     path_style: bool = True
     connections_max: int = 64
     connect_timeout_ms: int = 5_000
     read_timeout_ms: int = 30_000
-    """Longest silence of the service inside an answer."""
+    """Longest silence of the service inside a response."""
     attempt_timeout_ms: int = 120_000
-    """Longest time for one attempt at a call: a connection that takes bytes and leads nowhere has no other limit."""
+    """Longest time for one attempt: a connection that accepts bytes and never responds has no other limit."""
     open_timeout_ms: int = 60_000
-    """Longest time to find out whether the bucket can be used: whoever starts a node waits for it."""
+    """Longest time for the check of the bucket when the store is opened: the start of a node waits for it."""
     attempts_max: int = 8
     backoff_ms_min: int = 50
     backoff_ms_max: int = 5_000
@@ -102,27 +101,27 @@ class S3Store:
         self._stack = AsyncExitStack()
         self._memory = ReadBufferPool()
         self._gets: RangedGets | None = None
-        """None: the general client does the GETs, too."""
+        """None: the general client is used for GETs."""
         self._urls = SignedUrls(self._sign)
         self._refusals = 0
 
     @property
     def name(self) -> str:
-        """Name by which the catalog remembers where an object lies."""
+        """Name of the store in the catalog."""
         return self._name
 
     @property
     def calls(self) -> CallCounts:
-        """Counters since the store was made."""
+        """Counters since the store was created."""
         return self._calls
 
     @property
     def client(self) -> "S3Client":
-        """The client, once the store is open."""
+        """The client. Raises StoreError while the store is not open."""
         return self._bucket.client
 
     async def open(self) -> None:
-        """Connect, and check that the bucket is there and can be used."""
+        """Connect, and check that the bucket exists and can be used. Raises StoreError."""
         settings = self._settings
         config = AioConfig(
             retries={"total_max_attempts": 1},
@@ -147,7 +146,7 @@ class S3Store:
                     config=config,
                 )
             )
-        except ValueError as error:  # what the client raises for an address or a region that cannot be one
+        except ValueError as error:  # raised by the client for an invalid address or region
             raise StoreError(f"{self._name}: {error} (expected an endpoint like http://127.0.0.1:9000)") from error
         self._bucket.connected(client)
         where = f"bucket {settings.bucket} at {settings.endpoint or settings.region}"
@@ -160,7 +159,7 @@ class S3Store:
         except TimeoutError:
             await self.close()
             seconds = settings.open_timeout_ms / 1000
-            raise StoreError(f"{self._name}:{where}: no answer within {seconds:g} s. {NOBODY_THERE}") from None
+            raise StoreError(f"{self._name}:{where}: no answer within {seconds:g} s. {NO_S3_SERVICE}") from None
         except BaseException:
             await self.close()
             raise
@@ -173,7 +172,7 @@ class S3Store:
             )
 
     async def _check_bucket(self, where: str, tls: ssl.SSLContext | None) -> None:
-        """Raise StoreError, in one line, when the bucket is not there, cannot be used, or is no bucket of S3."""
+        """Raise StoreError, in one line, if the bucket is missing, cannot be used, or is not on an S3 service."""
         try:
             head = await self._bucket.call(where, "head", lambda: self.client.head_bucket(Bucket=self._bucket.name))
         except StoreError as error:
@@ -184,7 +183,7 @@ class S3Store:
             self._refuse_foreign_service(where, await self._list_plainly(tls))
 
     async def _list_plainly(self, tls: ssl.SSLContext | None) -> ProbeResponse | None:
-        """What answers to a listing, if anything does; None without credentials, too."""
+        """Return the response to a plain listing, None without a response or credentials."""
         try:
             url = await self.client.generate_presigned_url(
                 "list_objects_v2", {"Bucket": self._bucket.name, "MaxKeys": 1}
@@ -197,7 +196,7 @@ class S3Store:
     def _refuse_foreign_service(self, where: str, found: ProbeResponse | None) -> None:
         if found is not None and found.foreign_service:
             raise StoreError(
-                f"{self._name}:{where}: what answers there is not S3: it answers the listing of a bucket with "
+                f"{self._name}:{where}: the service there is not S3: it responds to the listing of a bucket with "
                 f"{found.foreign_service}"
             )
 
@@ -232,7 +231,7 @@ class S3Store:
             await self._bucket.expect_own(key, writer_id, error)
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
-        """Begin an upload in parts."""
+        """Start a multipart upload."""
         check_key(key, where=self._name)
         answer = await self._bucket.call(
             key,
@@ -248,7 +247,7 @@ class S3Store:
         await self._bucket.abort_multipart(key, upload_id)
 
     async def get(self, key: str, start: int, end: int) -> memoryview:
-        """Bytes [start, end)."""
+        """Return bytes [start, end)."""
         check_range(start, end, where=f"{self._name}:{key}")
 
         async def attempt() -> memoryview:
@@ -266,7 +265,7 @@ class S3Store:
         return data
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
-        """The last `size_bytes`, or all."""
+        """Return the last `size_bytes`, or all of a shorter object."""
 
         async def attempt() -> TailRead:
             data, content_range = await self._get(key, f"bytes=-{size_bytes}")
@@ -275,7 +274,7 @@ class S3Store:
         try:
             return await self._bucket.call(key, "get", attempt, expected=BadRange)
         except BadRange:
-            # No last byte: the object is empty.
+            # The range is invalid because the object is empty.
             return TailRead(memoryview(b""), 0)
 
     async def writer_id(self, key: str) -> str | None:
@@ -283,7 +282,7 @@ class S3Store:
         return await self._bucket.writer_id(key)
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """Delete in batches, several at a time; absent keys are no error."""
+        """Delete in batches, several concurrently. Absent keys are no error."""
         slots = asyncio.Semaphore(DELETES_IN_FLIGHT)
         failed: dict[str, StoreError] = {}
 
@@ -298,7 +297,7 @@ class S3Store:
         return failed
 
     async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
-        """All objects under `prefix`, page by page, in the order of keys."""
+        """Yield all objects whose keys begin with `prefix`, in key order."""
         token = ""
         while True:
             answer = await self._bucket.call(prefix, "list", partial(self._page, prefix, token))
@@ -309,7 +308,7 @@ class S3Store:
                 return
 
     async def _delete_batch(self, keys: Sequence[str]) -> dict[str, StoreError]:
-        """Delete up to a thousand keys; keys that failed for a passing reason are tried again, alone."""
+        """Delete up to a thousand keys. Keys with a transient failure are retried without the others."""
         failed: dict[str, StoreError] = {}
         number = 1
         while keys:
@@ -338,7 +337,7 @@ class S3Store:
         return await self.client.list_objects_v2(Bucket=self._bucket.name, Prefix=prefix, ContinuationToken=token)
 
     async def _get(self, key: str, byte_range: str) -> tuple[memoryview, str]:
-        """One attempt at a ranged GET: the body, and the answer's content range."""
+        """Make one attempt at a ranged GET; return the body, and the response's content range."""
         answer = None if self._gets is None else await self._get_signed(self._gets, key, byte_range)
         if answer is not None and answer.status == 206:
             self._refusals = 0
@@ -354,7 +353,7 @@ class S3Store:
         return data, found.get("ContentRange", "")
 
     async def _get_signed(self, gets: RangedGets, key: str, byte_range: str) -> RangedResponse:
-        """An attempt on a signed URL. Raises what the general client would not do better; else it may try, too."""
+        """Make one attempt with a signed URL. Raises errors that the general client would get, too; else it may try."""
         answer = await gets.get(await self._urls.of(key), byte_range, self._memory.take)
         if answer.status != 206:
             self._urls.forget(key)
@@ -370,7 +369,7 @@ class S3Store:
         )
 
     async def _receive(self, answer: "GetObjectOutputTypeDef") -> memoryview:
-        """Read a body into one buffer of its length."""
+        """Receive a body into one buffer of its length."""
         size = answer["ContentLength"]
         data = self._memory.take(size)
         cursor = 0
@@ -385,10 +384,10 @@ class S3Store:
 
 
 def _advice(error: StoreError) -> str:
-    """What to look at when a bucket cannot be used."""
+    """Return the advice for a bucket that cannot be used."""
     match error.__cause__:
-        case ClientError():  # the service answers; what it answers to this call has no text
+        case ClientError():  # the response to this call has no text
             return "The bucket must exist, and the credentials must be right and allow its use"
         case NoCredentialsError():
             return "Expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS's shared files, or an instance's role"
-    return NOBODY_THERE
+    return NO_S3_SERVICE

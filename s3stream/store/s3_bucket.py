@@ -1,4 +1,4 @@
-"""Calls on one S3 bucket: each is counted, and repeated by the retry policy until it succeeds or fails for good."""
+"""Calls on one S3 bucket: each is counted, and retried by the policy until it succeeds or fails permanently."""
 
 import random
 from asyncio import timeout
@@ -70,7 +70,7 @@ class S3Bucket:
         *,
         expected: type[StoreError] | tuple[type[StoreError], ...] = (),
     ) -> R:
-        """Run `attempt` until it succeeds, fails for good, or attempts run out: then raises StoreError.
+        """Run `attempt` until it succeeds. Raises StoreError for a permanent failure, or after the last attempt.
 
         Each attempt counts as a call of `kind`, a field of `CallCounts`. A final failure counts as an error unless it
         is `expected`.

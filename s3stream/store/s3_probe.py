@@ -1,7 +1,7 @@
-"""What answers at an S3 endpoint, told by the text of an answer: the one to HEAD, which checks a bucket, has none.
+"""Check whether the service at an endpoint is S3, by the body of a response. HEAD, which checks a bucket, has none.
 
-A bucket is listed by one plain request that follows no redirect. S3 answers with a listing or with an error of its own,
-as XML; whatever else comes is not S3.
+The bucket is listed by one plain request that follows no redirect. S3 responds with a listing or an error in XML; any
+other response is not S3.
 """
 
 import re
@@ -14,14 +14,14 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 ANSWER_BYTES_MAX: Final = 64 << 10
 TIMEOUT_S: Final = 10.0
 HEADERS: Final = "x-amz-"
-"""What the names of S3's own headers begin with; some services send none."""
+"""Prefix of S3's own headers. Some services send none."""
 _LISTING: Final = re.compile(rb"<ListBucketResult[\s>]")
 _ERROR: Final = re.compile(rb"<Error>.*?<Code>([^<]+)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResponse:
-    """An answer to the listing of a bucket."""
+    """Response to the listing of a bucket."""
 
     status: int
     content_type: str
@@ -29,7 +29,7 @@ class ProbeResponse:
 
     @property
     def s3_error(self) -> str:
-        """S3's own words for what is wrong, in one line; empty where it says nothing of the kind."""
+        """S3's error code and message in one line; empty if the response is not an S3 error."""
         error = _ERROR.search(self.body)
         if error is None:
             return ""
@@ -39,7 +39,7 @@ class ProbeResponse:
 
     @property
     def foreign_service(self) -> str:
-        """What answers instead of S3, for people; empty if S3 does."""
+        """Description of the service if it is not S3, else empty."""
         if self.s3_error or _LISTING.search(self.body):
             return ""
         kind = self.content_type.partition(";")[0].strip()
@@ -47,7 +47,7 @@ class ProbeResponse:
 
 
 async def probe(url: str, tls: ssl.SSLContext | None) -> ProbeResponse | None:
-    """Ask once, with a signed URL; None when no answer comes."""
+    """Request a signed URL once; return None without a response."""
     timeout = ClientTimeout(total=TIMEOUT_S)
     try:
         async with (

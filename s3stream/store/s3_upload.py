@@ -1,4 +1,4 @@
-"""A multipart upload on an S3 service: its calls go through the bucket, which repeats and counts them."""
+"""A multipart upload on an S3 service. The bucket retries and counts its calls."""
 
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, cast
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class S3Upload:
-    """A multipart upload under way. The tag of a part is its ETag and its checksum."""
+    """A multipart upload in progress. The tag of a part is its ETag and its checksum."""
 
     def __init__(self, bucket: S3Bucket, key: str, writer_id: str, upload_id: str) -> None:
         self._bucket = bucket
@@ -25,7 +25,7 @@ class S3Upload:
 
     @property
     def upload_id(self) -> str:
-        """The store's name for the upload."""
+        """The store's id of the upload."""
         return self._upload_id
 
     async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
@@ -50,7 +50,7 @@ class S3Upload:
         return PartReceipt(number, f"{etag} {checksum}", len(body))
 
     async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
-        """Make part `number` of bytes [start, end) of another object of the bucket, inside the service."""
+        """Copy bytes [start, end) of another object of the bucket into part `number`, inside the service."""
         bucket = self._bucket
         check_range(start, end, where=f"{bucket.store_name}:{source_key}")
         answer = await bucket.call(
@@ -69,7 +69,7 @@ class S3Upload:
         return PartReceipt(number, f"{result['ETag']} {result.get('ChecksumCRC32C', '')}", end - start)
 
     async def complete(self, receipts: Sequence[PartReceipt]) -> None:
-        """Make the object visible; a repetition that finds the upload gone and its own object there is a success."""
+        """Make the object visible. A retry that finds its own object instead of the upload is a success."""
         bucket = self._bucket
         check_receipts(receipts, where=f"{bucket.store_name}:{self._key}")
         parts = [_completed_part(receipt) for receipt in receipts]
@@ -90,7 +90,7 @@ class S3Upload:
             await bucket.expect_own(self._key, self._writer_id, error)
 
     async def abort(self) -> None:
-        """Give up."""
+        """Abort the upload."""
         await self._bucket.abort_multipart(self._key, self._upload_id)
 
 

@@ -1,4 +1,4 @@
-"""URLs signed for GETs of objects, made once for many ranges of one object, and what a refusal of one means."""
+"""Signed URLs for GETs of objects, reused for many ranges of an object, and the meaning of their error responses."""
 
 import asyncio
 import re
@@ -11,22 +11,22 @@ from s3stream.store.ranged_get import RangedResponse
 
 VALID_SECONDS = 900
 USED_SECONDS = 300
-"""A URL is made anew long before the service takes it for expired: clocks differ, and bodies take their time."""
+"""A URL is replaced long before it expires, to allow for clock differences and slow bodies."""
 URLS_MAX = 4096
 _CODE = re.compile(rb"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<]*)</Message>")
 
 
 class SignedUrls:
-    """The URLs of the objects read lately."""
+    """Cache of URLs of recently read objects."""
 
     def __init__(self, sign: Callable[[str, int], Awaitable[str]]) -> None:
-        """`sign(key, seconds)` makes a URL that is good for so long."""
+        """`sign(key, seconds)` returns a URL that is valid for that time."""
         self._sign = sign
         self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     async def of(self, key: str) -> str:
-        """The URL of an object."""
+        """Return the URL of an object."""
         now = asyncio.get_running_loop().time()
         known = self._urls.get(key)
         if known is not None and now - known[1] < USED_SECONDS:
@@ -39,15 +39,15 @@ class SignedUrls:
         return url
 
     def forget(self, key: str) -> None:
-        """The URL was refused, or the object is gone."""
+        """Drop the URL of an object, because it was refused or the object is gone."""
         self._urls.pop(key, None)
 
 
 def refusal(answer: RangedResponse) -> ClientError | None:
-    """The error that an answer other than the bytes means; None when the general client should ask itself.
+    """Return the error of a response other than 206, None if the general client should make the request.
 
-    Signatures, credentials, regions and redirects are its business: 400, 401, 403 and 3xx; so is an answer that came
-    without the range.
+    That client handles signatures, credentials, regions and redirects (400, 401, 403 and 3xx), and responses without a
+    range.
     """
     if answer.status < 404:
         return None

@@ -38,7 +38,7 @@ async def test_what_is_wrong_at_the_start_is_one_line(
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
         line = await why_not(tmp_path, f"http://127.0.0.1:{nobody.getsockname()[1]}", "b")
-        assert "Nobody who speaks S3 answers there" in line
+        assert "No S3 service responds there" in line
 
 
 @pytest.mark.parametrize("trouble", ["no bucket", "no right"])

@@ -100,7 +100,7 @@ async def test_what_cannot_be_opened_is_refused_with_its_name(tmp_path: Path) ->
         open_device(tmp_path, SETTINGS)
     with pytest.raises(WalRefused, match=r"missing: cannot open the WAL device: No such file"):
         open_device(tmp_path / "missing", SETTINGS, create=False)
-    with pytest.raises(WalRefused, match="cannot make a WAL file of 4194304 bytes"):
+    with pytest.raises(WalRefused, match="cannot create a WAL file of 4194304 bytes"):
         open_device(Path("/proc/wal"), SETTINGS)
     (tmp_path / "full").write_bytes(b"")
     device = open_device(tmp_path / "full", SETTINGS)

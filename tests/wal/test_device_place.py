@@ -23,11 +23,11 @@ EXT4, TMPFS, RAMFS, OVERLAY = 0xEF53, 0x01021994, 0x858458F6, 0x794C7630
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (TMPFS, r"wal: a log made here \(tmpfs\) lies in memory: its records are gone after a reboot: name a path on"),
-        (RAMFS, r"\(ramfs\) lies in memory.* or set wal\.allow_volatile"),
+        (TMPFS, r"wal: a log created here \(tmpfs\) would be in memory: its records are lost at a reboot: set a path"),
+        (RAMFS, r"\(ramfs\) would be in memory.* or set wal\.allow_volatile"),
         (
             OVERLAY,
-            r"\(overlay\) lies in a container's own layer: .* a path on a disk or a volume \(wal\.path, or ",
+            r"\(overlay\) would be in a container's own layer: .* a path on a disk or a volume \(wal\.path, or ",
         ),
     ],
 )
@@ -53,7 +53,7 @@ def test_a_disk_is_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/dev/nosuch", "/dev/disk/by-id/nosuch", "/dev/nosuch/wal"])
 def test_nothing_is_made_under_dev(path: str) -> None:
     settings = replace(SETTINGS, allow_volatile=True)
-    with pytest.raises(WalRefused, match=rf"{path}: no such device, and nothing is made under /dev: check wal\.path"):
+    with pytest.raises(WalRefused, match=rf"{path}: no such device, and no file is created under /dev: check wal"):
         open_device(Path(path), settings)
     assert not Path(path).exists()
     assert not Path(f"{path}.new").exists()
@@ -71,7 +71,7 @@ def test_a_log_that_is_there_is_opened_with_a_warning(tmp_path: Path, kind: int,
     with structlog.testing.capture_logs() as said:
         warn_of_place(tmp_path / "wal", allow_volatile=allowed, type_of=lambda _: kind)
     assert [line["log_level"] for line in said] == ["warning"] * warned
-    assert all("lies in memory" in line["event"] for line in said)
+    assert all("is in memory" in line["event"] for line in said)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 def test_a_real_file_system_in_memory(in_memory: Path) -> None:
     assert file_system_type(in_memory) == TMPFS
     path = in_memory / "wal"
-    with pytest.raises(WalRefused, match="lies in memory"):
+    with pytest.raises(WalRefused, match="would be in memory"):
         open_device(path, SETTINGS)
     assert list(in_memory.iterdir()) == []
     for settings in (replace(SETTINGS, allow_volatile=True), SETTINGS):

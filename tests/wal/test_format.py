@@ -156,7 +156,7 @@ def test_headers_that_make_no_sense_are_refused(changes: dict[str, int], reason:
 def test_a_header_of_another_version_is_refused() -> None:
     page = bytearray(encode_header(HEADER))
     page[8] = 3
-    assert decode_header(page) == "format version 3, this program knows 1 and 2"
+    assert decode_header(page) == "format version 3, this program supports 1 and 2"
 
 
 def test_the_newer_valid_copy_counts() -> None:

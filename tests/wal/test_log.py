@@ -503,7 +503,7 @@ async def test_another_catalogs_log_is_refused() -> None:
             await bodies(make_wal(SimDevice(disk), epoch=2, catalog=catalog))
         assert str(caught.value) == (
             f"sim: holds the WAL of catalog {mine.hex()}, this node is configured with catalog {catalog.hex()}, which "
-            "does not know the WAL's streams: check catalog.url and wal.path"
+            "does not contain the WAL's streams: check catalog.url and wal.path"
         )
     assert bytes(disk.data) == before
     assert await bodies(make_wal(SimDevice(disk), epoch=2, catalog=mine)) == [b"kept"]

@@ -11,7 +11,7 @@ from wal.claim import claim
 from wal.format import PAGE_BYTES, RING_POSITION, Header, decode_header, encode_header, newest_header
 from wal.interface import Durable, WalFailed, WalFenced
 from wal.log import DeltaWal
-from wal.owner import HeaderWriter, Owner, confirm_owner, doubt_of
+from wal.owner import HeaderWriter, Owner, confirm_owner, uncertainty_of
 from wal.requests import IoRequest
 from wal.settings import WalSettings
 
@@ -91,7 +91,7 @@ async def test_an_owner_in_doubt_takes_no_more_writes(damage: str, monkeypatch: 
     }
     with pytest.raises(WalFailed, match=reason[damage]):
         await wal.append([b"not acked"]).durable
-    with pytest.raises(WalFailed, match="start it again"):
+    with pytest.raises(WalFailed, match="restart the node"):
         wal.append([b"not taken"])
 
 
@@ -116,8 +116,8 @@ async def test_either_copy_of_a_newer_owner_fences() -> None:
         copies = bytearray(disk.data[:RING_POSITION])
         copies[number * PAGE_BYTES : (number + 1) * PAGE_BYTES] = encode_header(replace(own, node_epoch=3, sequence=1))
         with pytest.raises(WalFenced, match="claimed by node 1 with epoch 3, this is node 1 with epoch 2"):
-            doubt_of(copies, own, "sim")
-    assert doubt_of(bytes(disk.data[:RING_POSITION]), own, "sim") is None
+            uncertainty_of(copies, own, "sim")
+    assert uncertainty_of(bytes(disk.data[:RING_POSITION]), own, "sim") is None
 
 
 def newest(*headers: Header) -> Header:

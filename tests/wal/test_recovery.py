@@ -298,5 +298,5 @@ def test_records_of_a_later_lap_show_that_a_header_was_lost() -> None:
     image = Image(start=0)
     while image.next < 2 * RING_BYTES:
         image.block([b"page" * 1000])
-    with pytest.raises(WalCorrupt, match=r"older than the log.* head is at offset 4096, and where offset 4096"):
+    with pytest.raises(WalCorrupt, match=r"older than the log.* head is at offset 4096, and in the place of"):
         image.scan(header=replace(image.header, head_offset=PAGE_BYTES, durable_offset=PAGE_BYTES))

@@ -1,4 +1,4 @@
-"""DamagedRange in every kind of place: what a repair keeps, that the log goes on, and that nothing else changes."""
+"""Damage in every kind of place: the records a repair keeps, that the log continues, and that nothing else changes."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -106,7 +106,7 @@ async def test_one_damaged_record_is_all_that_is_lost(number: int, part: str, cl
     await log.fill(6, clean=clean)
     offset = sorted(log.records)[number]
     log.damage(offset if part == "header" else offset + 100)
-    with pytest.raises(WalDamaged, match=rf"damaged at offset {offset}: .*; `anabranch wal repair` shows what"):
+    with pytest.raises(WalDamaged, match=rf"damaged at offset {offset}: .*; `anabranch wal repair` shows which"):
         await log.recover()
     plan = await log.repair()
     (damage,) = plan.damages
@@ -207,7 +207,7 @@ async def test_without_a_header_it_says_what_is_left_to_do() -> None:
     await log.fill(3)
     for number in (0, 1):
         log.disk.data[number * PAGE_BYTES + 40] ^= 1
-    with pytest.raises(WalCorrupt, match=r"both copies .* keep a copy of the device, then wal\.format begins a"):
+    with pytest.raises(WalCorrupt, match=r"both copies .* keep a copy of the device, then set wal\.format"):
         await log.plan()
     with pytest.raises(WalRefused, match="blank"):
         await plan_repair(SimDevice(SimDisk(SETTINGS.capacity_bytes, Random(1))))

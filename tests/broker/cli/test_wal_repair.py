@@ -178,7 +178,7 @@ async def test_a_node_starts_again_and_only_the_damaged_stream_is_stopped(tmp_pa
             damage(path, position)
         node.spawn()
         assert node.wait() == 1
-        assert re.search(r"damaged at offset \d+: .*`anabranch wal repair` shows what can be kept", node.lines[-1])
+        assert re.search(r"damaged at offset \d+: .*`anabranch wal repair` shows which records", node.lines[-1])
         shown = await asyncio.to_thread(run, "--data-dir", str(tmp_path / "data"))
         assert "offset 2 is lost\n" in shown.output
         assert "offset 5 is lost, by what is left of a damaged record\n" in shown.output

@@ -89,7 +89,7 @@ async def test_a_service_that_never_answers_is_named_in_bounded_time() -> None:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         settings = S3Settings("b", endpoint, access_key="a", secret_key="s", open_timeout_ms=500)
         store = S3Store("s3", settings, rng=random.Random(1))
-        with pytest.raises(StoreError, match=rf"s3:bucket b at {endpoint}: no answer within 0\.5 s\. Nobody who"):
+        with pytest.raises(StoreError, match=rf"s3:bucket b at {endpoint}: no answer within 0\.5 s\. No S3 service"):
             await store.open()
 
 
@@ -192,7 +192,7 @@ async def test_a_damaged_body_is_refused_by_the_service(
     bucket: S3Bucket, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with faulty(bucket) as (store, _):
-        monkeypatch.setattr("s3stream.store.body.Body.checksum", lambda _: "AAAAAA==")
+        monkeypatch.setattr("s3stream.store.body.RequestBody.checksum", lambda _: "AAAAAA==")
         with pytest.raises(StoreError, match=r"put failed: "):
             await store.put(prefix + "a", [b"x"], writer_id="w")
         assert store.calls.retries == 0
@@ -264,7 +264,7 @@ async def test_a_web_server_is_not_taken_for_s3(status: int, body: bytes, conten
         with pytest.raises(StoreError) as raised:
             await store.open()
     assert str(raised.value) == (
-        f"s3:bucket b at {endpoint}: what answers there is not S3: it answers the listing of a bucket with {found}"
+        f"s3:bucket b at {endpoint}: the service there is not S3: it responds to the listing of a bucket with {found}"
     )
 
 
