@@ -30,7 +30,7 @@ from s3stream.store.ranged_get import RangedGets, RangedResponse
 from s3stream.store.recycled import ReadBufferPool
 from s3stream.store.retry import BadRange, Conflict, FailureKind, RetryPolicy, classify_code
 from s3stream.store.rules import check_key, check_range
-from s3stream.store.s3_bucket import WRITER_KEY, S3Bucket
+from s3stream.store.s3_client import WRITER_KEY, BucketClient
 from s3stream.store.s3_probe import HEADERS, ProbeResponse, probe
 from s3stream.store.s3_upload import S3Upload
 from s3stream.store.signed_urls import SignedUrls, refusal
@@ -89,7 +89,7 @@ class S3Store:
     ) -> None:
         self._name = name
         self._settings = settings
-        self._bucket = S3Bucket(
+        self._bucket = BucketClient(
             settings.bucket,
             store_name=name,
             policy=RetryPolicy(settings.attempts_max, settings.backoff_ms_min, settings.backoff_ms_max),

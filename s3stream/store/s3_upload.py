@@ -7,7 +7,7 @@ from s3stream.store.body import RequestBody
 from s3stream.store.interface import PartReceipt
 from s3stream.store.retry import Conflict, NoSuchUpload
 from s3stream.store.rules import check_range, check_receipts
-from s3stream.store.s3_bucket import S3Bucket
+from s3stream.store.s3_client import BucketClient
 from wal.interface import Buffer
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class S3Upload:
     """A multipart upload in progress. The tag of a part is its ETag and its checksum."""
 
-    def __init__(self, bucket: S3Bucket, key: str, writer_id: str, upload_id: str) -> None:
+    def __init__(self, bucket: BucketClient, key: str, writer_id: str, upload_id: str) -> None:
         self._bucket = bucket
         self._key = key
         self._writer_id = writer_id

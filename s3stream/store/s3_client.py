@@ -28,7 +28,7 @@ _ERROR_OF_KIND: Final = {
 }
 
 
-class S3Bucket:
+class BucketClient:
     """A bucket of a store, with the client that reaches it. `connected` sets the client before the first call."""
 
     def __init__(
