@@ -1,10 +1,12 @@
-"""The composition root: picks the components of a node, starts them in order, and stops them in order.
+"""The composition root: creates the components of a node, and starts and stops them in order.
 
-Only here are the wall clock, randomness and uuids read; everything else is handed them. Start: lock the data directory,
-reserve the ports, look at the log and at the catalog, which must belong together and to this node; wait until nobody
-holds the node's id; register (which fences whoever had it), recover the log, note in the catalog that it is in use,
-open the streams, load the groups, listen. Stop: accept nothing more, answer what is under way, upload, trim, close the
-log, end the lease.
+Only this module reads the wall clock, randomness and uuids; all other modules receive them as arguments.
+
+Start: lock the data directory; reserve the ports; check that log, catalog and object stores belong together and to this
+node; wait until no process holds the node's id; register, which fences the previous holder; recover the log; record in
+the catalog that the log is in use; open the streams; load groups and transactions; listen.
+
+Stop: refuse new connections; answer requests under way; upload; trim; close the log; end the lease.
 """
 
 import random
@@ -39,7 +41,7 @@ from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError, DataDirLock
-from broker.settings.memory import Memory, memory_for, with_sizes
+from broker.settings.memory import MemoryPlan, memory_for, with_sizes
 from broker.settings.model import Settings
 from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
 from broker.telemetry.clients import ClientMetrics
@@ -69,7 +71,7 @@ TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY}
 
 
 class StartError(Exception):
-    """The node cannot start; the text is the one line to show."""
+    """The node cannot start. The text is the one line to show."""
 
 
 def now_ms() -> int:
@@ -78,7 +80,7 @@ def now_ms() -> int:
 
 
 def steady_ms() -> int:
-    """A clock that is never set, in ms since some moment."""
+    """The monotonic clock, in ms since an arbitrary moment."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -92,9 +94,9 @@ def _new_writer_id() -> str:
 
 @asynccontextmanager
 async def run_node(settings: Settings, log_levels: LogLevels | None = None) -> AsyncIterator[Node]:
-    """Start a node, serve while the body runs, then stop it cleanly: answers out, everything uploaded, WAL trimmed.
+    """Start a node, serve while the body runs, then stop cleanly: requests answered, data uploaded, WAL trimmed.
 
-    Raises StartError. When the body raises, the node stops as in a crash: nothing acked is lost, nothing is uploaded.
+    Raises StartError. When the body raises, the node stops as in a crash: no acked record is lost, nothing is uploaded.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -111,7 +113,7 @@ class _OpenStorage:
     """Catalog, object stores, log and storage of a registered node, open and recovered."""
 
     settings: Settings
-    memory: Memory
+    memory: MemoryPlan
     catalog: Catalog
     stores: Mapping[str, ObjectStore]
     info: NodeInfo
@@ -165,14 +167,14 @@ async def _start(settings: Settings, stack: AsyncExitStack, log_levels: LogLevel
         await admin.start(admin_bound)
         node.admin_address = admin.address
     await node.server.listen(bound)
-    # Nothing is awaited once clients are served: whoever reads that the node serves can stop it cleanly.
+    # No await from here on: a caller that reads "serving" in the log can stop the node cleanly at once.
     node.log_serving(time.perf_counter() - began)
     return node, admin
 
 
 async def _open_storage(
     settings: Settings,
-    memory: Memory,
+    memory: MemoryPlan,
     advertised: Address,
     lock_id: str,
     failure: NodeFailure,
@@ -193,7 +195,7 @@ async def _open_storage(
     info = await join(catalog, node_log, settings, lock_id, host=advertised.host, port=advertised.port, now_ms=now_ms)
     lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)
     await stack.enter_async_context(lease)
-    wal = await node_log.make(log_owner(settings, catalog, info.epoch), now_ms)
+    wal = await node_log.open_wal(log_owner(settings, catalog, info.epoch), now_ms)
     stack.push_async_callback(wal.close)
     storage = S3Stream(
         wal=wal,
@@ -208,7 +210,7 @@ async def _open_storage(
         new_writer_id=_new_writer_id,
     )
     await stack.enter_async_context(storage)
-    with node_log.named():
+    with node_log.errors_with_path():
         await storage.recover()
     await catalog.open_wal(
         wal_id_of(wal.log_id),
@@ -325,7 +327,7 @@ def _make_node(
         advertised_apis=[
             ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
             for key, handler in HANDLERS.items()
-            # Pushed metrics are read on the admin port: without it nobody could.
+            # Pushed metrics are read on the admin port, so they need it.
             if (settings.telemetry.enabled and settings.admin.enabled) or key not in TELEMETRY_APIS
         ],
     )

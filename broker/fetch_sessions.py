@@ -1,8 +1,8 @@
-"""Incremental fetch sessions (KIP-227): what a client fetches is remembered, so that it only names what changes.
+"""Incremental fetch sessions (KIP-227): the node remembers a client's partitions, so requests name only changes.
 
-A session keeps its partitions in the order they are to be served: whoever got data goes to the end, so that a response
-that is full does not starve the rest. Sessions are bounded in number; when there is no place, a new one is refused (the
-client then goes on with full requests) unless an old one has been idle for long enough.
+A session keeps its partitions in the order in which they are served. A partition that returned data moves to the end,
+so a full response does not starve the others. The number of sessions is bounded: without a free slot, a new session is
+created only if the oldest has been idle for long enough; otherwise the client continues with full requests.
 """
 
 import random
@@ -19,7 +19,7 @@ TOPIC_IDS_SINCE = 13
 EPOCH_MAX = 2**31 - 1
 SESSIONS_SINCE = 7
 TARGETS_MAX = 20_000
-"""Partitions of one session; who wants more goes on with full requests."""
+"""Partitions of one session; a client that fetches more continues with full requests."""
 
 Key = tuple[str | bytes, int]
 """Topic name (or id, from v13 on) and partition index."""
@@ -27,7 +27,7 @@ Key = tuple[str | bytes, int]
 
 @dataclass(slots=True)
 class FetchTarget:
-    """A partition as a client wants it, and what it was last told of it."""
+    """A partition as a client fetches it, and its state in the last response."""
 
     key: Key
     fetch_offset: int
@@ -41,7 +41,7 @@ class FetchTarget:
 
 @dataclass(slots=True)
 class FetchSession:
-    """One client's session. `epoch` is the one its next request must show."""
+    """Session of one client. `epoch` is the epoch that its next request must carry."""
 
     session_id: int
     uses_topic_ids: bool
@@ -52,7 +52,7 @@ class FetchSession:
 
 @dataclass(slots=True)
 class FetchPlan:
-    """What one request is about; the answer to an incremental one leaves out what did not change."""
+    """Partitions that one request fetches. The response to an incremental request leaves out unchanged partitions."""
 
     targets: Iterable[FetchTarget]
     session: FetchSession | None = None
@@ -60,11 +60,11 @@ class FetchPlan:
 
     @property
     def session_id(self) -> int:
-        """Id for the response."""
+        """Session id in the response."""
         return NO_SESSION if self.session is None else self.session.session_id
 
     def served(self, target: FetchTarget) -> None:
-        """The target got data: in a session it goes to the end of the order."""
+        """Move a partition that returned data to the end of the session's order."""
         if self.session is not None:
             targets = self.session.targets
             if targets.pop(target.key, None) is not None:
@@ -73,14 +73,14 @@ class FetchPlan:
 
 @dataclass(slots=True)
 class FetchSessions:
-    """All sessions of the node."""
+    """All fetch sessions of the node."""
 
     sessions_max: int
     idle_ms: int
     random: random.Random
     evictions: int = 0
     _sessions: dict[int, FetchSession] = field(default_factory=dict)
-    """In the order of use, longest unused first."""
+    """Sessions by id, least recently used first."""
 
     def __len__(self) -> int:
         return len(self._sessions)

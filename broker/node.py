@@ -1,6 +1,6 @@
-"""One running node: its components, the tasks behind them, and how it fails and stops.
+"""One running node: its components, its background tasks, its failure and its stop.
 
-`broker.app` builds a node; handlers, resources, the admin port and metrics are given it.
+`broker.app` builds the node. Handlers, resources, the admin port and metrics receive it as an argument.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.logging.levels import LogLevels
 from broker.membership.lease import LeaseKeeper
 from broker.membership.log_identity import wal_id_of
-from broker.membership.other_nodes import ElsewhereNotice
+from broker.membership.other_nodes import RemoteCoordinatorWarning
 from broker.net.server import Server
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
-from broker.settings.memory import Memory
+from broker.settings.memory import MemoryPlan
 from broker.settings.model import Settings
 from broker.telemetry.clients import ClientMetrics
 from broker.topics.manager import TopicManager
@@ -64,21 +64,21 @@ class Address:
 
 
 class NodeFailure:
-    """The first reason why a node can take no more writes."""
+    """The first error after which a node refuses all writes."""
 
     def __init__(self) -> None:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def report(self, error: Exception) -> None:
-        """Log the error, and keep it as the reason if it is the first one."""
+        """Log an error; the first one becomes the reason."""
         reason = f"fenced: {error}" if isinstance(error, NodeFenced) else str(error)
-        _logger().error("the node takes no more writes", reason=reason)
+        _logger().error("the node refuses all writes", reason=reason)
         if not self.reason.done():
             self.reason.set_result(reason)
 
 
 class NodeTasks:
-    """The tasks of a node, in one task group. Use as an async context manager; its end cancels the tasks."""
+    """The background tasks of a node, in one task group. Leaving the context cancels them."""
 
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
@@ -92,7 +92,7 @@ class NodeTasks:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         await end_tasks(self._tasks)
-        # The group does not receive the body's error: it would wrap it in an exception group of one.
+        # The group must not see the body's error: it would wrap it in an exception group.
         await self._group.__aexit__(None, None, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -109,22 +109,22 @@ class NodeTasks:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
-    """One running node. Components are set once, at the start; counters and the lists of APIs and addresses follow."""
+    """One running node. Its components are set once, at the start."""
 
     settings: Settings
-    memory: Memory
+    memory: MemoryPlan
     node_id: int
     cluster_id: str
     node_epoch: int
     now_ms: Callable[[], int]
     cautious_now_ms: Callable[[], int]
-    """Clock for what is dropped by its age: records, committed offsets and idle producers."""
+    """Clock for dropping things by age (records, committed offsets, idle producers); see `CautiousClock`."""
 
     catalog: Catalog
     lease: LeaseKeeper
     wal: DeltaWal
     stores: Mapping[str, ObjectStore]
-    """By name; the first is the default one."""
+    """Object stores by name. The first is the default store."""
     storage: S3Stream
     manifests: ManifestKeeper
     collector: GarbageCollector
@@ -156,7 +156,7 @@ class Node:
     """APIs and versions in the answer to ApiVersions."""
     admin_address: str = ""
     """`host:port` of the admin port; empty while it does not listen."""
-    elsewhere: ElsewhereNotice = field(default_factory=ElsewhereNotice)
+    remote_coordinator_warning: RemoteCoordinatorWarning = field(default_factory=RemoteCoordinatorWarning)
 
     requests: dict[int, int] = field(default_factory=dict)
     """Number of requests received, by API key."""
@@ -172,7 +172,7 @@ class Node:
 
     @property
     def failed(self) -> asyncio.Future[str]:
-        """Done, with the reason, when the node can take no more writes."""
+        """Future that is done, with the reason, once the node refuses writes."""
         return self.failure.reason
 
     # start
@@ -207,8 +207,8 @@ class Node:
         """Log that the node serves, and its state after the start."""
         log, storage = _logger(), self.storage
         log.info("memory", **self.memory.describe())
-        if self.memory.is_short:
-            log.warning("the caches and limits that are set or needed take more memory than is available")
+        if self.memory.is_overcommitted:
+            log.warning("caches and limits exceed the available memory: set smaller sizes")
         log.info(
             "serving",
             address=self.bootstrap,
@@ -232,7 +232,7 @@ class Node:
     # while it runs
 
     async def _follow_catalog(self) -> None:
-        """Apply what the catalog has received through other nodes, and finish changes whose outcome was unknown."""
+        """Apply changes that other nodes made in the catalog, and complete own changes whose outcome was unknown."""
         if gone := await self.topics.resolve_outcomes():
             self.groups.forget_topics(gone)
             self.transactions.forget_topics(gone)
@@ -248,7 +248,7 @@ class Node:
                 await self.topics.refresh_configs()
                 await self.cluster_configs.load()
         except CatalogError as error:
-            _logger().warning("configs that other nodes may have set could not be read", reason=str(error))
+            _logger().warning("configs set through other nodes cannot be read; retrying later", reason=str(error))
 
     async def _watch_storage(self) -> None:
         """Wait until the storage fails, and report it as the node's failure."""
@@ -266,9 +266,9 @@ class Node:
     # stop
 
     async def stop(self) -> None:
-        """Accept nothing more, answer requests under way, upload, trim, end the lease.
+        """Refuse new connections, answer requests under way, upload, trim, end the lease.
 
-        Components are closed by the stack that built them.
+        The exit stack of `broker.app` closes the components afterwards.
         """
         began = time.perf_counter()
         self.stopping = True
@@ -289,7 +289,7 @@ class Node:
         )
 
     async def _close_storage(self) -> None:
-        """Upload what is left, for a limited time: when the store is away, the log keeps the rest."""
+        """Upload the remaining data, for a limited time. The log keeps what could not be uploaded."""
         storage = self.storage
         if storage.error is None:
             try:
@@ -297,7 +297,7 @@ class Node:
                     await storage.close(upload=True)
             except TimeoutError:
                 _logger().warning(
-                    "not everything could be uploaded in time; the log keeps it for the next start",
+                    "the upload at the stop timed out; the log keeps the rest for the next start",
                     uncommitted_bytes=storage.uncommitted_bytes,
                     waited_ms=self.settings.node.stop_upload_timeout_ms,
                 )
@@ -310,7 +310,7 @@ class Node:
         try:
             await self.catalog.stop_node(self.node_id, self.node_epoch, drained_wal=drained, now_ms=self.now_ms())
         except CatalogError as error:
-            _logger().warning("the catalog could not be told that the node has stopped", reason=str(error))
+            _logger().warning("the stop cannot be recorded in the catalog; the lease ends by time", reason=str(error))
 
     async def drop_clients(self) -> None:
         """Close every client's socket at once. After a clean stop there is none left."""

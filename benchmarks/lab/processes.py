@@ -15,7 +15,7 @@ from typing import Self
 
 import click
 
-from broker.cli.client import Connection
+from broker.cli.client import ClientConnection
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -124,9 +124,9 @@ class Broker:
         shutil.rmtree(self.home / "data", ignore_errors=True)
         shutil.rmtree(self.home / "logs", ignore_errors=True)
 
-    def connect(self) -> Connection:
+    def connect(self) -> ClientConnection:
         """A connection to it."""
-        return Connection("127.0.0.1", self.port)
+        return ClientConnection("127.0.0.1", self.port)
 
     def cpu_s(self) -> float:
         """CPU seconds it has used so far, user and system, all threads."""

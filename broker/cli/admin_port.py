@@ -16,7 +16,7 @@ from broker.settings.model import Settings
 
 GREETING_TIMEOUT_S: Final = 5.0
 """How long a node may take to tell its status; what it is asked for then may take as long as it takes."""
-SAID_NO: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
+REFUSED: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
 """Answers whose body is the node's own reason, in one line."""
 
 admin_option: Final = click.option(
@@ -54,7 +54,7 @@ class AdminPort:
             raise click.ClickException(f"{self} is no admin port: {error!r}") from None
         finally:
             connection.close()
-        if response.status in SAID_NO:
+        if response.status in REFUSED:
             raise click.ClickException(f"{self}: {body.strip()}")
         if response.status != http.HTTPStatus.OK:
             # A node says why in plain text; a web server's page is not for a terminal.

@@ -17,7 +17,7 @@ from rich.table import Table
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.membership.log_identity import utc
-from broker.membership.rebuild import Entropy, Rebuild
+from broker.membership.rebuild import CatalogRebuild, ClockAndIds
 from broker.settings.model import Settings
 from s3stream.catalog.values import WalState
 from s3stream.maintain.rebuild_read import StreamReader
@@ -64,8 +64,8 @@ async def _run(
     from broker.app import now_ms  # it imports everything
 
     console = Console(soft_wrap=True, highlight=False)
-    entropy = Entropy(now_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
-    async with Rebuild.opened(settings, entropy) as work:
+    entropy = ClockAndIds(now_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
+    async with CatalogRebuild.opened(settings, entropy) as work:
         with _progress("looking at objects") as update:
             await work.look(manifest, update)
         _show_plan(work, keep_hours, console)
@@ -94,7 +94,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _show_plan(work: Rebuild, keep_hours: int, console: Console) -> None:
+def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
     plan, manifest = work.plan, work.manifest
     state = manifest.state
     used = {piece.object_id for chain in plan.chains.values() for piece in chain.pieces}
@@ -120,7 +120,7 @@ def _show_plan(work: Rebuild, keep_hours: int, console: Console) -> None:
     _show("gap", gaps, console)
 
 
-def _names(work: Rebuild) -> dict[int, str]:
+def _names(work: CatalogRebuild) -> dict[int, str]:
     """Partition of each stream."""
     state = work.manifest.state
     names = {key: f"recovered-stream-{key}-0" for key in work.plan.new_streams}
@@ -138,7 +138,7 @@ def _show(what: str, lines: list[str], console: Console) -> None:
         console.print(f"[red]{what}[/red]: {len(lines) - SHOWN:,} more")
 
 
-def _log_of(work: Rebuild) -> str:
+def _log_of(work: CatalogRebuild) -> str:
     """The node's log: what it is to the new catalog."""
     log, node_id = work.log, work.settings.node.node_id
     if log is None:
@@ -151,7 +151,7 @@ def _log_of(work: Rebuild) -> str:
     return f"{log.wal.wal_id} at {log.wal.location}, {holds}"
 
 
-def _show_done(work: Rebuild, reader: StreamReader, console: Console) -> None:
+def _show_done(work: CatalogRebuild, reader: StreamReader, console: Console) -> None:
     names = _names(work)
     _show("damaged", reader.report.damaged, console)
     records = sum(span.record_count for spans in reader.spans.values() for _, span in spans)

@@ -27,11 +27,11 @@ _TLS_RECORDS: Final = frozenset({21, 22})
 _TLS_MAJOR: Final = 3
 
 
-class _Trouble(Exception):
+class _ExchangeError(Exception):
     """Why an exchange came to nothing."""
 
 
-class Connection:
+class ClientConnection:
     """A connection to one node. Every trouble is a ClickException that names the node."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -53,7 +53,7 @@ class Connection:
             raise click.ClickException(
                 f"{self._where} is not a Kafka broker: no answer to the first request within {GREETING_TIMEOUT_S:g} s"
             ) from None
-        except _Trouble as error:
+        except _ExchangeError as error:
             self.close()
             raise click.ClickException(f"{self._where} is not a Kafka broker: {error}") from None
         self._socket.settimeout(TIMEOUT_S)
@@ -87,11 +87,11 @@ class Connection:
             return self._exchange(request, version)
         except TimeoutError:
             raise click.ClickException(f"{self._where}, {name}: no answer within {TIMEOUT_S:g} s") from None
-        except _Trouble as error:
+        except _ExchangeError as error:
             raise click.ClickException(f"{self._where}, {name}: {error}") from None
 
     def _exchange(self, request: object, version: int) -> Any:
-        """Send a request, and wait for its answer. Raises TimeoutError, _Trouble."""
+        """Send a request, and wait for its answer. Raises TimeoutError, _ExchangeError."""
         api = _API_OF[type(request)]
         flexible = api.is_flexible(version)
         self._correlation_id += 1
@@ -102,21 +102,21 @@ class Connection:
             answer = self._receive()
             (found,) = _INT32.unpack_from(answer, 0)
             if found != self._correlation_id:
-                raise _Trouble(f"expected an answer to request {self._correlation_id}, found one to {found}")
+                raise _ExchangeError(f"expected an answer to request {self._correlation_id}, found one to {found}")
             tagged = flexible and api.request is not ApiVersionsRequest
             return decode_exact(api.response, answer, version, _INT32.size + tagged)
         except TimeoutError:
             raise
         except OSError as error:
-            raise _Trouble(error.strerror or str(error)) from None
+            raise _ExchangeError(error.strerror or str(error)) from None
         except ProtocolError as error:
-            raise _Trouble(f"its answer to {api.name} cannot be read: {error}") from None
+            raise _ExchangeError(f"its answer to {api.name} cannot be read: {error}") from None
 
     def _receive(self) -> memoryview:
         head = bytes(self._receive_exactly(_INT32.size))
         (size,) = _INT32.unpack(head)
         if not _INT32.size <= size <= RESPONSE_BYTES_MAX:
-            raise _Trouble(_language(head))
+            raise _ExchangeError(_describe_server(head))
         return self._receive_exactly(size)
 
     def _receive_exactly(self, count: int) -> memoryview:
@@ -128,12 +128,12 @@ class Connection:
                 which = (
                     "the first request; a broker does that where it expects TLS" if not self._versions else "a request"
                 )
-                raise _Trouble(f"it closed the connection at {which}")
+                raise _ExchangeError(f"it closed the connection at {which}")
             filled += received
         return data
 
 
-def _language(head: bytes) -> str:
+def _describe_server(head: bytes) -> str:
     """What the first bytes of an answer tell of a server that does not speak Kafka's protocol."""
     if head == b"HTTP":
         return "it answers in HTTP"
@@ -142,7 +142,7 @@ def _language(head: bytes) -> str:
     return f"its answer begins with {head!r}"
 
 
-def connect(bootstrap_servers: str) -> Connection:
+def connect(bootstrap_servers: str) -> ClientConnection:
     """Connect to the first of `HOST:PORT,...` that answers."""
     failures = []
     for text in bootstrap_servers.split(","):
@@ -152,13 +152,13 @@ def connect(bootstrap_servers: str) -> Connection:
                 f"expected HOST:PORT[,HOST:PORT...], found {text.strip()!r}", param_hint="--bootstrap-server"
             )
         try:
-            return Connection(host.strip("[]"), int(port))
+            return ClientConnection(host.strip("[]"), int(port))
         except click.ClickException as error:
             failures.append(error.message)
     raise click.ClickException("; ".join(failures))
 
 
-def describe_topics(connection: Connection, names: "tuple[str, ...] | None" = None) -> MetadataResponse:
+def describe_topics(connection: ClientConnection, names: "tuple[str, ...] | None" = None) -> MetadataResponse:
     """Metadata of some topics, or of all; asking creates none."""
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     answer: MetadataResponse = connection.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))

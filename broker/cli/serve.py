@@ -28,7 +28,7 @@ FAILED = 1
 SECOND_SIGNAL = 130
 STOP_GRACE_S = 20
 """What a stop may take beyond the settings' limits for draining and uploading, before it is ended by force."""
-LOG_SETTLE_S = 1.0
+LOG_FLUSH_TIMEOUT_S = 1.0
 """How long a process that ends waits for the reader of its log."""
 CYCLE_THRESHOLD = 50_000
 """Allocations between two looks for cycles."""
@@ -97,7 +97,7 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             code = runner.run(_serve(settings, levels, writer))
     finally:
-        writer.settle(LOG_SETTLE_S)
+        writer.flush(LOG_FLUSH_TIMEOUT_S)
     sys.exit(code)
 
 
@@ -120,7 +120,7 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
     dump = stacks.install(loop, writer.fd, writer.line)
 
     def exit_now(code: int) -> None:
-        writer.settle(LOG_SETTLE_S)
+        writer.flush(LOG_FLUSH_TIMEOUT_S)
         os._exit(code)
 
     def on_signal(name: str) -> None:
@@ -142,7 +142,7 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
                 return await _until_stopped(node, stop)
             finally:
                 limit_ms = settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms
-                stacks.limit_stop(limit_ms / 1000 + STOP_GRACE_S, dump)
+                stacks.exit_after(limit_ms / 1000 + STOP_GRACE_S, dump)
     except StartError as error:
         writer.line(f"anabranch: {error}")
         return FAILED

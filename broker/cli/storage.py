@@ -37,7 +37,7 @@ FINDINGS_SHOWN: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class NodeStorage:
     """A node's catalog and stores, opened."""
 
     catalog: Catalog
@@ -56,7 +56,7 @@ class Storage:
 
 
 @asynccontextmanager
-async def open_storage(settings: Settings) -> AsyncIterator[Storage]:
+async def open_storage(settings: Settings) -> AsyncIterator[NodeStorage]:
     """Open what the settings name, to look at it only: nothing is made, migrated or written."""
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
@@ -79,7 +79,7 @@ async def open_storage(settings: Settings) -> AsyncIterator[Storage]:
         for detached in await catalog.list_detached():
             for index, stream_id in enumerate(detached.stream_ids):
                 topics[stream_id] = f"{detached.name}-{index} (detached)"
-        yield Storage(catalog, stores, cluster, topics)
+        yield NodeStorage(catalog, stores, cluster, topics)
 
 
 @click.group()
@@ -115,7 +115,7 @@ def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 )
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows shown at most.")
 @on_storage
-async def ls(opened: Storage, topic_name: str | None, state: str | None, limit: int) -> None:
+async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, limit: int) -> None:
     """List objects, and count them by kind and state.
 
     An SSO (stream set object) holds runs of several partitions, as uploads write them; an SO (stream object) holds a
@@ -134,7 +134,7 @@ async def ls(opened: Storage, topic_name: str | None, state: str | None, limit: 
     console.print(counts)
 
 
-async def _list_objects(opened: Storage, state: str | None, limit: int, console: Console) -> None:
+async def _list_objects(opened: NodeStorage, state: str | None, limit: int, console: Console) -> None:
     shown: list[ObjectInfo] = []
     after, more = 0, True
     while more and len(shown) <= limit:
@@ -166,7 +166,7 @@ async def _list_objects(opened: Storage, state: str | None, limit: int, console:
         console.print(f"(more than {limit}; --limit shows more)")
 
 
-async def _list_topic(opened: Storage, topic_name: str, limit: int, console: Console) -> None:
+async def _list_topic(opened: NodeStorage, topic_name: str, limit: int, console: Console) -> None:
     found = [topic for topic in await opened.catalog.list_topics() if topic.name == topic_name]
     if not found:
         raise click.ClickException(f"topic {topic_name!r} does not exist")
@@ -211,7 +211,7 @@ def add_range(table: Table, whose: str, location: RangeLocation) -> None:
 @click.argument("which", metavar="ID|KEY")
 @click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Blocks shown at most.")
 @on_storage
-async def inspect(opened: Storage, which: str, blocks: int) -> None:
+async def inspect(opened: NodeStorage, which: str, blocks: int) -> None:
     """Show one object: what the catalog says of it, its footer, and its index."""
     console = Console()
     object_id = _object_id(which)
@@ -247,7 +247,7 @@ def _object_id(which: str) -> int:
     return parsed[1]
 
 
-async def _print_ranges(opened: Storage, object_id: int, console: Console) -> None:
+async def _print_ranges(opened: NodeStorage, object_id: int, console: Console) -> None:
     table = range_table()
     table.title, table.title_justify = "Live ranges in the catalog", "left"
     for location in (await opened.catalog.object_ranges([object_id]))[object_id]:
@@ -255,7 +255,7 @@ async def _print_ranges(opened: Storage, object_id: int, console: Console) -> No
     console.print(table)
 
 
-async def _print_index(opened: Storage, info: ObjectInfo, blocks: int, console: Console) -> None:
+async def _print_index(opened: NodeStorage, info: ObjectInfo, blocks: int, console: Console) -> None:
     store = opened.stores.get(info.store)
     if store is None:
         raise click.ClickException(f"store {info.store!r} is not configured")
@@ -290,7 +290,7 @@ async def _print_index(opened: Storage, info: ObjectInfo, blocks: int, console: 
 @storage.command(short_help="Prove that all objects are there and sound.")
 @click.option("--deep", is_flag=True, help="Read every data block, too.")
 @on_storage
-async def verify(opened: Storage, deep: bool) -> None:  # noqa: FBT001 - click passes by name
+async def verify(opened: NodeStorage, deep: bool) -> None:  # noqa: FBT001 - click passes by name
     """Prove that every object is there, sound and accounted for, and every partition without a gap.
 
     Exit code 1: it is not. Works beside a running node.

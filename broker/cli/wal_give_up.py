@@ -29,7 +29,7 @@ PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stake:
+class PartitionAtRisk:
     """A partition whose newest records may be lost."""
 
     partition: str
@@ -66,7 +66,7 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
         lost = await _lost_logs(catalog, node_log, settings.node.node_id)
         seen = await wait_until_free(catalog, settings.node.node_id, claimant_of(settings, lock.lock_id))
         assert seen is not None, "a node with a log was registered"
-        stakes = await _stakes(catalog, settings.node.node_id)
+        stakes = await _partitions_at_risk(catalog, settings.node.node_id)
         _show(lost, seen, stakes)
         if ask:
             click.confirm("Accept the loss?", abort=True)
@@ -87,22 +87,22 @@ async def _lost_logs(catalog: Catalog, node_log: NodeLog, node_id: int) -> Seque
     return lost
 
 
-async def _stakes(catalog: Catalog, node_id: int) -> Sequence[Stake]:
+async def _partitions_at_risk(catalog: Catalog, node_id: int) -> Sequence[PartitionAtRisk]:
     names = {
         partition.stream_id: f"{topic.name}-{partition.index}"
         for topic in await catalog.list_topics()
         for partition in topic.partitions
     }
-    found: list[Stake] = []
+    found: list[PartitionAtRisk] = []
     after = 0
     while page := await catalog.list_streams(after=after, limit=PAGE):
         after = page[-1].stream_id
         led = [stream for stream in page if stream.node_id == node_id and stream.stream_id in names]
-        found += [Stake(names[stream.stream_id], stream.end_offset) for stream in led]
+        found += [PartitionAtRisk(names[stream.stream_id], stream.end_offset) for stream in led]
     return sorted(found, key=lambda stake: stake.partition)
 
 
-def _show(lost: Sequence[WalInfo], seen: NodeInfo, stakes: Sequence[Stake]) -> None:
+def _show(lost: Sequence[WalInfo], seen: NodeInfo, stakes: Sequence[PartitionAtRisk]) -> None:
     for wal in lost:
         host = f" on {seen.holder.host_name}" if seen.holder.host_name else ""
         click.echo(
@@ -115,7 +115,7 @@ def _show(lost: Sequence[WalInfo], seen: NodeInfo, stakes: Sequence[Stake]) -> N
     Console().print(table)
 
 
-def _log_loss(wal: WalInfo, stakes: Sequence[Stake]) -> None:
+def _log_loss(wal: WalInfo, stakes: Sequence[PartitionAtRisk]) -> None:
     log = structlog.get_logger("node")
     for stake in stakes:
         log.warning(

@@ -20,7 +20,7 @@ from wal.requests import Device
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostOffsets:
     """Offsets of a stream, from `start` up to `end`, that lay in damaged bytes."""
 
     damage: int
@@ -38,7 +38,7 @@ class LossFinder:
 
     damages: Sequence[DamagedRange]
     records: int = 0
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[LostOffsets] = field(default_factory=list)
     _ends: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of each stream: end offset of its last record, and where that lies in the log."""
 
@@ -61,11 +61,12 @@ class LossFinder:
         if record.kind is RecordKind.BATCH and batch.base_offset > expected:
             between = (n for n, damage in enumerate(self.damages) if since <= damage.start < record.wal_offset)
             self.losses += [
-                Loss(number, batch.stream_id, expected, batch.base_offset, certain=True) for number in list(between)[:1]
+                LostOffsets(number, batch.stream_id, expected, batch.base_offset, certain=True)
+                for number in list(between)[:1]
             ]
         self._ends[batch.stream_id] = (batch.end_offset, record.wal_offset)
 
-    def with_remains(self, trim_offset: int) -> list[Loss]:
+    def with_remains(self, trim_offset: int) -> list[LostOffsets]:
         """Return all losses: those that only damaged records tell of last."""
         guesses = []
         for number, damage in enumerate(self.damages):
@@ -78,7 +79,9 @@ class LossFinder:
                     loss.stream_id == batch.stream_id and loss.start <= batch.base_offset < loss.end
                     for loss in self.losses
                 ):
-                    guesses.append(Loss(number, batch.stream_id, batch.base_offset, batch.end_offset, certain=False))
+                    guesses.append(
+                        LostOffsets(number, batch.stream_id, batch.base_offset, batch.end_offset, certain=False)
+                    )
         return [*self.losses, *guesses]
 
 
@@ -102,7 +105,7 @@ async def describe_repair(device: Device, plan: RepairPlan) -> list[str]:
             f"{damage.end} (position {plan.header.position_of(damage.start)}): {damage.reason}"
         )
         mine = [loss for loss in losses if loss.damage == number]
-        lines += [_say(loss) for loss in mine]
+        lines += [_describe_loss(loss) for loss in mine]
         lines.append("  other records in these bytes" if mine else "  the records in these bytes, if any,")
         lines[-1] += " cannot be named: a stream that ended there ends earlier now"
     if plan.given_up_bytes:
@@ -113,7 +116,7 @@ async def describe_repair(device: Device, plan: RepairPlan) -> list[str]:
     return lines
 
 
-def _say(loss: Loss) -> str:
+def _describe_loss(loss: LostOffsets) -> str:
     sure = "lost" if loss.certain else "lost, by what is left of a damaged record"
     last = loss.end - 1
     offsets = f"offset {last} is" if loss.start == last else f"offsets {loss.start} to {last} are"

@@ -88,4 +88,4 @@ def _log_if_elsewhere(node: Node, key_type: int, key: str) -> None:
         return
     index = partition_of(key, len(topic.partitions))
     if topic.partitions[index] is None:
-        node.elsewhere.say(topic.info, index, key)
+        node.remote_coordinator_warning.warn(topic.info, index, key)

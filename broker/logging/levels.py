@@ -1,7 +1,7 @@
-"""Levels of the node's loggers, which can be changed while it runs.
+"""Log levels of the node's loggers, which can change at run time.
 
-A logger is what `structlog.get_logger` is given. Those without a level of their own follow the root's. Levels have
-Kafka's names; TRACE is here what DEBUG is, since nothing speaks below that.
+A logger is identified by the name given to `structlog.get_logger`. One without a level inherits the root's. Levels have
+Kafka's names. TRACE equals DEBUG, since no logger writes below DEBUG.
 """
 
 import sys
@@ -18,48 +18,48 @@ LEVELS: Final[Mapping[str, int]] = MappingProxyType(
 METHODS: Final[Mapping[str, int]] = MappingProxyType(
     {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "exception": 40, "critical": 50, "fatal": 50}
 )
-AREAS: Final = ("network", "node", "requests", "telemetry")
-"""Loggers that are there before they have said anything."""
+INITIAL_LOGGERS: Final = ("network", "node", "requests", "telemetry")
+"""Loggers that exist before they have logged anything."""
 PACKAGES: Final = frozenset({"broker", "compaction", "s3stream", "wal"})
 
 
 class LogLevels:
-    """The root's level and those of loggers that have their own."""
+    """Level of the root logger, and of each logger that has a separate level."""
 
     def __init__(self, root: str = "INFO") -> None:
         self._levels = {ROOT: root}
-        self._heard = set(AREAS)
+        self._used = set(INITIAL_LOGGERS)
 
     @property
     def loggers(self) -> tuple[str, ...]:
-        """The root, and by name all others that have had something to say or have a level."""
-        return (ROOT, *sorted(self._heard | self._levels.keys() - {ROOT}))
+        """The root, then, by name, all loggers that have logged something or have a level."""
+        return (ROOT, *sorted(self._used | self._levels.keys() - {ROOT}))
 
-    def knows(self, logger: str) -> bool:
-        """Whether there is such a logger: modules of this program have theirs from when they are loaded."""
+    def exists(self, logger: str) -> bool:
+        """Return whether a logger exists. A module of this program has one as soon as it is loaded."""
         if logger.partition(".")[0] in PACKAGES and logger in sys.modules:
             return True
-        return logger == ROOT or logger in self._heard
+        return logger == ROOT or logger in self._used
 
     def level(self, logger: str) -> str:
-        """The level at which a logger speaks."""
+        """Return the level in force for a logger."""
         return self._levels.get(logger, self._levels[ROOT])
 
     def set(self, logger: str, level: str) -> None:
-        """Give a logger a level of its own."""
-        assert level in LEVELS, "checked by who asks"
+        """Set the level of a logger."""
+        assert level in LEVELS, "the caller checks the level"
         self._levels[logger] = level
 
     def unset(self, logger: str) -> None:
-        """Have a logger follow the root again."""
-        assert logger != ROOT, "the root has nobody to follow"
+        """Remove the level of a logger, so that it inherits the root's."""
+        assert logger != ROOT, "the root has no parent"
         self._levels.pop(logger, None)
 
-    def drop_quiet(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """A processor: drops what is below the level of the logger that says it."""
+    def drop_below_level(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Drop an event below its logger's level: a structlog processor."""
         name = getattr(logger, "name", ROOT)
         if name != ROOT:
-            self._heard.add(name)
+            self._used.add(name)
         if METHODS.get(method, 0) < LEVELS[self.level(name)]:
             raise structlog.DropEvent
         return event

@@ -1,4 +1,4 @@
-"""How the node speaks: structured lines on standard error, pretty on a terminal, JSON elsewhere."""
+"""Set-up of the log: structured lines on standard error, readable on a terminal, JSON elsewhere."""
 
 import logging
 import sys
@@ -15,15 +15,15 @@ ROOT_LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ER
 
 
 class NamedLogger:
-    """Has lines written, and knows its name, which its level goes by."""
+    """A logger with a name, by which its level is found. Lines go to a `LineWriter`."""
 
     def __init__(self, writer: LineWriter, name: str = ROOT) -> None:
         self.name = name
         self.debug = self.info = self.warning = self.error = self.critical = writer.line
 
 
-class _Handler(logging.Handler):
-    """What libraries say through Python's own logging."""
+class _StandardLogHandler(logging.Handler):
+    """Writes what libraries log through the standard library."""
 
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ class _Handler(logging.Handler):
 
 
 def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter) -> None:
-    """Set structlog up for the process. What is said shows, through `writer`, if `levels` let it."""
+    """Set up structlog for the process: events that `levels` pass are written to `writer`."""
     levels.set(ROOT, ROOT_LEVELS[settings.level])
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     pretty = settings.format == "pretty" or (settings.format == "auto" and on_terminal)
     processors: list[Any] = [
-        levels.drop_quiet,
+        levels.drop_below_level,
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
@@ -58,5 +58,5 @@ def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter) -> N
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(
-        handlers=[_Handler(writer)], level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+        handlers=[_StandardLogHandler(writer)], level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )

@@ -1,8 +1,8 @@
-"""What a node is doing, on SIGUSR1: the stacks of its threads, and of what waits in its event loop.
+"""Stack dumps: SIGUSR1 writes the stacks of all threads and tasks to standard error.
 
-The threads' stacks come from inside the signal handler, so they come, too, when the loop is stuck in a call; then what
-is missing is the rest, which the loop would have to say. Both go to standard error. The same is said when a stop does
-not end in time, which then ends by force: what was acknowledged is in the log.
+The signal handler itself writes the threads' stacks, so they appear even when the event loop is stuck in a call. The
+tasks' stacks need the loop. A shutdown that overruns its limit dumps the threads' stacks and then exits by force, which
+is safe: acknowledged records are in the log.
 """
 
 import asyncio
@@ -17,40 +17,40 @@ from types import CodeType, CoroutineType, FrameType, GeneratorType
 
 END = "end of stacks"
 STACKS_MAX = 200
-"""Different stacks told of; those that many tasks share come first."""
+"""Distinct stacks written; those that most tasks share come first."""
 FRAMES_MAX = 50
 
 
-def install(loop: asyncio.AbstractEventLoop, fd: int, say: Callable[[str], None]) -> int:
-    """Answer SIGUSR1, and tell of fatal signals, on a descriptor that is open for good.
+def install(loop: asyncio.AbstractEventLoop, fd: int, write_line: Callable[[str], None]) -> int:
+    """Dump stacks on SIGUSR1 and on fatal signals, to a descriptor that must stay open.
 
-    Returns it, or one for the same pipe that never waits for its reader.
+    Returns the descriptor of the threads' dumps: `fd`, or a non-blocking one for the same pipe or terminal.
     """
-    dump = _never_waiting(fd)
+    dump = _nonblocking(fd)
     faulthandler.enable(dump)
-    loop.add_signal_handler(signal.SIGUSR1, lambda: say(describe_tasks(asyncio.all_tasks(loop))))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: write_line(describe_tasks(asyncio.all_tasks(loop))))
     faulthandler.register(signal.SIGUSR1, dump, all_threads=True, chain=True)
     return dump
 
 
-def limit_stop(seconds: float, dump: int) -> None:
-    """Unless the process has ended by then, say where it hangs and end it."""
+def exit_after(seconds: float, dump: int) -> None:
+    """Dump all threads and exit by force if the process still runs after `seconds`."""
     faulthandler.dump_traceback_later(seconds, exit=True, file=dump)
 
 
 def describe_tasks(tasks: Iterable["asyncio.Task[object]"]) -> str:
-    """Where tasks wait, outermost call first; those that wait at one place are told of once, with their number."""
+    """Return the stacks of tasks, outermost call first. Equal stacks are written once, with their number."""
     counts = Counter("\n".join(_frames(task.get_coro())) for task in tasks)
     lines = []
     for stack, count in counts.most_common(STACKS_MAX):
         lines += [f"{count} task(s):", stack]
     if len(counts) > STACKS_MAX:
-        lines.append(f"and {len(counts) - STACKS_MAX} more places")
+        lines.append(f"and {len(counts) - STACKS_MAX} more stacks")
     return "\n".join([*lines, END])
 
 
 def _frames(work: object) -> list[str]:
-    """Follow what awaits what, down to a future, or to an async generator, which does not tell what it waits for."""
+    """Follow the chain of awaits down to a future, or to an async generator, whose await is not visible."""
     frames: list[str] = []
     while work is not None and len(frames) < FRAMES_MAX:
         code: CodeType
@@ -69,8 +69,8 @@ def _frames(work: object) -> list[str]:
     return frames
 
 
-def _never_waiting(fd: int) -> int:
-    """The same pipe or terminal, opened anew: what is written to it is dropped when it is full."""
+def _nonblocking(fd: int) -> int:
+    """Reopen a pipe or terminal as non-blocking: writes to a full one are dropped."""
     mode = os.fstat(fd).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
         with suppress(OSError):

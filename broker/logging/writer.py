@@ -1,9 +1,8 @@
-"""The way of the log's lines out of the process: a thread writes them, since whoever reads them may be slow or gone.
+"""Writes log lines from a separate thread, because their reader may be slow or gone.
 
-What it keeps true: saying something never waits and never fails. A full pipe, a terminal that was stopped, a disk
-without room or a reader that has died hold up or end no request, no upload and no stop of the node. Up to
-`WAITING_BYTES_MAX` of lines wait for a reader; what comes beyond that is dropped, and how much, is said when it reads
-again. What cannot be written at all is lost.
+Invariant: logging never blocks and never fails. A full pipe, a stopped terminal, a full disk or a dead reader does not
+delay or end a request, an upload or a stop of the node. Up to `WAITING_BYTES_MAX` of lines wait for the reader; lines
+beyond that are dropped, and their number is written when the reader continues. Lines that cannot be written are lost.
 """
 
 import os
@@ -16,19 +15,19 @@ WRITABLE_CHECK_S = 1.0
 
 
 class LineWriter:
-    """Writes lines to a file descriptor, in order. From any thread, and from a finalizer in the middle of it."""
+    """Writes lines to a file descriptor, in order. May be called from any thread, and from a finalizer."""
 
     def __init__(self, fd: int | None = None) -> None:
         """`fd` is standard error unless given."""
         self.fd = _standard_error() if fd is None else fd
-        self._changed = threading.Condition()  # over a lock that a finalizer of the same thread may take again
+        self._changed = threading.Condition()  # its lock is reentrant: a finalizer may run in a thread that holds it
         self._lines: list[bytes] = []
         self._waiting_bytes = 0
         self._dropped = 0
         self._thread: threading.Thread | None = None
 
     def line(self, text: str) -> None:
-        """Have a line written soon."""
+        """Queue a line to be written."""
         data = text.encode("utf-8", "backslashreplace") + b"\n"
         with self._changed:
             if self._waiting_bytes + len(data) > WAITING_BYTES_MAX:
@@ -37,13 +36,13 @@ class LineWriter:
             self._lines.append(data)
             self._waiting_bytes += len(data)
             if self._thread is None:
-                # A daemon: a write that hangs must not keep the process.
+                # A daemon thread: a write that hangs must not keep the process alive.
                 self._thread = threading.Thread(target=self._work, name="log", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
-    def settle(self, timeout_s: float) -> bool:
-        """Wait until everything said so far is written; False when that takes longer than `timeout_s`."""
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all queued lines are written; return False when that takes longer than `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting_bytes, timeout_s)
 
@@ -56,7 +55,7 @@ class LineWriter:
             data = b"".join(lines)
             self._write(data)
             if dropped:
-                self._write(b"%d lines of the log were dropped: nobody read it\n" % dropped)
+                self._write(b"%d lines of the log were dropped: its reader was too slow\n" % dropped)
             with self._changed:
                 self._waiting_bytes -= len(data)
                 self._changed.notify_all()
@@ -66,12 +65,12 @@ class LineWriter:
         while left:
             try:
                 left = left[os.write(self.fd, left) :]
-            except BlockingIOError:  # somebody who shares the pipe has made it so
+            except BlockingIOError:  # another process that shares the pipe made it non-blocking
                 select.select((), (self.fd,), (), WRITABLE_CHECK_S)
             except OSError:
-                return  # nobody will ever read it, and there is nobody to tell
+                return  # the reader is gone, and there is no other place to report it
 
 
 def _standard_error() -> int:
-    # Without a standard error its number may by now be that of another file.
+    # Without a standard error, its descriptor number may belong to another file by now.
     return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if sys.stderr is None else sys.stderr.fileno()

@@ -40,7 +40,7 @@ async def open_catalog_and_stores(
     """
     cluster = settings.node.cluster
     blank = await catalog.is_blank()
-    if blank and (found := node_log.why_not_new()):
+    if blank and (found := node_log.why_not_blank_catalog()):
         raise CatalogError(why_blank_catalog_refused(catalog.where, found))
     if not blank:
         await catalog.open(cluster=cluster, new_id=new_catalog_id())
@@ -89,10 +89,10 @@ async def join(
     """
     node_id = settings.node.node_id
     known = await catalog.get_node(node_id)
-    await node_log.check(log_owner(settings, catalog, (0 if known is None else known.epoch) + 1), catalog)
+    await node_log.check_claim(log_owner(settings, catalog, (0 if known is None else known.epoch) + 1), catalog)
     claimant = claimant_of(settings, lock_id)
     seen = await wait_until_free(catalog, node_id, claimant)
-    await node_log.decide(catalog, node_id, seen)
+    await node_log.check_identity(catalog, node_id, seen)
     return await register(
         catalog, node_id, claimant, seen, host=host, port=port, lease_ms=settings.catalog.lease_ms, now_ms=now_ms()
     )

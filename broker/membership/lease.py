@@ -19,9 +19,9 @@ from s3stream.catalog.values import NodeInfo
 from s3stream.errors import CatalogDamaged, NodeFenced, NodeInUse, StorageError
 from s3stream.tasks import end_tasks
 
-LOOK_S: Final = 0.5
+LEASE_POLL_S: Final = 0.5
 """How often a lease is looked at that may have ended."""
-TELL_S: Final = 5.0
+LOG_PERIOD_S: Final = 5.0
 """How often whoever waits for it says so."""
 
 _log = structlog.get_logger("node")
@@ -79,14 +79,14 @@ async def wait_until_free(catalog: Catalog, node_id: int, claimant: Claimant) ->
     tell_at = loop.time()
     while (left := end - loop.time()) > 0:
         if loop.time() >= tell_at:
-            tell_at += TELL_S
+            tell_at += LOG_PERIOD_S
             _log.info(
                 "waiting for the end of the node's lease",
                 node_id=node_id,
                 holder=describe_holder(seen),
                 seconds_left=round(left, 1),
             )
-        await asyncio.sleep(min(LOOK_S, left))
+        await asyncio.sleep(min(LEASE_POLL_S, left))
         found = await catalog.get_node(node_id)
         if found is None or found.lease_until_ms <= 0:
             return found

@@ -15,7 +15,7 @@ from s3stream.catalog.values import WalInfo, WalState
 from wal.format import Header, Shutdown
 from wal.owner import Owner
 
-GIVE_UP: Final = "anabranch wal give-up"
+GIVE_UP_COMMAND: Final = "anabranch wal give-up"
 
 
 def wal_id_of(log_id: int) -> str:
@@ -34,14 +34,14 @@ def utc(ms: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class LogFacts:
     """What is known when a node is about to use a log."""
 
     path: str
     """Where the settings say that the log is."""
     found: Header | None
     """Header of a log that the node may claim, by cluster, catalog, node and epoch."""
-    instead: str
+    problem: str
     """What is there when no such log is: "is missing", "is blank", or what has to be formatted first."""
     wals: Sequence[WalInfo]
     """The logs that the node has used, by the catalog."""
@@ -51,7 +51,7 @@ class Situation:
     """Machine of the process that ran the node last; empty: not known."""
 
 
-def why_refused(situation: Situation) -> str | None:
+def why_refused(situation: LogFacts) -> str | None:
     """The reason, in one line with the ways out, why the node must not use this log; None when it may."""
     found = situation.found
     wal_id = "" if found is None else wal_id_of(found.log_id)
@@ -82,16 +82,16 @@ def why_refused(situation: Situation) -> str | None:
     return None
 
 
-def _why_not_without(wal: WalInfo, situation: Situation) -> str:
+def _why_not_without(wal: WalInfo, situation: LogFacts) -> str:
     """A log that may hold acknowledged records is not the one that was found."""
     host = f" on {situation.host_name}" if situation.host_name else ""
     found = situation.found
-    instead = situation.instead if found is None else f"holds another log ({wal_id_of(found.log_id)})"
+    instead = situation.problem if found is None else f"holds another log ({wal_id_of(found.log_id)})"
     return (
         f"{situation.path} {instead}, but node {wal.node_id} has a log ({wal.wal_id}, at {wal.location}{host}, opened "
         f"last on {utc(wal.seen_ms)}) that may hold acknowledged records which are in no object: the newest of "
         f"{situation.open_streams:,} partitions may be only there. Bring it back, or let wal.path name it; if it is "
-        f"lost, accept the loss with `{GIVE_UP}`"
+        f"lost, accept the loss with `{GIVE_UP_COMMAND}`"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Self
 
 import structlog
 
-from broker.membership.log_identity import Situation, may_hold_records, utc, why_not_formatted, why_refused
+from broker.membership.log_identity import LogFacts, may_hold_records, utc, why_not_formatted, why_refused
 from broker.settings.model import Settings
 from broker.settings.package_settings import wal_settings
 from s3stream.append.recovery import check_streams_known
@@ -35,7 +35,7 @@ class NodeLog:
         self.path: Path = settings.wal_path.resolve()
         self.header: Header | None = None
         """Of the log that was found."""
-        self.instead = "is missing"
+        self.problem = "is missing"
         """What is there if it is no log."""
         self._damaged = False
         """What is there was a log."""
@@ -53,22 +53,22 @@ class NodeLog:
         """
         log = cls(settings, any_content=any_content)
         try:
-            await log._look()
+            await log._probe()
             yield log
         finally:
             await log._close()
 
-    async def _look(self) -> None:
+    async def _probe(self) -> None:
         if not await asyncio.to_thread(self.path.exists):
             return
         self._device = await asyncio.to_thread(open_device, self.path, self._wanted, create=False)
         try:
             self.header = await read_header(self._device)
-            self.instead = "is blank"
+            self.problem = "is blank"
         except (WalRefused, WalCorrupt) as error:
             if not self._any_content:
                 raise
-            self.instead = f"has no log that can be read ({error})"
+            self.problem = f"has no log that can be read ({error})"
             self._damaged = isinstance(error, WalCorrupt)
 
     async def _close(self) -> None:
@@ -76,14 +76,14 @@ class NodeLog:
         if device is not None:
             await device.close()
 
-    def why_not_new(self) -> str:
+    def why_not_blank_catalog(self) -> str:
         """What speaks against a catalog that knows nothing yet: a log is there. Empty: nothing does.
 
         One that is not this node's, or holds no records, may be formatted where the settings say so.
         """
         found, node = self.header, self._settings.node
         if found is None:
-            return f"{self.path} {self.instead}" if self._damaged else ""
+            return f"{self.path} {self.problem}" if self._damaged else ""
         own = (found.cluster, found.node_id) == (node.cluster, node.node_id)
         if self._wanted.format and not (own and may_hold_records(found)):
             return ""
@@ -92,7 +92,7 @@ class NodeLog:
             f"{utc(found.last_write_ms)})"
         )
 
-    async def check(self, owner: Owner, catalog: Catalog) -> None:
+    async def check_claim(self, owner: Owner, catalog: Catalog) -> None:
         """Raise WalError or UnknownStreams unless `owner`, with the next epoch of its node, may claim the log."""
         found = self.header
         if found is None:
@@ -105,19 +105,19 @@ class NodeLog:
             reason = why_not_formatted(str(self.path), found, owner)
             if reason is not None:
                 raise WalRefused(reason) from None
-            self.header, self.instead = None, f"holds another log ({error})"
+            self.header, self.problem = None, f"holds another log ({error})"
             return
         if found.catalog_id == CATALOG_UNKNOWN and may_hold_records(found):
             await self._check_streams(found, catalog)
 
     async def _check_streams(self, found: Header, catalog: Catalog) -> None:
         """A log from before headers named the catalog would take on the name of a wrong one: look at its records."""
-        records = await self._heads(found)
-        with self.named():
+        records = await self._record_headers(found)
+        with self.errors_with_path():
             check_streams_known(records, await catalog.next_stream_id())
 
     @contextmanager
-    def named(self) -> Iterator[None]:
+    def errors_with_path(self) -> Iterator[None]:
         """Have the error of a recovery say which log it is about."""
         try:
             yield
@@ -128,9 +128,9 @@ class NodeLog:
         """Streams that the log has records of, trimmed or not. Raises WalError."""
         if self.header is None:
             return frozenset()
-        return frozenset(record.batch.stream_id for record in await self._heads(self.header))
+        return frozenset(record.batch.stream_id for record in await self._record_headers(self.header))
 
-    async def _heads(self, found: Header) -> list[WalRecord]:
+    async def _record_headers(self, found: Header) -> list[WalRecord]:
         """All records, without what follows their headers."""
         assert self._device is not None, "there is a header"
         records: list[WalRecord] = []
@@ -139,13 +139,13 @@ class NodeLog:
             records += [decode_record(offset, head) for offset, head in heads]
         return records
 
-    async def decide(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
+    async def check_identity(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
         """Raise WalRefused when the node, `seen` without a process, must not go on with this log."""
         reason = why_refused(
-            Situation(
+            LogFacts(
                 path=str(self.path),
                 found=self.header,
-                instead=self.instead,
+                problem=self.problem,
                 wals=await catalog.list_wals(node_id),
                 open_streams=await catalog.count_open_streams(node_id),
                 host_name="" if seen is None else seen.holder.host_name,
@@ -154,7 +154,7 @@ class NodeLog:
         if reason is not None:
             raise WalRefused(reason)
 
-    async def make(self, owner: Owner, now_ms: Callable[[], int]) -> DeltaWal:
+    async def open_wal(self, owner: Owner, now_ms: Callable[[], int]) -> DeltaWal:
         """The log, not recovered yet, in a file made for it if there is none. It owns the device. Raises WalError."""
         if self._device is None:
             if await asyncio.to_thread(self.path.exists):

@@ -18,7 +18,7 @@ LIMITS: Final = (
     "only through the one that leads __transaction_state, and topics and partitions that were made through another "
     "node show here after the next start"
 )
-SAY_AGAIN_S: Final = 60.0
+WARNING_PERIOD_S: Final = 60.0
 """Time between two lines about the same thing."""
 
 _log = structlog.get_logger("node")
@@ -38,15 +38,15 @@ def warn_of_other_nodes(others: Sequence[int]) -> None:
 
 
 @dataclass(slots=True)
-class ElsewhereNotice:
+class RemoteCoordinatorWarning:
     """Says, once a minute at most for each internal topic, that clients look here for another node's coordinator."""
 
     _said_at: dict[str, float] = field(default_factory=dict)
 
-    def say(self, topic: TopicInfo, index: int, key: str) -> None:
+    def warn(self, topic: TopicInfo, index: int, key: str) -> None:
         """Tell of a client that asked for the coordinator of `key`, in a partition that this node does not lead."""
         now = asyncio.get_running_loop().time()
-        if now < self._said_at.get(topic.name, -SAY_AGAIN_S) + SAY_AGAIN_S:
+        if now < self._said_at.get(topic.name, -WARNING_PERIOD_S) + WARNING_PERIOD_S:
             return
         self._said_at[topic.name] = now
         _log.warning(

@@ -33,7 +33,7 @@ from wal.format import CATALOG_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Entropy:
+class ClockAndIds:
     """What the caller draws: the time, ids, and what spreads retries."""
 
     now_ms: Callable[[], int]
@@ -73,11 +73,11 @@ class KafkaReplay:
         return self._state.encode(start_offset, unused_since_ms=self._unused_since_ms)
 
 
-class Rebuild:
+class CatalogRebuild:
     """A rebuild of one node's catalog: `look`, then `carry_out`."""
 
     def __init__(
-        self, settings: Settings, stores: Mapping[str, ObjectStore], node_log: NodeLog, entropy: Entropy
+        self, settings: Settings, stores: Mapping[str, ObjectStore], node_log: NodeLog, entropy: ClockAndIds
     ) -> None:
         self.settings = settings
         self._stores = stores
@@ -94,7 +94,7 @@ class Rebuild:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, settings: Settings, entropy: Entropy) -> "AsyncIterator[Rebuild]":
+    async def opened(cls, settings: Settings, entropy: ClockAndIds) -> "AsyncIterator[CatalogRebuild]":
         """Open stores and log to be read; the node must not run. Raises DataDirError, StorageError, WalError."""
         async with AsyncExitStack() as stack:
             stack.callback(DataDirLock(settings.node.data_dir).release)

@@ -72,7 +72,7 @@ def _check(node: Node, change: ConfigChange) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unknown operation type {change.operation} for logger {change.name}"
         )
-    if not node.log_levels.knows(change.name):
+    if not node.log_levels.exists(change.name):
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
     if change.operation == Operation.DELETE:
         if change.name == ROOT:

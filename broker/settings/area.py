@@ -12,7 +12,7 @@ _UNITS = {"": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "
 
 
 def _parse_bytes(value: object) -> object:
-    """Accept `512MiB` and the like beside plain numbers."""
+    """Accept sizes with a unit, such as `512MiB`, as well as plain numbers."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", value)
         if match and match[2].lower() in _UNITS:
@@ -26,14 +26,14 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Area(BaseModel):
-    """A group of settings. Values never change after start; an unknown name is an error."""
+    """One area of the settings. Its values never change after the start. An unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @field_validator("*", mode="before")
     @classmethod
-    def _take_truth_for_truth_only(cls, value: object, info: ValidationInfo) -> object:
-        """Python takes true for 1: whoever writes it where a number belongs means something else."""
+    def _refuse_bool_for_other_types(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true and false where a number or text is expected: Python would accept true as 1."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("should be a number or a text, not true or false")
         return value

@@ -17,7 +17,7 @@ def _check_endpoint(name: str, endpoint: str) -> None:
 
 
 def check_together(settings: Settings) -> None:
-    """Rules that no single field can tell."""
+    """Check rules that concern several settings. Raises SettingsError."""
     if settings.objects.store == "s3" and not settings.objects.bucket:
         raise SettingsError("setting objects.bucket: empty, but objects.store is 's3', which needs a bucket")
     _check_endpoint("objects.endpoint", settings.objects.endpoint)
@@ -47,27 +47,27 @@ def check_together(settings: Settings) -> None:
 
 
 def _check_ports(settings: Settings) -> None:
-    """Kafka clients and the admin port cannot be served at one address."""
+    """Refuse one address for Kafka clients and the admin port."""
     listener, admin = settings.listener, settings.admin
     if not admin.enabled or not admin.port or admin.port != listener.port or not share_port(listener.host, admin.host):
         return
     if listener.host == admin.host:
         raise SettingsError(
-            f"setting admin.port: {admin.port} is listener.port, too, at the same address ({admin.host}): give one of "
-            "them another"
+            f"setting admin.port: {admin.port} is also listener.port, at the same address ({admin.host}): change "
+            "one of them"
         )
     raise SettingsError(
-        f"setting admin.port: {admin.port} is listener.port, too, and {listener.host} takes in {admin.host}: give one "
-        "of them another"
+        f"setting admin.port: {admin.port} is also listener.port, and {listener.host} includes {admin.host}: change "
+        "one of them"
     )
 
 
 def share_port(host: str, other: str) -> bool:
-    """Whether two sockets that listen at these addresses would be in each other's way at one port."""
+    """Return whether sockets listening at these two addresses conflict on the same port."""
     hosts = {host, other}
     return (
         len(hosts) == 1
-        or "::" in hosts  # takes in the addresses of IPv4, too
+        or "::" in hosts  # includes the addresses of IPv4
         or ("0.0.0.0" in hosts and ":" not in host + other)  # noqa: S104 - compared with, not bound to
         or ("localhost" in hosts and hosts <= _LOOPBACK)
     )

@@ -1,4 +1,4 @@
-"""The data directory, and the lock that keeps a second process out of it."""
+"""The data directory, and the lock that excludes a second process."""
 
 import fcntl
 import os
@@ -9,14 +9,14 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class DataDirError(Exception):
-    """The data directory cannot be used; the text is the one line to show."""
+    """The data directory cannot be used. The text is the one line to show."""
 
 
 class DataDirLock:
-    """Holds the directory for this process until `release`, or the process's end, however it comes."""
+    """Lock on the data directory, held until `release` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        """Create the directory if need be and lock it. Raises DataDirError."""
+        """Create the directory if it is missing, and lock it. Raises DataDirError."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -33,9 +33,9 @@ class DataDirLock:
 
     @property
     def lock_id(self) -> str:
-        """Names this lock among all of all machines: boot of the machine, file system, file. Empty: cannot be known.
+        """Globally unique id of this lock: boot id of the machine, file system, file. Empty if it is unknown.
 
-        Whoever holds a lock of the same name knows that the process which held it before is gone.
+        A process that holds a lock of the same id proves that the previous holder is gone.
         """
         try:
             boot = BOOT_ID.read_text(encoding="ascii").strip()
@@ -45,7 +45,7 @@ class DataDirLock:
         return f"{boot}:{status.st_dev}:{status.st_ino}"
 
     def release(self) -> None:
-        """Let the directory go; again does nothing."""
+        """Release the directory. A second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -2,4 +2,4 @@
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used; the text is the one line to show."""
+    """A setting is invalid. The text is the one line to show."""

@@ -1,8 +1,8 @@
-"""How much memory a node takes: what it may use (the container's limit, or the machine's), and how that is shared out.
+"""The memory of a node: how much is available (to the container, or on the machine), and how it is divided.
 
-Sizes that nobody has set follow from what is available: together with those that were set, and with what a process
-takes before it does anything, they stay within half of it. The other half is for what cannot be planned: buffers on
-their way to the log and to the store, what readers still hold of evicted blocks, the page cache, other processes.
+Sizes that are not set follow from the available memory. Together with the sizes that are set and with the memory of an
+idle process, they take at most half of it. The other half is for memory that cannot be planned: buffers on their way to
+the log and to the store, evicted blocks that readers still hold, the page cache, other processes.
 """
 
 import re
@@ -18,79 +18,79 @@ from s3stream.settings import StorageSettings
 
 _STORAGE, _COMPACTION = StorageSettings(), CompactionSettings()
 PLANNED_SHARE: Final = 2
-"""One part in so many of what is available is planned with."""
+"""The planned sizes take at most 1/PLANNED_SHARE of the available memory."""
 PROCESS_BYTES: Final = 96 * MIB
-"""An idle node: the interpreter, the code, the state of some thousand partitions."""
+"""Memory of an idle node: the interpreter, the code, the state of some thousand partitions."""
 FRAME_SIZE_BYTES: Final = 4
-"""Length prefix of a frame, which does not count itself."""
+"""Length of a frame's size prefix, which the size does not include."""
 SMALL_FRAME_SHARE: Final = 8
-"""Small frames have one part in so many of the memory for requests to themselves (`broker.net.budget`)."""
+"""1/SMALL_FRAME_SHARE of the memory for requests is reserved for small frames (`broker.net.budget`)."""
 _V1_FILES: Final[Sequence[str]] = ("memory.limit_in_bytes",)
 _V2_FILES: Final[Sequence[str]] = ("memory.max", "memory.high")
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySizes:
-    """Bounds in bytes of all that takes much memory."""
+    """Bounds, in bytes, of everything that takes much memory."""
 
     log_cache_bytes: int
     block_cache_bytes: int
     index_cache_bytes: int
     node_bytes_max: int
-    """Of requests under way."""
+    """Bytes of requests under way."""
     slab_pool_bytes: int
     decompressed_bytes_max: int
-    """Of the one batch that is looked into."""
+    """Decompressed bytes of the one batch whose records are examined."""
     compaction_bytes: int
-    """Of objects' data that a run of compaction holds."""
+    """Bytes of objects' data that a compaction run holds."""
     compaction_index_bytes: int
     compaction_keys_bytes: int
 
     @property
     def total_bytes(self) -> int:
-        """All together."""
+        """Sum of all sizes."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-class _Part(NamedTuple):
+class _MemoryShare(NamedTuple):
     default_bytes: int
-    """What it is where there is enough for all; more would be of little use, and a host may carry several nodes."""
+    """Size when memory suffices for all. More would be of little use, and a host may run several nodes."""
     min_bytes: int
-    """What a node needs to work at all."""
+    """Smallest size with which a node works."""
     shown: str
-    """What the documentation calls it."""
+    """Name in the documentation."""
 
 
-PARTS: Final[Mapping[str, _Part]] = {
-    "log_cache_bytes": _Part(_STORAGE.log_cache_bytes, 16 * MIB, "`storage.log_cache_bytes`"),
-    "block_cache_bytes": _Part(_STORAGE.block_cache_bytes, 8 * MIB, "`storage.block_cache_bytes`"),
-    "index_cache_bytes": _Part(_STORAGE.index_cache_bytes, 4 * MIB, "indexes of objects"),
-    "node_bytes_max": _Part(512 * MIB, 8 * MIB, "`network.node_bytes_max`"),
-    "slab_pool_bytes": _Part(256 * MIB, 4 * MIB, "`network.slab_pool_bytes`"),
-    "decompressed_bytes_max": _Part(64 * MIB, 8 * MIB, "`topic.decompressed_bytes_max`"),
-    "compaction_bytes": _Part(_COMPACTION.memory_bytes, 32 * MIB, "compaction: data of objects"),
-    "compaction_index_bytes": _Part(_COMPACTION.index_bytes_max, 16 * MIB, "compaction: indexes"),
-    "compaction_keys_bytes": _Part(_COMPACTION.clean_keys_bytes_max, 8 * MIB, "compaction by key: keys"),
+SHARES: Final[Mapping[str, _MemoryShare]] = {
+    "log_cache_bytes": _MemoryShare(_STORAGE.log_cache_bytes, 16 * MIB, "`storage.log_cache_bytes`"),
+    "block_cache_bytes": _MemoryShare(_STORAGE.block_cache_bytes, 8 * MIB, "`storage.block_cache_bytes`"),
+    "index_cache_bytes": _MemoryShare(_STORAGE.index_cache_bytes, 4 * MIB, "indexes of objects"),
+    "node_bytes_max": _MemoryShare(512 * MIB, 8 * MIB, "`network.node_bytes_max`"),
+    "slab_pool_bytes": _MemoryShare(256 * MIB, 4 * MIB, "`network.slab_pool_bytes`"),
+    "decompressed_bytes_max": _MemoryShare(64 * MIB, 8 * MIB, "`topic.decompressed_bytes_max`"),
+    "compaction_bytes": _MemoryShare(_COMPACTION.memory_bytes, 32 * MIB, "compaction: data of objects"),
+    "compaction_index_bytes": _MemoryShare(_COMPACTION.index_bytes_max, 16 * MIB, "compaction: indexes"),
+    "compaction_keys_bytes": _MemoryShare(_COMPACTION.clean_keys_bytes_max, 8 * MIB, "compaction by key: keys"),
 }
-ENOUGH_BYTES: Final = PLANNED_SHARE * (PROCESS_BYTES + sum(part.default_bytes for part in PARTS.values()))
-"""With this much available, all sizes are their defaults."""
+FULL_SIZES_BYTES: Final = PLANNED_SHARE * (PROCESS_BYTES + sum(part.default_bytes for part in SHARES.values()))
+"""Available memory from which on all sizes have their defaults."""
 
 
 def plan_memory(available_bytes: int, given: Mapping[str, int | None], *, request_bytes_max: int) -> MemorySizes:
-    """Sizes for a node that may use `available_bytes`. Those in `given` hold (None: unset).
+    """Return the sizes of a node that may use `available_bytes`. Sizes in `given` are kept (None: unset).
 
-    The others are their defaults, all made smaller by one factor where that is too much, but never less than a node
-    needs. Requests under way have room for one of `request_bytes_max` beside small ones, whatever is given.
+    The others get their defaults, reduced by one common factor if memory is short, but not below their minimum.
+    `node_bytes_max` always holds one request of `request_bytes_max` in addition to small ones, even if less was given.
     """
-    sizes = {name: size for name in PARTS if (size := given.get(name)) is not None}
-    least = {name: part.min_bytes for name, part in PARTS.items() if name not in sizes}
+    sizes = {name: size for name in SHARES if (size := given.get(name)) is not None}
+    least = {name: part.min_bytes for name, part in SHARES.items() if name not in sizes}
     for bounds in (sizes, least):
         if "node_bytes_max" in bounds:
             bounds["node_bytes_max"] = max(bounds["node_bytes_max"], frame_budget_bytes_min(request_bytes_max))
     left = available_bytes // PLANNED_SHARE - PROCESS_BYTES - sum(sizes.values())
     while least:
-        wanted = sum(PARTS[name].default_bytes for name in least)
-        shares = {name: PARTS[name].default_bytes * min(left, wanted) // wanted for name in least}
+        wanted = sum(SHARES[name].default_bytes for name in least)
+        shares = {name: SHARES[name].default_bytes * min(left, wanted) // wanted for name in least}
         short = {name: size for name, size in least.items() if shares[name] < size}
         if not short:
             sizes |= shares
@@ -102,21 +102,21 @@ def plan_memory(available_bytes: int, given: Mapping[str, int | None], *, reques
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What a node may use and how it is shared out."""
+class MemoryPlan:
+    """Available memory of a node, and the sizes it is divided into."""
 
     available_bytes: int
     source: str
-    """Who says so: a file of the system, or a setting."""
+    """Origin of `available_bytes`: a file of the system, or a setting."""
     sizes: MemorySizes
 
     def describe(self) -> Mapping[str, object]:
-        """All figures, for the log and for status."""
+        """Return all figures, for the log and for `/status`."""
         return {"available_bytes": self.available_bytes, "source": self.source, **asdict(self.sizes)}
 
     @property
-    def is_short(self) -> bool:
-        """Whether the sizes do not fit: what was set is too much, or what is available too little."""
+    def is_overcommitted(self) -> bool:
+        """True if the sizes exceed the available memory: those that are set are too large, or it is too small."""
         return PROCESS_BYTES + self.sizes.total_bytes > self.available_bytes
 
 
@@ -126,8 +126,8 @@ def frame_budget_bytes_min(request_bytes_max: int) -> int:
     return largest * SMALL_FRAME_SHARE // (SMALL_FRAME_SHARE - 1) + SMALL_FRAME_SHARE
 
 
-def memory_for(settings: Settings, root: Path = Path("/")) -> Memory:
-    """Plan for a node with these settings, on the machine whose file system begins at `root`."""
+def memory_for(settings: Settings, root: Path = Path("/")) -> MemoryPlan:
+    """Plan the memory of a node with these settings, on the machine whose root directory is `root`."""
     available, source = settings.node.memory_bytes, "setting node.memory_bytes"
     if available is None:
         available, source = available_memory(root)
@@ -139,11 +139,11 @@ def memory_for(settings: Settings, root: Path = Path("/")) -> Memory:
         "slab_pool_bytes": network.slab_pool_bytes,
         "decompressed_bytes_max": settings.topic.decompressed_bytes_max,
     }
-    return Memory(available, source, plan_memory(available, given, request_bytes_max=network.request_bytes_max))
+    return MemoryPlan(available, source, plan_memory(available, given, request_bytes_max=network.request_bytes_max))
 
 
 def with_sizes(settings: Settings, sizes: MemorySizes) -> Settings:
-    """The settings with the sizes that were planned, for whoever shows them."""
+    """Return the settings with the planned sizes filled in."""
     planned = {
         "network": ("node_bytes_max", "slab_pool_bytes"),
         "storage": ("log_cache_bytes", "block_cache_bytes"),
@@ -157,20 +157,20 @@ def with_sizes(settings: Settings, sizes: MemorySizes) -> Settings:
 
 
 def available_memory(root: Path = Path("/")) -> tuple[int, str]:
-    """Bytes that this process may use, and the file that says so.
+    """Return the bytes that this process may use, and the file they were read from.
 
-    The least of the machine's memory and of the limits of all control groups that the process is in (version 1 and 2).
+    This is the minimum of the machine's memory and the limits of all control groups of the process (version 1 and 2).
     """
     machine = root / "proc/meminfo"
     found = re.search(r"MemTotal:\s+(\d+) kB", machine.read_text(encoding="ascii"))
-    assert found is not None, "every Linux tells"
+    assert found is not None, "every Linux has MemTotal"
     limits = [(int(found[1]) * 1024, str(machine))]
     limits += [(limit, str(path)) for path in _limit_files(root) if (limit := _read_limit(path)) is not None]
     return min(limits)
 
 
 def _limit_files(root: Path) -> Iterator[Path]:
-    """The files with a limit in the control groups of this process, from its own up to where they are mounted."""
+    """Yield the limit files of the process's control groups, from its own group up to the mount point."""
     groups = _groups(_read(root / "proc/self/cgroup"))
     for mount in _read(root / "proc/self/mountinfo").splitlines():
         before, _, after = mount.partition(" - ")
@@ -184,12 +184,12 @@ def _limit_files(root: Path) -> Iterator[Path]:
         else:
             continue
         top = root / point.lstrip("/")
-        for directory in _upwards(top, inside, group):
+        for directory in _group_directories(top, inside, group):
             yield from (directory / name for name in names)
 
 
 def _groups(text: str) -> Mapping[str, str]:
-    """Path of the process's group by controller; version 2 has one, without a name."""
+    """Return the path of the process's group by controller. Version 2 has one group, with an empty name."""
     found = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -197,8 +197,8 @@ def _groups(text: str) -> Mapping[str, str]:
     return found
 
 
-def _upwards(top: Path, inside: str, group: str | None) -> Iterator[Path]:
-    """Directories of a group and those above it. In a container the group may lie outside of what is mounted."""
+def _group_directories(top: Path, inside: str, group: str | None) -> Iterator[Path]:
+    """Yield the directories of a group and its parents. In a container the group may lie outside of the mount."""
     if group is not None:
         below = group.removeprefix(inside) if inside != "/" else group
         parts = [part for part in below.split("/") if part]
@@ -210,7 +210,7 @@ def _upwards(top: Path, inside: str, group: str | None) -> Iterator[Path]:
 
 def _read_limit(path: Path) -> int | None:
     text = _read(path).strip()
-    return int(text) if text.isdecimal() else None  # `max`: none; or no such file
+    return int(text) if text.isdecimal() else None  # `max` means no limit; empty if there is no such file
 
 
 def _read(path: Path) -> str:

@@ -1,10 +1,10 @@
 """All settings of a node: one frozen model per area, each field with its unit in its name, a default and a description.
 
-These models are the one source: flags and help (`broker.cli.serve`), environment and TOML names, validation and
-`docs/configuration.md` are derived from them (`broker.settings.sources`). A field's outside name is its area and its
-name (`wal.capacity_bytes`, `--wal-capacity-bytes`, `ANABRANCH_WAL_CAPACITY_BYTES`); the areas `node` and `listener`
-are left out of flag and environment names. Additional object stores bear names of the user's choice: each has a
-table `[stores.NAME]`, and variables `ANABRANCH_STORE_NAME_FIELD`.
+The models define every setting once. Flags and help (`broker.cli.serve`), names (`broker.settings.names`), validation
+(`broker.settings.sources`) and `docs/configuration.md` (`broker.settings.documentation`) are derived from them. A
+setting's name consists of area and field (`wal.capacity_bytes`, `--wal-capacity-bytes`,
+`ANABRANCH_WAL_CAPACITY_BYTES`); flags and environment leave out the areas `node` and `listener`. Additional object
+stores have names that the user chooses: each has a table `[stores.NAME]`, and variables `ANABRANCH_STORE_NAME_FIELD`.
 """
 
 from collections.abc import Mapping
@@ -34,34 +34,35 @@ from broker.settings.storage_areas import (
 
 
 class NodeSettings(Area):
-    """Who this node is and where it keeps its files."""
+    """Identity of the node, its files, and the limits of its memory and its stop."""
 
     node_id: int = Field(default=1, ge=0, le=2**31 - 1, description="Id of this node, unique in the cluster.")
     cluster: str = Field(
         default="anabranch",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
-        description="Name of the cluster: the same on all its nodes, part of every object's key.",
+        description="Name of the cluster, the same on all its nodes. It is part of every object's key.",
     )
     data_dir: Path = Field(
         default=Path("data"),
-        description="Directory for everything that has no place of its own: WAL file, objects, catalog, lock file.",
+        description="Directory of the lock file, and of WAL, objects and catalog unless they have a separate place.",
     )
     memory_bytes: Bytes | None = Field(
         default=None,
         ge=64 * MIB,
         description=(
-            "Memory that the node may use; unset: the limit of its container (control group), or the machine's memory. "
-            "Half of it is shared out: see Memory below. Set it for each of several nodes on a host."
+            "Memory that the node may use. Unset: the limit of its container (control group), or the machine's memory. "
+            "Half of it is divided among caches and buffers: see Memory below. Set it when several nodes share a host."
         ),
     )
     drain_timeout_ms: int = Field(
-        default=10_000, ge=0, description="How long a stopping node waits for requests under way."
+        default=10_000, ge=0, description="How long a stopping node waits for requests in flight."
     )
     stop_upload_timeout_ms: int = Field(
         default=15_000,
         ge=0,
         description=(
-            "How long a stopping node tries to upload what is left; after that, the next start finds it in the WAL."
+            "How long a stopping node tries to upload its remaining data. Data not uploaded stays in the WAL for the "
+            "next start."
         ),
     )
 
@@ -69,22 +70,24 @@ class NodeSettings(Area):
 class AdminSettings(Area):
     """The HTTP port for metrics, status and maintenance. It has no authentication: keep it on loopback."""
 
-    enabled: bool = Field(default=True, description="Open the port.")
+    enabled: bool = Field(default=True, description="Listen on the port.")
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=9644, description="Port to listen on; 0 takes a free one.")
 
 
 class LogSettings(Area):
-    """What the node says on standard error."""
+    """The log on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level shown.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level that is written."
+    )
     format: Literal["auto", "pretty", "json"] = Field(
-        default="auto", description="`auto`: pretty on a terminal, JSON otherwise."
+        default="auto", description="Format of lines; `auto` is `pretty` on a terminal, else `json`."
     )
 
 
 class Settings(Area):
-    """Everything a node is told at its start."""
+    """All settings of a node."""
 
     node: NodeSettings = NodeSettings()
     listener: ListenerSettings = ListenerSettings()
@@ -102,24 +105,24 @@ class Settings(Area):
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
     stores: Mapping[str, NamedStoreSettings] = {}
-    """Object stores beside that of `objects`, by name."""
+    """Additional object stores, by name."""
 
     @property
     def wal_path(self) -> Path:
-        """Where the log lies."""
+        """Path of the log: a file or a block device."""
         return self.wal.path or self.node.data_dir / "wal"
 
     @property
     def objects_path(self) -> Path:
-        """Where a local object store lies."""
+        """Directory of a local object store."""
         return self.objects.path or self.node.data_dir / "objects"
 
     @property
     def catalog_url(self) -> str:
-        """Where the catalog lies."""
+        """URL of the catalog's database."""
         return self.catalog.url or f"sqlite:///{(self.node.data_dir / 'catalog.db').resolve()}"
 
     @property
     def one_machine(self) -> bool:
-        """Whether all processes that use the catalog are on one machine, as SQLite's must be."""
+        """True if all processes that use the catalog run on one machine, as SQLite requires."""
         return self.catalog_url.startswith("sqlite")

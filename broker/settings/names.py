@@ -20,7 +20,7 @@ _PLAIN_AREAS: Final = frozenset({"node", "listener"})
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting with all its outside names."""
+    """One setting, with its names in file, flags and environment."""
 
     area: str
     name: str
@@ -48,7 +48,7 @@ class Setting:
 
 
 def area_models() -> Iterator[tuple[str, type[Area]]]:
-    """Each area's name and model, in order; the additional stores are none."""
+    """Yield the name and model of each area, in order, without the additional stores."""
     for name, field in Settings.model_fields.items():
         if name == STORES:
             continue
@@ -59,14 +59,14 @@ def area_models() -> Iterator[tuple[str, type[Area]]]:
 
 
 def all_settings() -> Iterator[Setting]:
-    """Every setting, area by area."""
+    """Yield every setting, area by area."""
     for area, model in area_models():
         for name, field in model.model_fields.items():
             yield Setting(area, name, field)
 
 
 def describe_default(setting: Setting) -> str:
-    """The default as shown in help and documentation."""
+    """Return the default as shown in help and documentation."""
     default = setting.field.default
     if default is None:
         return "unset"
@@ -82,7 +82,7 @@ def describe_default(setting: Setting) -> str:
 
 
 def allowed_values(setting: Setting) -> str:
-    """A sentence with the values of a setting that takes one of a few, else an empty text."""
+    """Return a sentence with the allowed values of an enumerated setting; empty for others."""
     annotation = setting.field.annotation
     if get_origin(annotation) is not Literal:
         return ""

@@ -1,7 +1,6 @@
-"""Where settings come from: flags, then environment, then a TOML file, then defaults; the first that names one wins.
+"""Sources of settings, by precedence: flags, environment, TOML file, defaults.
 
-A value that is not allowed ends in one `SettingsError` line naming the setting, where it was set, the value found and
-what is allowed.
+An invalid value raises a `SettingsError` of one line: the setting, its source, the value found, and the allowed values.
 """
 
 import difflib
@@ -41,7 +40,7 @@ _TOOLS: Final = frozenset(
         "WAL_SEED",
     )
 )
-"""Variables of the project's own tools and tests: no settings, and no slips of the pen either."""
+"""Variables of the project's own tools and tests. They are not settings, and not misspelt ones."""
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
 
@@ -51,9 +50,9 @@ def load(
     environment: Mapping[str, str] | None = None,
     config_file: Path | None = None,
 ) -> Settings:
-    """Build the settings; raises SettingsError.
+    """Build the settings from all sources. Raises SettingsError.
 
-    `flags` maps keys such as `wal.capacity_bytes` to what was given, and `stores` to texts `NAME.FIELD=VALUE`.
+    `flags` maps keys such as `wal.capacity_bytes` to values, and `stores` to texts of the form `NAME.FIELD=VALUE`.
     """
     environment = os.environ if environment is None else environment
     _check_environment(environment)
@@ -86,10 +85,10 @@ def load(
 
 
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:
-    """Variables with our prefix that name no setting.
+    """Return the variables with our prefix that name no setting.
 
-    Those of the project's own tools are known, and so are those that Kubernetes and Docker derive from the names of
-    services, which may begin like ours.
+    Variables of the project's own tools are left out. So are those that Kubernetes and Docker derive from the names of
+    services, which may have the same prefix.
     """
     known = {setting.env for setting in all_settings()} | {CONFIG_ENV} | _TOOLS
     return sorted(
@@ -107,7 +106,7 @@ def _is_service_link(name: str, value: str) -> bool:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    """Raise SettingsError for the first variable that names no setting: whoever set it means something by it."""
+    """Raise SettingsError for the first variable with our prefix that names no setting: it is probably misspelt."""
     for name in unknown_environment(environment):
         settings = [setting.env.removeprefix(ENV_PREFIX) for setting in all_settings()]
         near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), settings, n=1)
@@ -121,7 +120,7 @@ def _store_tables(
     flags: object,
     config_file: Path | None,
 ) -> dict[str, dict[str, tuple[str, object]]]:
-    """What was said of each additional store: by store and field where it was set, and the value."""
+    """Return source and value of each field of the additional stores, by store and field."""
     tables: dict[str, dict[str, tuple[str, object]]] = {}
     for store, table in from_file.items():
         tables.setdefault(store, {}).update({field: (f"{config_file}", value) for field, value in table.items()})
@@ -146,7 +145,7 @@ def _store_tables(
 
 
 def _store_variable(variable: str) -> tuple[str, str] | None:
-    """Store and field that an environment variable is about; a hyphen of the name is an underscore there."""
+    """Return the store and field that an environment variable sets. Hyphens of the name are underscores there."""
     for field in NamedStoreSettings.model_fields:
         suffix = f"_{field.upper()}"
         if variable.startswith(STORE_ENV_PREFIX) and variable.endswith(suffix):

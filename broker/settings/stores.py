@@ -1,4 +1,4 @@
-"""The object stores that settings describe: for the node, and for the commands that look at its storage.
+"""The object stores that settings describe, for the node and for commands that read its storage.
 
 The store of `[objects]` is the default: its name is its kind, `local` or `s3`. The tables `[stores.NAME]` add others,
 which a topic chooses by its config `storage.policy`. Each object remembers the name of its store.
@@ -14,7 +14,7 @@ from s3stream.store.interface import ObjectStore
 
 
 def store_configs(settings: Settings) -> list[StoreConfig]:
-    """All stores that are configured, the default one first."""
+    """Return the configuration of all stores, the default one first."""
     objects = settings.objects
     configs = [
         StoreConfig(
@@ -43,10 +43,10 @@ def store_configs(settings: Settings) -> list[StoreConfig]:
 
 
 def store_names(settings: Settings) -> list[str]:
-    """Names of all stores that are configured, the default one first: what `storage.policy` may be."""
+    """Return the names of all stores, the default one first: the allowed values of `storage.policy`."""
     return [settings.objects.store, *settings.stores]
 
 
 def make_stores(settings: Settings, rng: random.Random, *, read_only: bool = False) -> Mapping[str, ObjectStore]:
-    """All stores by name, the default one first, not opened yet."""
+    """Create all stores, by name, the default one first. They are not open yet."""
     return stores_of(store_configs(settings), rng, read_only=read_only)

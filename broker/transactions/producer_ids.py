@@ -1,4 +1,4 @@
-"""Producer ids, unique in the cluster: taken from the catalog by the block, so that a new producer costs no commit."""
+"""Producer ids, unique in the cluster. The catalog allocates them in blocks, so few producers cost a commit."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ BLOCK = 1000
 
 
 class ProducerIds:
-    """Hands out ids; what is left of a block when the node stops is never used."""
+    """Allocates producer ids. The rest of a block is never used when the node stops."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -17,7 +17,7 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def next(self) -> int:
-        """Return an id never given before. Raises CatalogError."""
+        """Return an id that was never allocated before. Raises CatalogError."""
         if self._next == self._end:
             async with self._refill:
                 if self._next == self._end:

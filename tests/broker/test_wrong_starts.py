@@ -249,7 +249,7 @@ def test_a_second_process_with_the_id_of_one_that_lives_is_refused(tmp_path: Pat
         produce(node.bootstrap, "first", 10)
         assert len(consume(node.bootstrap)) == 20
         assert node.terminate() == 0
-        assert not node.events("the node takes no more writes")
+        assert not node.events("the node refuses all writes")
 
 
 def test_a_killed_node_starts_again_at_once_in_its_place(tmp_path: Path, urls: tuple[str, str]) -> None:

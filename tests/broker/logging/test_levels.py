@@ -7,21 +7,21 @@ import pytest
 import structlog
 
 from broker.logging import logs
-from broker.logging.levels import AREAS, ROOT, LogLevels
+from broker.logging.levels import INITIAL_LOGGERS, ROOT, LogLevels
 from broker.logging.writer import LineWriter
 from broker.settings.model import LogSettings
 
 
 def test_a_logger_is_known_when_it_is_loaded_and_listed_when_it_has_spoken() -> None:
     levels = LogLevels()
-    assert all(levels.knows(name) for name in (ROOT, *AREAS, "broker.logging.logs"))
-    assert not any(levels.knows(name) for name in ("", "nobody", "broker.nobody", "structlog", "storage"))
-    assert levels.loggers == (ROOT, *AREAS)
+    assert all(levels.exists(name) for name in (ROOT, *INITIAL_LOGGERS, "broker.logging.logs"))
+    assert not any(levels.exists(name) for name in ("", "nobody", "broker.nobody", "structlog", "storage"))
+    assert levels.loggers == (ROOT, *INITIAL_LOGGERS)
     with pytest.raises(structlog.DropEvent):
-        levels.drop_quiet(logs.NamedLogger(LineWriter(), "storage"), "debug", {})
-    assert levels.knows("storage")
+        levels.drop_below_level(logs.NamedLogger(LineWriter(), "storage"), "debug", {})
+    assert levels.exists("storage")
     levels.set("broker.logging.logs", "DEBUG")
-    assert list(levels.loggers) == [ROOT, "broker.logging.logs", *AREAS[:3], "storage", "telemetry"]
+    assert list(levels.loggers) == [ROOT, "broker.logging.logs", *INITIAL_LOGGERS[:3], "storage", "telemetry"]
 
 
 def test_a_logger_follows_the_root_until_it_has_a_level_of_its_own() -> None:
@@ -50,5 +50,5 @@ def test_what_is_below_the_level_is_not_said(tmp_path: Path) -> None:
         network.error("e")
         network.critical("f")
         structlog.configure(**before)
-        assert writer.settle(60)
+        assert writer.flush(60)
         assert re.findall(r'"event": "(\w+)"', (tmp_path / "log").read_text()) == ["b", "c", "f"]

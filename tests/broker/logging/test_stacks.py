@@ -82,7 +82,7 @@ def test_a_stuck_loop_shows_where() -> None:
 
 
 def test_a_stop_that_does_not_end_is_ended_and_shows_where() -> None:
-    process = _run_stuck("stacks.limit_stop(0.1, dump); await held_up()")
+    process = _run_stuck("stacks.exit_after(0.1, dump); await held_up()")
     _, said = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
     assert " in held_up" in said
@@ -96,7 +96,7 @@ def test_a_full_pipe_does_not_hold_up_the_telling() -> None:
             os.write(writing, b"x" * 65536)
     except BlockingIOError:
         os.set_blocking(writing, True)
-    act = "stacks.limit_stop(0.1, dump); await held_up()"
+    act = "stacks.exit_after(0.1, dump); await held_up()"
     try:
         process = subprocess.run(
             [sys.executable, "-c", STUCK.format(act=act)],

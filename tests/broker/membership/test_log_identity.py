@@ -3,8 +3,8 @@
 import pytest
 
 from broker.membership.log_identity import (
-    GIVE_UP,
-    Situation,
+    GIVE_UP_COMMAND,
+    LogFacts,
     may_hold_records,
     wal_id_of,
     why_not_formatted,
@@ -45,8 +45,8 @@ def known(log_id: int, state: WalState, *, epoch: int = 1) -> WalInfo:
     return WalInfo(wal_id_of(log_id), 1, epoch, f"/log-{log_id}", state, 0)
 
 
-def refusal(found: Header | None, *wals: WalInfo, streams: int = 3, instead: str = "is blank") -> str | None:
-    return why_refused(Situation("/wal", found, instead, wals, streams, "host"))
+def refusal(found: Header | None, *wals: WalInfo, streams: int = 3, problem: str = "is blank") -> str | None:
+    return why_refused(LogFacts("/wal", found, problem, wals, streams, "host"))
 
 
 @pytest.mark.parametrize("left", [DIRTY, RECORDS, EMPTY])
@@ -75,7 +75,7 @@ def test_another_log_than_the_open_one_is_refused(left: tuple[Shutdown, int] | N
     instead = "is blank" if found is None else f"holds another log ({wal_id_of(SECOND)})"
     assert reason.startswith(f"/wal {instead}, but node 1 has a log ({wal_id_of(FIRST)}, at /log-1 on host")
     assert "the newest of 3 partitions may be only there" in reason
-    assert GIVE_UP in reason
+    assert GIVE_UP_COMMAND in reason
     assert "\n" not in reason
 
 

@@ -17,10 +17,10 @@ async def test_a_log_that_appears_after_the_decision_is_not_claimed(tmp_path: Pa
     settings = settings_for(tmp_path)
     settings.node.data_dir.mkdir()
     async with NodeLog.opened(settings) as log:
-        assert (log.header, log.instead) == (None, "is missing")
+        assert (log.header, log.problem) == (None, "is missing")
         log.path.write_bytes(bytes(8 << 20))
         with pytest.raises(WalRefused, match="is now: start again"):
-            await log.make(OWNER, lambda: 1)
+            await log.open_wal(OWNER, lambda: 1)
     assert not any(log.path.read_bytes())
 
 
@@ -28,13 +28,13 @@ async def test_what_was_a_log_speaks_against_an_empty_catalog(tmp_path: Path) ->
     settings = settings_for(tmp_path)
     settings.node.data_dir.mkdir()
     async with NodeLog.opened(settings) as log:
-        assert not log.why_not_new()
-        wal = await log.make(OWNER, lambda: 1)
+        assert not log.why_not_blank_catalog()
+        wal = await log.open_wal(OWNER, lambda: 1)
         async for _ in wal.recover():
             pass
         await wal.close()
     async with NodeLog.opened(settings) as log:
-        assert "holds a log of node 1 of cluster 'anabranch'" in log.why_not_new()
+        assert "holds a log of node 1 of cluster 'anabranch'" in log.why_not_blank_catalog()
     with log.path.open("r+b") as file:
         for at in (100, 4196):
             file.seek(at)
@@ -43,7 +43,7 @@ async def test_what_was_a_log_speaks_against_an_empty_catalog(tmp_path: Path) ->
         async with NodeLog.opened(settings):
             pass
     async with NodeLog.opened(settings_for(tmp_path, wal_format=True)) as log:
-        assert "both copies of the WAL header are damaged" in log.why_not_new()
+        assert "both copies of the WAL header are damaged" in log.why_not_blank_catalog()
     log.path.write_bytes(b"something else" + bytes(8 << 20))
     async with NodeLog.opened(settings_for(tmp_path, wal_format=True)) as log:
-        assert not log.why_not_new()
+        assert not log.why_not_blank_catalog()

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from broker.configs.broker import ALL_NODES
 from broker.configs.cluster import BROKER, GROUP
-from broker.membership.other_nodes import ElsewhereNotice, other_nodes
+from broker.membership.other_nodes import RemoteCoordinatorWarning, other_nodes
 from broker.node import Node
 from broker.topics.topic import Topic
 from protocol.errors import ErrorCode
@@ -151,12 +151,12 @@ def test_other_nodes_are_those_that_live_or_lead(node: NodeInfo, expected: list[
 
 
 async def test_a_notice_comes_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    notice = ElsewhereNotice()
+    notice = RemoteCoordinatorWarning()
     topic = TopicInfo("t", bytes(16), {}, [PartitionInfo(0, 7, 3, 1)])
     now = [5.0]
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
     with capture_logs() as said:
         for at in (5.0, 64.9, 65.0, 66.0):
             now[0] = at
-            notice.say(topic, 0, f"{at}")
+            notice.warn(topic, 0, f"{at}")
     assert [line["key"] for line in said] == ["5.0", "65.0"]

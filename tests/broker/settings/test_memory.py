@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from broker.net.server import Server
 from broker.settings.area import GIB, KIB, MIB
 from broker.settings.memory import (
-    ENOUGH_BYTES,
-    PARTS,
+    FULL_SIZES_BYTES,
     PROCESS_BYTES,
+    SHARES,
     MemorySizes,
     available_memory,
     frame_budget_bytes_min,
@@ -30,7 +30,7 @@ from tests.support.raw_client import batch_of, raw_client
 
 REQUEST_BYTES_MAX = 100 * MIB
 LEAST = {"node_bytes_max": frame_budget_bytes_min(REQUEST_BYTES_MAX)}
-DEFAULTS = {name: part.default_bytes for name, part in PARTS.items()}
+DEFAULTS = {name: part.default_bytes for name, part in SHARES.items()}
 
 
 def plan(available_bytes: int, **given_sizes: int) -> MemorySizes:
@@ -41,7 +41,7 @@ def plan(available_bytes: int, **given_sizes: int) -> MemorySizes:
     ("available", "given_sizes", "expected"),
     [
         (24 * GIB, {}, DEFAULTS),
-        (ENOUGH_BYTES, {}, DEFAULTS),
+        (FULL_SIZES_BYTES, {}, DEFAULTS),
         (
             2 * GIB,
             {},
@@ -62,17 +62,17 @@ def test_the_plan(available: int, given_sizes: Mapping[str, int], expected: Mapp
 
 @given(
     available=st.integers(64 * MIB, 64 * GIB),
-    given_sizes=st.dictionaries(st.sampled_from(sorted(PARTS)), st.integers(MIB, GIB)),
+    given_sizes=st.dictionaries(st.sampled_from(sorted(SHARES)), st.integers(MIB, GIB)),
 )
 def test_the_plan_keeps_to_its_share_where_it_can(available: int, given_sizes: Mapping[str, int]) -> None:
     sizes = asdict(plan(available, **given_sizes))
     effective = {name: max(size, LEAST.get(name, 0)) for name, size in given_sizes.items()}
     assert {name: sizes[name] for name in given_sizes} == effective
     unset = {name: size for name, size in sizes.items() if name not in given_sizes}
-    least = {name: PARTS[name].min_bytes for name in unset}
+    least = {name: SHARES[name].min_bytes for name in unset}
     if "node_bytes_max" in least:
         least |= LEAST
-    assert all(least[name] <= size <= PARTS[name].default_bytes for name, size in unset.items())
+    assert all(least[name] <= size <= SHARES[name].default_bytes for name, size in unset.items())
     fits = PROCESS_BYTES + sum(effective.values()) + sum(least.values()) <= available // 2
     assert not fits or PROCESS_BYTES + sum(sizes.values()) <= available // 2
 
@@ -197,8 +197,8 @@ def test_a_setting_goes_before_the_system(tmp_path: Path) -> None:
     assert memory_for(load({}, {}), root).available_bytes == 512 * MIB
     told = memory_for(load({"node.memory_bytes": "1GiB", "network.slab_pool_bytes": "64MiB"}, {}), root)
     assert (told.available_bytes, told.sizes.slab_pool_bytes) == (GIB, 64 * MIB)
-    assert not told.is_short
-    assert memory_for(load({"node.memory_bytes": "1GiB", "storage.log_cache_bytes": "1GiB"}, {}), root).is_short
+    assert not told.is_overcommitted
+    assert memory_for(load({"node.memory_bytes": "1GiB", "storage.log_cache_bytes": "1GiB"}, {}), root).is_overcommitted
 
 
 async def test_a_node_uses_and_shows_the_sizes(tmp_path: Path) -> None:

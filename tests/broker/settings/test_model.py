@@ -50,15 +50,15 @@ BAD = {
     "timeouts crossed": ({"ANABRANCH_GROUP_SESSION_TIMEOUT_MIN_MS": "9999999"}, "is more than"),
     "one port twice": (
         {"ANABRANCH_PORT": "9644"},
-        "setting admin.port: 9644 is listener.port, too, at the same address (127.0.0.1): give one of them another",
+        "setting admin.port: 9644 is also listener.port, at the same address (127.0.0.1): change one of them",
     ),
     "one port twice, everywhere and here": (
         {"ANABRANCH_ADMIN_PORT": "9092", "ANABRANCH_HOST": "0.0.0.0"},
-        "setting admin.port: 9092 is listener.port, too, and 0.0.0.0 takes in 127.0.0.1",
+        "setting admin.port: 9092 is also listener.port, and 0.0.0.0 includes 127.0.0.1",
     ),
     "one port twice, by name": (
         {"ANABRANCH_ADMIN_PORT": "9092", "ANABRANCH_ADMIN_HOST": "localhost"},
-        "setting admin.port: 9092 is listener.port, too, and 127.0.0.1 takes in localhost",
+        "setting admin.port: 9092 is also listener.port, and 127.0.0.1 includes localhost",
     ),
     "no such variable": (
         {"ANABRANCH_PROT": "9093"},
