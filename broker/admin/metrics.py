@@ -1,6 +1,6 @@
-"""What the node tells of itself: counters as Prometheus text, and a status for people as plain values.
+"""Metrics of the node in Prometheus' text format, and its status as plain values.
 
-Nothing is collected here: every number is a counter some component keeps anyway, read when somebody asks.
+Nothing is collected here. Every number is a counter of some component, read at the time of the request.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from s3stream.outages import CATALOG
 Sample = tuple[str, dict[str, str], float]
 """Name without prefix, labels, value."""
 WAL_GAUGES = frozenset({"in_flight", "queued_bytes", "used_bytes", "capacity_bytes"})
-"""Numbers of the log that tell a state; its others only grow."""
+"""Numbers of the log that are gauges; the others are counters."""
 
 CATALOG_TIMEOUT_S = 2
-"""How long a status waits for the catalog: what else it tells is wanted most while that is away."""
+"""Limit of the status's query of the catalog: the rest of the status matters most while the catalog is away."""
 
 
 def prometheus_text(node: Node) -> str:
-    """All samples, each name's together; names ending in `_total` are counters, the others gauges."""
+    """Return all samples, grouped by name. Names that end in `_total` are counters, the others gauges."""
     families: dict[str, list[str]] = {}
     for name, labels, value in _samples(node):
         inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
@@ -55,7 +55,7 @@ def _samples(node: Node) -> Iterator[Sample]:
     yield "fetch_sessions", {}, len(node.fetch_sessions)
     yield "topics", {}, len(node.topics)
     yield "partitions", {}, node.topics.partition_count
-    yield from _of_storage(node)
+    yield from _storage_samples(node)
     wal = node.wal.snapshot()
     for name, value in _numbers(wal):
         yield f"wal_{name}" if name in WAL_GAUGES else f"wal_{name}_total", {}, value
@@ -64,7 +64,7 @@ def _samples(node: Node) -> Iterator[Sample]:
     for area, stats in (("network", node.server.stats), ("storage", node.storage.stats)):
         for name, value in _numbers(stats):
             yield f"{area}_{name}_total", {}, value
-    yield from _of_clients(node)
+    yield from _client_samples(node)
     for name, value in _numbers(node.compaction.stats):
         yield f"compaction_{name}_total", {}, value
     dirt = [state.dirt for state in node.cleaning.states.values()]
@@ -79,8 +79,8 @@ def _samples(node: Node) -> Iterator[Sample]:
             yield "store_calls_total", {"store": store.name, "kind": name}, value
 
 
-def _of_storage(node: Node) -> Iterator[Sample]:
-    """What the storage holds, and what it waits for."""
+def _storage_samples(node: Node) -> Iterator[Sample]:
+    """Samples of the storage: its contents and its outages."""
     storage = node.storage
     yield "writable", {}, storage.writable
     for outage in storage.outages.current():
@@ -93,8 +93,8 @@ def _of_storage(node: Node) -> Iterator[Sample]:
     yield "block_cache_bytes", {}, storage.block_cache_bytes
 
 
-def _of_clients(node: Node) -> Iterator[Sample]:
-    """What clients have pushed (KIP-714), and how much that is."""
+def _client_samples(node: Node) -> Iterator[Sample]:
+    """Samples of the metrics that clients push (KIP-714)."""
     telemetry = node.telemetry
     yield "telemetry_clients", {}, len(telemetry)
     yield "telemetry_series", {}, len(telemetry.series)
@@ -116,7 +116,7 @@ def _numbers(stats: Any) -> Iterator[tuple[str, int]]:
 
 
 def _store_calls(node: Node) -> dict[str, int]:
-    """Calls to all stores together, by kind; each kind is there, though none was made."""
+    """Sum the calls to all stores by kind, including kinds without calls."""
     calls: Counter[str] = Counter()
     for store in node.stores.values():
         calls.update(dict(_numbers(store.calls)))  # the sum of counters would leave out what is zero
@@ -124,7 +124,7 @@ def _store_calls(node: Node) -> dict[str, int]:
 
 
 async def _count_objects(node: Node) -> dict[str, dict[str, int]] | None:
-    """Objects by kind and state; None while the catalog does not answer, which is noted as an outage."""
+    """Count objects by kind and state; return None, and note an outage, when the catalog does not answer."""
     try:
         async with asyncio.timeout(CATALOG_TIMEOUT_S):
             found = await node.catalog.count_objects()
@@ -132,14 +132,14 @@ async def _count_objects(node: Node) -> dict[str, dict[str, int]] | None:
         node.storage.outages.note(CATALOG, error)
         return None
     except TimeoutError:
-        if all(outage.where != CATALOG for outage in node.storage.outages.current()):  # who waited longer knows why
+        if all(outage.where != CATALOG for outage in node.storage.outages.current()):  # noted with a better reason
             node.storage.outages.note(CATALOG, TimeoutError(f"no answer within {CATALOG_TIMEOUT_S} s"))
         return None
     return {kind: {"count": count, "bytes": size} for kind, (count, size) in found.items()}
 
 
 def _compacted_by_key(node: Node) -> dict[str, Any]:
-    """What of the topics with `cleanup.policy=compact` is cleaned, as far as it was looked at since the start."""
+    """Cleaned and dirty bytes of compacted topics, for the partitions examined since the start."""
     found: dict[str, Any] = {}
     for topic in node.topics:
         if topic.config.compacted:
@@ -155,7 +155,7 @@ def _compacted_by_key(node: Node) -> dict[str, Any]:
 
 
 async def status(node: Node) -> dict[str, Any]:
-    """The state of the node: who it is, its topics, its log, its objects, its calls."""
+    """Return the state of the node: identity, topics, log, memory, objects, store calls, requests."""
     storage, wal = node.storage, node.wal
     objects = await _count_objects(node)
     return {

@@ -1,41 +1,41 @@
-"""Requests of the admin port about streams that were stopped at recovery, because a record in the middle was missing.
+"""Requests of the admin port on streams that recovery stopped because a record was missing in their middle.
 
-GET  /storage/stopped             each with why, and what of it is only in the log
-POST /storage/discard?stream=ID   give those records up, for good: the partition goes on from its committed end
+GET  /storage/stopped             list them, with the reason and the records that are only in the log
+POST /storage/discard?stream=ID   discard those records for good: the partition continues from its committed end
 """
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
-from broker.admin.topics import Answer, Query
+from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.node import Node
 from s3stream.errors import StorageError
 
 
 class StorageRoutes:
-    """Answers for one node."""
+    """Handlers of requests on stopped streams."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.routes: Mapping[str, tuple[str, Callable[[Query], Awaitable[Answer]]]] = {
+        self.routes: Mapping[str, Route] = {
             "/storage/stopped": ("GET", self._stopped),
             "/storage/discard": ("POST", self._discard),
         }
 
-    async def _stopped(self, _: Query) -> Answer:
-        return 200, "application/json", json.dumps(self._rows(), indent=2) + "\n"
+    async def _stopped(self, _: Query) -> Response:
+        return json_response(self._rows())
 
-    async def _discard(self, query: Query) -> Answer:
+    async def _discard(self, query: Query) -> Response:
         wanted = query.get("stream", "")
         rows = [row for row in self._rows() if str(row["stream"]) == wanted]
         if not rows:
-            return 404, "text/plain", f"no stopped stream {wanted!r}: see /storage/stopped\n"
+            return text_response(HTTPStatus.NOT_FOUND, f"no stopped stream {wanted!r}: see /storage/stopped")
         try:
             await self._node.storage.discard_recovered(int(wanted))
         except StorageError as error:
-            return 500, "text/plain", f"{error}\n"
-        return 200, "application/json", json.dumps(rows[0], indent=2) + "\n"
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        return json_response(rows[0])
 
     def _rows(self) -> list[dict[str, Any]]:
         names = {

@@ -1,55 +1,50 @@
-"""What the admin port does to whole topics, which Kafka's protocol has no requests for.
+"""Requests of the admin port on whole topics, which Kafka's protocol does not have.
 
-    POST /topics/detach?topic=NAME              upload all of it and take it out of the cluster
-    POST /topics/attach?topic=NAME-OR-ID&as=NEW bring it back (`as` may be left out)
-    POST /topics/clone?topic=NAME&as=NEW        a topic with the same records, which then goes its own way
-    GET  /topics/detached                       what can be attached
+    POST /topics/detach?topic=NAME              upload the topic and remove it from the cluster; its data stays
+    POST /topics/attach?topic=NAME-OR-ID&as=NEW bring a detached topic back (`as` is optional)
+    POST /topics/clone?topic=NAME&as=NEW        create a topic with the same records, independent from then on
+    GET  /topics/detached                       list the topics that can be attached
 
-Each answers with the topic as JSON; what is refused is 409 with the reason in one line, what lacks something 400.
+The response is the topic as JSON. A refused request gets 409 with the reason in one line, one without a parameter 400.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Any, TypeAlias
 
+from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.topics.moves import TopicMoves
 from broker.topics.topic import Topic
 from protocol.errors import KafkaError
 from s3stream.errors import StorageError
 
-Answer: TypeAlias = tuple[int, str, str]
-"""Status, content type, body."""
-Query: TypeAlias = Mapping[str, str]
-
 
 class TopicRoutes:
-    """Answers requests about whole topics."""
+    """Handlers of requests on whole topics."""
 
     def __init__(self, moves: TopicMoves) -> None:
         self._moves = moves
-        self.routes: Mapping[str, tuple[str, Callable[[Query], Awaitable[Answer]]]] = {
+        self.routes: Mapping[str, Route] = {
             "/topics/detach": ("POST", self._detach),
             "/topics/attach": ("POST", self._attach),
             "/topics/clone": ("POST", self._clone),
             "/topics/detached": ("GET", self._detached),
         }
 
-    async def _detach(self, query: Query) -> Answer:
-        return await _answer(query, ("topic",), lambda: self._moves.detach(query["topic"]))
+    async def _detach(self, query: Query) -> Response:
+        return await _apply(query, ("topic",), lambda: self._moves.detach(query["topic"]))
 
-    async def _attach(self, query: Query) -> Answer:
-        return await _answer(query, ("topic",), lambda: self._moves.attach(query["topic"], query.get("as")))
+    async def _attach(self, query: Query) -> Response:
+        return await _apply(query, ("topic",), lambda: self._moves.attach(query["topic"], query.get("as")))
 
-    async def _clone(self, query: Query) -> Answer:
-        return await _answer(query, ("topic", "as"), lambda: self._moves.clone(query["topic"], query["as"]))
+    async def _clone(self, query: Query) -> Response:
+        return await _apply(query, ("topic", "as"), lambda: self._moves.clone(query["topic"], query["as"]))
 
-    async def _detached(self, _: Query) -> Answer:
+    async def _detached(self, _: Query) -> Response:
         try:
             found = await self._moves.detached()
         except StorageError as error:
-            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        return _json(
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        return json_response(
             [
                 {
                     "topic": topic.name,
@@ -62,22 +57,14 @@ class TopicRoutes:
         )
 
 
-async def _answer(query: Query, wanted: tuple[str, ...], change: Callable[[], Awaitable[Topic]]) -> Answer:
+async def _apply(query: Query, wanted: tuple[str, ...], change: Callable[[], Awaitable[Topic]]) -> Response:
     missing = [name for name in wanted if not query.get(name)]
     if missing:
-        return _text(HTTPStatus.BAD_REQUEST, f"missing: {', '.join(missing)}")
+        return text_response(HTTPStatus.BAD_REQUEST, f"missing: {', '.join(missing)}")
     try:
         topic = await change()
     except KafkaError as error:
-        return _text(HTTPStatus.CONFLICT, error.message or error.code.name)
+        return text_response(HTTPStatus.CONFLICT, error.message or error.code.name)
     except StorageError as error:
-        return _text(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-    return _json({"topic": topic.name, "id": topic.topic_id.hex(), "partitions": len(topic.partitions)})
-
-
-def _json(value: Any) -> Answer:
-    return HTTPStatus.OK, "application/json", json.dumps(value, indent=2) + "\n"
-
-
-def _text(status: HTTPStatus, text: str) -> Answer:
-    return status, "text/plain", f"{text}\n"
+        return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+    return json_response({"topic": topic.name, "id": topic.topic_id.hex(), "partitions": len(topic.partitions)})

@@ -67,7 +67,7 @@ async def _run(
     entropy = ClockAndIds(now_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
     async with CatalogRebuild.opened(settings, entropy) as work:
         with _progress("looking at objects") as update:
-            await work.look(manifest, update)
+            await work.make_plan(manifest, update)
         _show_plan(work, keep_hours, console)
         if work.plan.has_loss and not accept_loss:
             raise click.ClickException(
@@ -77,7 +77,7 @@ async def _run(
         if only_plan:
             return
         with _progress("reading records") as update:
-            reader = await work.carry_out(
+            reader = await work.execute(
                 accept_loss=accept_loss,
                 keep_ms=keep_hours * HOUR_MS,
                 on_progress=lambda report: update(report.bytes_done, report.bytes_total),

@@ -1,8 +1,8 @@
-"""Who holds a node's id: found out before a start, and kept known while the node runs.
+"""Leases on node ids: a start waits until no process holds the node's id, and a running node renews its lease.
 
-A process that registers a node writes into the catalog who and where it is, and renews a lease three times in its
-length. A start must not take the id from a process that lives. Two clocks are never compared: a lease that does not
-change for its whole length, by the clock of the one who watches, is one that nobody renews.
+A process that registers a node writes its identity and address into the catalog, and renews its lease three times per
+lease length. A start must not take the id from a live process. Clocks of two machines are never compared: a lease has
+ended when it has not changed for its whole length, measured by the clock of the process that waits.
 """
 
 import asyncio
@@ -20,27 +20,27 @@ from s3stream.errors import CatalogDamaged, NodeFenced, NodeInUse, StorageError
 from s3stream.tasks import end_tasks
 
 LEASE_POLL_S: Final = 0.5
-"""How often a lease is looked at that may have ended."""
+"""Interval between reads of a lease that may have ended."""
 LOG_PERIOD_S: Final = 5.0
-"""How often whoever waits for it says so."""
+"""Interval between log lines while waiting for a lease."""
 
 _log = structlog.get_logger("node")
 
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """A process that wants a node's id."""
+    """A process that claims a node's id."""
 
     lock_id: str
-    """What it holds locked: see `NodeHolder.lock_id`."""
+    """Id of the lock it holds: see `NodeHolder.lock_id`."""
     host_name: str
     one_machine: bool
-    """Whether the catalog can be opened on one machine only, as SQLite's can."""
+    """True if the catalog can be opened on one machine only, as with SQLite."""
     lease_ms: int
 
 
 def is_free(seen: NodeInfo, claimant: Claimant) -> bool:
-    """Whether the process that registered the node last is known to be gone, without watching its lease."""
+    """Return whether the last holder of the node is known to be gone, without waiting for its lease."""
     if seen.lease_until_ms <= 0:
         return True  # it stopped cleanly, or was removed
     held, own = seen.holder.lock_id, claimant.lock_id
@@ -48,9 +48,9 @@ def is_free(seen: NodeInfo, claimant: Claimant) -> bool:
         return False
     if held == own:
         return True  # its lock is ours now
-    # Processes share SQLite's log through memory, so that all of a catalog's are on one machine, which was started anew
-    # since. A copy of the file on another machine is another catalog: no lease reaches there. Containers of one machine
-    # may have a boot id each, but then they have names of their own, too.
+    # SQLite's processes share memory, so all processes of this catalog run on one machine, and it was rebooted since.
+    # A copy of the file on another machine is a different catalog, which leases do not protect. Containers of one
+    # machine may have different boot ids, but then their host names differ as well.
     same_host = seen.holder.host_name == claimant.host_name
     return claimant.one_machine and same_host and _boot(held) != _boot(own)
 
@@ -60,26 +60,26 @@ def _boot(lock_id: str) -> str:
 
 
 def describe_holder(seen: NodeInfo) -> str:
-    """The process that holds a node, in words."""
+    """Describe the process that holds a node, for messages."""
     holder = seen.holder
     who = f"process {holder.pid} on {holder.host_name}" if holder.pid else "a process"
     return f"{who} at {seen.host}:{seen.port} (lease until {utc(seen.lease_until_ms)})"
 
 
 async def wait_until_free(catalog: Catalog, node_id: int, claimant: Claimant) -> NodeInfo | None:
-    """Return the node as the catalog has it once nobody holds it; None if it was never registered.
+    """Wait until no process holds the node; return its row in the catalog, or None if it was never registered.
 
-    Raises NodeInUse as soon as its holder is seen to live.
+    Raises NodeInUse as soon as the lease changes, which proves that its holder is alive.
     """
     seen = await catalog.get_node(node_id)
     if seen is None or is_free(seen, claimant):
         return seen
     loop = asyncio.get_running_loop()
     end = loop.time() + max(claimant.lease_ms, seen.lease_ms) / 1000
-    tell_at = loop.time()
+    log_at = loop.time()
     while (left := end - loop.time()) > 0:
-        if loop.time() >= tell_at:
-            tell_at += LOG_PERIOD_S
+        if loop.time() >= log_at:
+            log_at += LOG_PERIOD_S
             _log.info(
                 "waiting for the end of the node's lease",
                 node_id=node_id,
@@ -92,14 +92,14 @@ async def wait_until_free(catalog: Catalog, node_id: int, claimant: Claimant) ->
             return found
         if found != seen:
             raise NodeInUse(
-                f"node id {node_id} is held by {describe_holder(found)}, which lives: give this node another "
-                "node.node_id, or stop the other one first"
+                f"node id {node_id} is held by {describe_holder(found)}, which is alive: give this node "
+                "another node.node_id, or stop the other one first"
             )
     return seen
 
 
 class LeaseKeeper:
-    """Renews the lease of a registered node from `async with` on, until `stop` or its end."""
+    """Renews the lease of a registered node, from `async with` until `stop` or the end of the context."""
 
     def __init__(
         self,
@@ -109,14 +109,14 @@ class LeaseKeeper:
         now_ms: Callable[[], int],
         on_lost: Callable[[NodeFenced | CatalogDamaged], None],
     ) -> None:
-        """`on_lost` is called when another process has taken the node's place, or the catalog is damaged.
+        """Set up; `on_lost` is called when another process has registered the node, or the catalog is damaged.
 
-        Nothing is renewed then any more.
+        Renewal stops then.
         """
         self.on_renewed: Callable[[], Awaitable[None]] | None = None
-        """Follows what the catalog was told meanwhile. May raise StorageError."""
+        """Called after each renewal, to apply changes in the catalog. May raise StorageError."""
         self.on_failed: Callable[[StorageError], None] | None = None
-        """Called when the catalog could not be told, or asked."""
+        """Called when a renewal, or `on_renewed`, has failed."""
         self._catalog = catalog
         self._node = node
         self._now_ms = now_ms
@@ -134,11 +134,11 @@ class LeaseKeeper:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         await self.stop()
-        # The group's own exit is not told of the body's error: it would wrap it in a group of one.
+        # The group must not see the body's error: it would wrap it in an exception group.
         await self._group.__aexit__(None, None, None)
 
     async def stop(self) -> None:
-        """Renew no more."""
+        """Stop the renewal."""
         await end_tasks(self._tasks)
 
     async def _keep(self) -> None:
@@ -152,10 +152,10 @@ class LeaseKeeper:
                 self._on_lost(error)
                 return
             except StorageError as error:
-                self._tell("the lease could not be renewed", error)
+                self._report("the lease cannot be renewed; trying again", error)
 
     async def _follow(self) -> None:
-        """Follow the catalog after renewals, beside them: what is waited for here must not let the lease end."""
+        """Call `on_renewed` after renewals, in a separate task: waiting for it must not delay the next renewal."""
         while True:
             await self._renewed.wait()
             self._renewed.clear()
@@ -166,9 +166,9 @@ class LeaseKeeper:
                 self._on_lost(error)
                 return
             except StorageError as error:
-                self._tell("what the catalog was told meanwhile could not be followed", error)
+                self._report("changes in the catalog cannot be applied; trying again", error)
 
-    def _tell(self, what: str, error: StorageError) -> None:
+    def _report(self, event: str, error: StorageError) -> None:
         if self.on_failed is not None:
             self.on_failed(error)
-        _log.warning(what, reason=str(error))
+        _log.warning(event, reason=str(error))

@@ -1,6 +1,6 @@
-"""The node's log at a start: looked at first, claimed only when it is sure that it may be.
+"""The node's log at a start: examined first, and claimed only when that is known to be safe.
 
-Nothing is made, formatted or written before the catalog has been asked what this node's log is: see `log_identity`.
+Nothing is created, formatted or written before the catalog has confirmed the node's log: see `log_identity`.
 """
 
 import asyncio
@@ -29,27 +29,27 @@ from wal.recovery import Scan
 
 
 class NodeLog:
-    """What lies where the settings want the log. Locked, if it is there, until `close` or the end of the log."""
+    """The file or device at the log's path. It stays locked until the context ends, or the log is closed."""
 
     def __init__(self, settings: Settings, *, any_content: bool = False) -> None:
         self.path: Path = settings.wal_path.resolve()
         self.header: Header | None = None
-        """Of the log that was found."""
+        """Header of the log that was found."""
         self.problem = "is missing"
-        """What is there if it is no log."""
+        """State of the path while `header` is None, as in `LogFacts`."""
         self._damaged = False
-        """What is there was a log."""
+        """True if the content is a damaged log."""
         self._settings = settings
-        self._wanted = wal_settings(settings)
-        self._any_content = any_content or self._wanted.format
+        self._wal_settings = wal_settings(settings)
+        self._any_content = any_content or self._wal_settings.format
         self._device: FileDevice | None = None
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, settings: Settings, *, any_content: bool = False) -> AsyncIterator[Self]:
-        """Open what is there and read its header. Raises WalError.
+        """Open the file or device, if it exists, and read the header. Raises WalError.
 
-        What is no log is an error unless `any_content` will do, or the settings say that it is to be formatted.
+        Content that is not a valid log is an error, unless `any_content` is set or the settings allow to format it.
         """
         log = cls(settings, any_content=any_content)
         try:
@@ -61,14 +61,14 @@ class NodeLog:
     async def _probe(self) -> None:
         if not await asyncio.to_thread(self.path.exists):
             return
-        self._device = await asyncio.to_thread(open_device, self.path, self._wanted, create=False)
+        self._device = await asyncio.to_thread(open_device, self.path, self._wal_settings, create=False)
         try:
             self.header = await read_header(self._device)
             self.problem = "is blank"
         except (WalRefused, WalCorrupt) as error:
             if not self._any_content:
                 raise
-            self.problem = f"has no log that can be read ({error})"
+            self.problem = f"has no readable log ({error})"
             self._damaged = isinstance(error, WalCorrupt)
 
     async def _close(self) -> None:
@@ -77,30 +77,30 @@ class NodeLog:
             await device.close()
 
     def why_not_blank_catalog(self) -> str:
-        """What speaks against a catalog that knows nothing yet: a log is there. Empty: nothing does.
+        """Return the log that contradicts a blank catalog, in words; empty if there is none.
 
-        One that is not this node's, or holds no records, may be formatted where the settings say so.
+        Another node's log, or one without records, does not count if the settings allow to format it.
         """
         found, node = self.header, self._settings.node
         if found is None:
             return f"{self.path} {self.problem}" if self._damaged else ""
         own = (found.cluster, found.node_id) == (node.cluster, node.node_id)
-        if self._wanted.format and not (own and may_hold_records(found)):
+        if self._wal_settings.format and not (own and may_hold_records(found)):
             return ""
         return (
-            f"{self.path} holds a log of node {found.node_id} of cluster {found.cluster!r} (written last on "
+            f"{self.path} holds a log of node {found.node_id} of cluster {found.cluster!r} (last written on "
             f"{utc(found.last_write_ms)})"
         )
 
     async def check_claim(self, owner: Owner, catalog: Catalog) -> None:
-        """Raise WalError or UnknownStreams unless `owner`, with the next epoch of its node, may claim the log."""
+        """Raise WalError or UnknownStreams unless `owner`, in the next epoch of its node, may claim the log."""
         found = self.header
         if found is None:
             return
         try:
             check_owner(found, str(self.path), owner)
         except WalRefused as error:
-            if not self._wanted.format:
+            if not self._wal_settings.format:
                 raise
             reason = why_not_formatted(str(self.path), found, owner)
             if reason is not None:
@@ -111,27 +111,27 @@ class NodeLog:
             await self._check_streams(found, catalog)
 
     async def _check_streams(self, found: Header, catalog: Catalog) -> None:
-        """A log from before headers named the catalog would take on the name of a wrong one: look at its records."""
+        """Check by its records that a log whose header names no catalog belongs to this one."""
         records = await self._record_headers(found)
         with self.errors_with_path():
             check_streams_known(records, await catalog.next_stream_id())
 
     @contextmanager
     def errors_with_path(self) -> Iterator[None]:
-        """Have the error of a recovery say which log it is about."""
+        """Add the log's path to the error of a recovery."""
         try:
             yield
         except UnknownStreams as error:
             raise UnknownStreams(f"{self.path}: {error}") from None
 
     async def stream_ids(self) -> frozenset[int]:
-        """Streams that the log has records of, trimmed or not. Raises WalError."""
+        """Return the streams that have records in the log, trimmed or not. Raises WalError."""
         if self.header is None:
             return frozenset()
         return frozenset(record.batch.stream_id for record in await self._record_headers(self.header))
 
     async def _record_headers(self, found: Header) -> list[WalRecord]:
-        """All records, without what follows their headers."""
+        """Return all records, with their headers only."""
         assert self._device is not None, "there is a header"
         records: list[WalRecord] = []
         async for some in read_ring(self._device, found, Scan(found, str(self.path))):
@@ -140,7 +140,7 @@ class NodeLog:
         return records
 
     async def check_identity(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
-        """Raise WalRefused when the node, `seen` without a process, must not go on with this log."""
+        """Raise WalRefused when the node must not use this log. `seen` is its row in the catalog."""
         reason = why_refused(
             LogFacts(
                 path=str(self.path),
@@ -155,20 +155,18 @@ class NodeLog:
             raise WalRefused(reason)
 
     async def open_wal(self, owner: Owner, now_ms: Callable[[], int]) -> DeltaWal:
-        """The log, not recovered yet, in a file made for it if there is none. It owns the device. Raises WalError."""
+        """Return the log, which owns the device and is not recovered; create its file if missing. Raises WalError."""
         if self._device is None:
             if await asyncio.to_thread(self.path.exists):
-                raise WalRefused(
-                    f"{self.path}: was not there when this start looked for the log, and is now: start again"
-                )
+                raise WalRefused(f"{self.path}: this file appeared while the node was starting: start again")
             structlog.get_logger("node").info(
-                "making the log file", path=str(self.path), capacity_bytes=self._wanted.capacity_bytes
+                "creating the log file", path=str(self.path), capacity_bytes=self._wal_settings.capacity_bytes
             )
-            self._device = await asyncio.to_thread(open_device, self.path, self._wanted)
+            self._device = await asyncio.to_thread(open_device, self.path, self._wal_settings)
         device, self._device = self._device, None
         return DeltaWal(
             device,
-            self._wanted,
+            self._wal_settings,
             node_id=owner.node_id,
             node_epoch=owner.node_epoch,
             now_ms=now_ms,

@@ -1,8 +1,7 @@
-"""Makes a new catalog for a stopped node from its object store, its newest manifest and its log.
+"""Rebuilds the catalog of a stopped node from its object store, its newest manifest and its log.
 
-`s3stream.maintain.rebuild` knows objects and streams; here they meet the node's settings, its log, and Kafka's
-batches. Nothing is written before everything has been read, and then all of it in one transaction into a catalog that
-has nothing yet.
+`s3stream.maintain.rebuild` handles objects and streams; this module adds the node's settings, its log and Kafka's
+batches. Everything is read before anything is written. Then one transaction fills an empty catalog.
 """
 
 import random
@@ -34,7 +33,7 @@ from wal.format import CATALOG_UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class ClockAndIds:
-    """What the caller draws: the time, ids, and what spreads retries."""
+    """Sources of time, topic ids and random numbers (for the delays of retries)."""
 
     now_ms: Callable[[], int]
     new_topic_id: Callable[[], bytes]
@@ -42,7 +41,7 @@ class ClockAndIds:
 
 
 class KafkaReplay:
-    """A partition's state, found again in its batches."""
+    """State of a partition, recovered from its batches."""
 
     def __init__(self, stream_id: int, unused_since_ms: int) -> None:
         self._stream_id = stream_id
@@ -51,30 +50,30 @@ class KafkaReplay:
 
     @property
     def leader_epoch(self) -> int:
-        """The newest leader epoch met, or -1."""
+        """Newest leader epoch so far, or -1."""
         return self._state.leader_epoch
 
     @property
     def producer_id(self) -> int:
-        """The largest producer id met, or -1."""
+        """Largest producer id so far, or -1."""
         return self._state.producer_id
 
     def add(self, batch: StreamBatch) -> None:
-        """Take the next batch. Raises CorruptObject."""
+        """Add the next batch. Raises CorruptObject."""
         try:
             self._state.add(batch)
         except KafkaError as error:
             raise CorruptObject(
-                f"stream {self._stream_id} at offset {batch.base_offset}: no record batch: {error}"
+                f"stream {self._stream_id} at offset {batch.base_offset}: invalid record batch: {error}"
             ) from None
 
     def encode(self, start_offset: int) -> bytes:
-        """The snapshot as of the last batch."""
+        """Encode the snapshot of the partition after the last batch."""
         return self._state.encode(start_offset, unused_since_ms=self._unused_since_ms)
 
 
 class CatalogRebuild:
-    """A rebuild of one node's catalog: `look`, then `carry_out`."""
+    """A rebuild of one node's catalog: `make_plan`, then `execute`."""
 
     def __init__(
         self, settings: Settings, stores: Mapping[str, ObjectStore], node_log: NodeLog, entropy: ClockAndIds
@@ -86,16 +85,16 @@ class CatalogRebuild:
         self.manifest_key: str
         self.manifest: Manifest
         self.log: LocalLog | None = None
-        """The node's log, if it is where the settings name it."""
+        """The node's log, if it exists at its path in the settings."""
         self.stored: StoreContents
         self.plan: RebuildPlan
         self._newest_sequence = 0
-        """Of the manifests in the store, another one than the one gone by, maybe."""
+        """Sequence number of the newest manifest in the store, which may differ from the one used."""
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, settings: Settings, entropy: ClockAndIds) -> "AsyncIterator[CatalogRebuild]":
-        """Open stores and log to be read; the node must not run. Raises DataDirError, StorageError, WalError."""
+        """Open stores and log for reading. The node must not run. Raises DataDirError, StorageError, WalError."""
         async with AsyncExitStack() as stack:
             stack.callback(DataDirLock(settings.node.data_dir).release)
             stores = make_stores(settings, entropy.rng, read_only=True)
@@ -105,8 +104,8 @@ class CatalogRebuild:
             node_log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
             yield cls(settings, stores, node_log, entropy)
 
-    async def look(self, manifest_key: str | None, on_progress: Callable[[int, int], None]) -> RebuildPlan:
-        """Read manifest, log and indexes, and plan. `on_progress` is told objects done and all.
+    async def make_plan(self, manifest_key: str | None, on_progress: Callable[[int, int], None]) -> RebuildPlan:
+        """Read manifest, log and indexes, and return the plan. `on_progress` receives objects done and in total.
 
         Raises StorageError, WalError.
         """
@@ -115,19 +114,19 @@ class CatalogRebuild:
         newest = await newest_manifest_key(store, cluster)
         if newest is None:
             raise StorageError(
-                f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one nobody knows "
-                "which topics the objects belong to"
+                f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one, the topics "
+                "of the objects are unknown"
             )
         key = self.manifest_key = manifest_key or newest
         self.manifest = await read_manifest(store, key)
         parsed = parse_manifest_key(newest)
-        assert parsed is not None, "only keys of manifests are looked at"
+        assert parsed is not None, "only keys of manifests are listed"
         self._newest_sequence = parsed.sequence
         if self.manifest.cluster != cluster:
             raise StorageError(f"manifest {key} is of cluster {self.manifest.cluster!r}, not of {cluster!r}")
         if self.manifest.state.schema_version > MIGRATIONS[-1][0]:
             raise StorageError(
-                f"manifest {key} tells of a catalog of schema version {self.manifest.state.schema_version}, newer than "
+                f"manifest {key} is of a catalog of schema version {self.manifest.state.schema_version}, newer than "
                 f"this program's {MIGRATIONS[-1][0]}: use the version of the node"
             )
         self.log = await self._find_log()
@@ -148,7 +147,7 @@ class CatalogRebuild:
         if (header.cluster, header.node_id) != (node.cluster, node.node_id):
             raise StorageError(
                 f"{path} holds the log of node {header.node_id} of cluster {header.cluster!r}, not of node "
-                f"{node.node_id} of {node.cluster!r}: let wal.path name this node's log"
+                f"{node.node_id} of {node.cluster!r}: set wal.path to this node's log"
             )
         if header.catalog_id not in {CATALOG_UNKNOWN, self.manifest.state.catalog_id}:
             raise StorageError(
@@ -161,10 +160,10 @@ class CatalogRebuild:
         )
         return LocalLog(wal, await self._node_log.stream_ids())
 
-    async def carry_out(
+    async def execute(
         self, *, accept_loss: bool, keep_ms: int, on_progress: Callable[[ReadReport], None]
     ) -> StreamReader:
-        """Read all records and fill the catalog. Raises StorageError; then the catalog has nothing, as before."""
+        """Read all records and fill the catalog. Raises StorageError; the catalog is still empty then."""
         settings, now_ms = self.settings, self._entropy.now_ms()
         unused_since_ms = now_ms - settings.topic.producer_id_expiration_ms
         reader = StreamReader(
@@ -179,7 +178,7 @@ class CatalogRebuild:
         try:
             if not await catalog.is_blank():
                 raise CatalogError(
-                    f"catalog {catalog.where}: it is not empty. A rebuild fills a new one: move the old one away "
+                    f"catalog {catalog.where}: it is not empty. A rebuild fills an empty one: move the old one away "
                     "first, an SQLite file together with its -wal and -shm files"
                 )
             await reader.read(self.plan.chains.values())

@@ -10,15 +10,15 @@ from s3stream.model import ObjectState, object_key, parse_object_key
 from s3stream.store.interface import ObjectStore
 
 PROBED_ROWS: Final = 1_000
-"""Objects of the catalog among which one is looked for in its store."""
+"""Objects listed from the catalog as candidates for a check."""
 PROBED: Final = 3
-"""Committed objects that are looked for in their store."""
+"""Committed objects per store whose existence is checked."""
 PROBE_OBJECTS_MAX: Final = 20_000
-"""How far a store that others use, too, is searched for an object of the cluster: objects of all lie mixed in it."""
+"""Objects of a store that are searched for one of the cluster: other clusters may share the store."""
 
 
 def check_stores_known(committed: Mapping[str, int], configured: Collection[str]) -> None:
-    """Raise StorageError when committed objects (counted by store) lie in a store that is not configured."""
+    """Raise StorageError when committed objects (counted by store) are in a store that is not configured."""
     missing = {name: count for name, count in sorted(committed.items()) if name not in configured}
     if missing:
         lost = ", ".join(f"{count:,} committed objects in the store {name!r}" for name, count in missing.items())
@@ -29,9 +29,9 @@ def check_stores_known(committed: Mapping[str, int], configured: Collection[str]
 
 
 async def check_stores_hold_objects(catalog: Catalog, stores: Mapping[str, ObjectStore], cluster: str) -> None:
-    """Raise StorageError when a store has nothing of what the catalog says is in it.
+    """Raise StorageError when a store has none of the objects that the catalog lists for it.
 
-    It is another store then, or one that is not mounted: a node that went on would empty its log into it.
+    It is then a different store, or one that is not mounted. A node that started would upload its log into it.
     """
     page = await catalog.list_objects(after=0, limit=PROBED_ROWS)
     for name, store in stores.items():
@@ -61,7 +61,7 @@ async def _are_missing(store: ObjectStore, keys: Sequence[str]) -> bool:
 
 
 async def find_object(stores: Mapping[str, ObjectStore], cluster: str) -> str | None:
-    """Store and key of any object of the cluster; None if there is none among the first of each store.
+    """Return store and key of any object of the cluster; None if there is none among the first of each store.
 
     One LIST call for a store that only this cluster uses.
     """

@@ -391,10 +391,10 @@ def test_the_setting_to_format_destroys_no_log_that_may_hold_records(tmp_path: P
             line = NodeProcess(tmp_path, wal_format="true").refusal()
             assert "both copies of the WAL header are damaged" in line
             assert "anabranch wal give-up" in line
-            assert "is empty or not there" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
+            assert "is empty or missing" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
         else:
             before = log.read_bytes()
-            assert "is empty or not there" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
+            assert "is empty or missing" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
             with NodeProcess(tmp_path / "other", catalog_url=wrong) as other:
                 assert other.terminate() == 0
             elsewhere = tmp_path / "elsewhere"  # the right store says itself which catalog it belongs to

@@ -91,8 +91,8 @@ def test_records_from_before_another_log_was_used_are_refused(state: WalState) -
     """Two histories: what the other log gave offsets to has gone on without them."""
     later = known(SECOND, state, epoch=2)
     for left in (DIRTY, RECORDS):
-        assert "from before the node went on with another log" in (refusal(header(FIRST, left), later) or "")
-        assert "from before the node went on with another log" in (
+        assert "from before the node used another log" in (refusal(header(FIRST, left), later) or "")
+        assert "from before the node used another log" in (
             refusal(header(FIRST, left), known(FIRST, DRAINED), later) or ""
         )
         assert refusal(header(FIRST, left, epoch=3), later) is None
