@@ -9,19 +9,19 @@ COMMANDS = {
     "serve": "Run a node.",
     "topic": "Create, list, describe, delete, detach, attach and clone topics of a running node.",
     "compact": "Compact a node's objects now.",
-    "storage": "Look at a node's objects, verify them, and see to stopped partitions.",
+    "storage": "List and verify a node's objects, and handle stopped partitions.",
     "catalog": "Back up a node's catalog, or rebuild it from the object store.",
-    "wal": "Look at and maintain a write-ahead log.",
+    "wal": "Inspect, verify, resize and repair a write-ahead log.",
     "spark": "Run Spark jobs over topics.",
 }
-"""Each is the click command of the same name in the module of the same name here."""
+"""Help texts by name of the command. Each is a click command in the module of the same name in this package."""
 
 
 class LazyGroup(click.Group):
     """Imports a subcommand's module when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Those that are installed, in the order above."""
+        """Return the installed commands, in the order above."""
         del ctx
         return [name for name in COMMANDS if importlib.util.find_spec(f"{__name__}.{name}") is not None]
 

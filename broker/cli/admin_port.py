@@ -1,4 +1,4 @@
-"""A running node's admin port, for what Kafka has no requests for."""
+"""Client of a running node's admin port, for requests that Kafka's protocol does not have."""
 
 import http.client
 import json
@@ -15,12 +15,12 @@ from broker.cli.options import config_option, read_settings
 from broker.settings.model import Settings
 
 GREETING_TIMEOUT_S: Final = 5.0
-"""How long a node may take to tell its status; what it is asked for then may take as long as it takes."""
+"""Limit for the node's status; the request that follows has no limit."""
 REFUSED: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
-"""Answers whose body is the node's own reason, in one line."""
+"""Responses whose body is the reason of a refusal, in one line."""
 
 admin_option: Final = click.option(
-    "--admin", metavar="HOST:PORT", help="Admin port of the running node  [default: as in the settings]"
+    "--admin", metavar="HOST:PORT", help="Admin port of the running node  [default: from the settings]"
 )
 
 
@@ -35,41 +35,41 @@ class AdminPort:
         return f"{self.host}:{self.port}"
 
     def status(self) -> dict[str, Any]:
-        """The node's status: whether it is one. Raises OSError when nobody answers in time."""
+        """Return the node's status. Raises OSError without an answer in time, ClickException if it is no admin port."""
         found = self.call("GET", "/status", GREETING_TIMEOUT_S)
         if not isinstance(found, dict) or "node" not in found:
-            raise click.ClickException(f"{self} is no admin port: no node's status at /status")
+            raise click.ClickException(f"{self} is not an admin port: no node status at /status")
         return found
 
     def call(self, method: str, path: str, timeout_s: float | None) -> Any:
-        """One request; raises OSError when nobody answers in time, ClickException when the node says no."""
+        """Send one request. Raises OSError without an answer in time, ClickException when the node refuses it."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
         try:
             connection.request(method, path)
             response = connection.getresponse()
             body = response.read().decode("utf-8", "replace")
         except http.client.RemoteDisconnected:
-            raise click.ClickException(f"{self} is no admin port: it closes the connection") from None
+            raise click.ClickException(f"{self} is not an admin port: it closes the connection") from None
         except http.client.HTTPException as error:
-            raise click.ClickException(f"{self} is no admin port: {error!r}") from None
+            raise click.ClickException(f"{self} is not an admin port: {error!r}") from None
         finally:
             connection.close()
         if response.status in REFUSED:
             raise click.ClickException(f"{self}: {body.strip()}")
         if response.status != http.HTTPStatus.OK:
-            # A node says why in plain text; a web server's page is not for a terminal.
+            # A node gives the reason in plain text. The page of another web server is not shown.
             is_plain = str(response.getheader("Content-Type", "")).startswith("text/plain")
             reason = body.strip() if is_plain else response.reason
             raise click.ClickException(f"{self} {path}: {response.status} {reason}")
         try:
             return json.loads(body)
         except ValueError:
-            raise click.ClickException(f"{self} is no admin port: no JSON at {path}") from None
+            raise click.ClickException(f"{self} is not an admin port: no JSON at {path}") from None
 
     def ask(self, method: str, path: str, **query: str | None) -> Any:
-        """A node's answer, however long it takes, with what is not empty of `query`; one that is away is told of, too.
+        """Send a request with the parameters of `query` that are not empty, and wait for the answer without a limit.
 
-        Raises ClickException.
+        Raises ClickException, also when the node cannot be reached.
         """
         given = urlencode({name: value for name, value in query.items() if value})
         try:
@@ -77,7 +77,7 @@ class AdminPort:
             return self.call(method, f"{path}?{given}" if given else path, None)
         except OSError as error:
             raise click.ClickException(
-                f"cannot reach the admin port {self}: {_why(error)}; start the node, or name its port with --admin or "
+                f"cannot reach the admin port {self}: {_why(error)}; start the node, or give its port with --admin or "
                 "its settings with --config"
             ) from None
 
@@ -89,7 +89,7 @@ def _why(error: OSError) -> str:
 
 
 def parse_admin(text: str) -> AdminPort:
-    """`HOST:PORT`, as given with `--admin`."""
+    """Parse `HOST:PORT`, the value of `--admin`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
         raise click.BadParameter(f"expected HOST:PORT, found {text!r}", param_hint="--admin")
@@ -97,13 +97,13 @@ def parse_admin(text: str) -> AdminPort:
 
 
 def configured(settings: Settings) -> AdminPort | None:
-    """The admin port of a node with those settings; None where they do not tell."""
+    """Return the admin port in the settings; None if it is disabled or any free port."""
     admin = settings.admin
     return AdminPort(admin.host, admin.port) if admin.enabled and admin.port else None
 
 
 def on_node(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that find a running node, and the node's admin port as its first argument."""
+    """Add the options that find a running node; the command receives its admin port as first argument."""
 
     @config_option
     @admin_option

@@ -1,4 +1,4 @@
-"""`anabranch catalog ...`: back a node's catalog up, and make a new one from what is in the object store."""
+"""`anabranch catalog ...`: back up a node's catalog, or rebuild it from the object store."""
 
 from pathlib import Path
 
@@ -29,9 +29,9 @@ catalog.add_command(advance)
 @config_option
 @data_dir_option
 def backup(file: Path, force: bool, config_file: Path | None, data_dir: Path | None) -> None:  # noqa: FBT001
-    """Write a consistent copy of the SQLite catalog to FILE, and check it. Works beside a running node.
+    """Write a consistent copy of the SQLite catalog to FILE, and check it. The node may be running.
 
-    A catalog on PostgreSQL is backed up with PostgreSQL's own tools, such as pg_dump.
+    Back up a catalog on PostgreSQL with PostgreSQL's tools, such as pg_dump.
     """
     settings = read_settings(config_file, data_dir)
     try:
@@ -42,7 +42,7 @@ def backup(file: Path, force: bool, config_file: Path | None, data_dir: Path | N
     except StorageError as error:
         hint = "; --force overwrites it" if not force and file.exists() else ""
         raise click.ClickException(f"{error}{hint}") from None
-    _tell(made)
+    _print_backup(made)
 
 
 def _with_progress(source: Path, target: Path, *, overwrite: bool) -> Backup:
@@ -58,7 +58,7 @@ def _with_progress(source: Path, target: Path, *, overwrite: bool) -> Backup:
         )
 
 
-def _tell(made: Backup) -> None:
+def _print_backup(made: Backup) -> None:
     counts = made.counts
     click.echo(
         f"{made.path}: {decimal(made.size_bytes)}, sound; cluster {made.cluster!r}, schema version "

@@ -1,4 +1,4 @@
-"""`anabranch catalog advance`: go on with an older copy of a catalog, without giving anything twice."""
+"""`anabranch catalog advance`: use an older copy of a catalog, without assigning ids and epochs again."""
 
 import random
 from contextlib import AsyncExitStack
@@ -20,15 +20,15 @@ from s3stream.maintain.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUC
 from s3stream.model import parse_object_key
 
 
-@click.command(short_help="Go on with an older copy of the catalog.")
+@click.command(short_help="Use an older copy of the catalog.")
 @config_option
 @data_dir_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def advance(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
-    """Let a stopped node start with a catalog that is older than its object store: a backup that was restored.
+    """Let a stopped node start with a catalog that is older than its object store, such as a restored backup.
 
-    What was uploaded after the backup was made stays in the store, but is served no more, and its offsets are given
-    again. What was compacted since may be missing. `anabranch catalog rebuild` loses none of that: use it if you can.
+    Records uploaded after the backup stay in the store, but are no longer served, and their offsets are assigned
+    again. Records compacted since may be missing. `anabranch catalog rebuild` keeps all of them: prefer it if possible.
     """
     settings = read_settings(config_file, data_dir)
     run(_run(settings, ask=not yes))
@@ -44,24 +44,26 @@ async def _run(settings: Settings, *, ask: bool) -> None:
         catalog = Catalog(settings.catalog_url)
         stack.push_async_callback(catalog.close)
         if await catalog.is_blank():
-            raise CatalogError(f"catalog {catalog.where}: it is empty: `anabranch catalog rebuild` fills it")
+            raise CatalogError(f"catalog {catalog.where}: it is empty: fill it with `anabranch catalog rebuild`")
         await catalog.open(cluster=settings.node.cluster)
         known, state = await catalog.read_state()
         click.echo(
-            f"the catalog knows of {known:,} manifests and {state.counters['object'] - 1:,} object ids; the store has "
+            f"the catalog has {known:,} manifests and {state.counters['object'] - 1:,} object ids; the store has "
             f"manifest {manifest:,} and object {object_id:,}"
         )
-        click.echo("What was uploaded after the backup is served no more, and its offsets are given again.")
+        click.echo(
+            "Records uploaded after the backup will no longer be served, and their offsets will be assigned again."
+        )
         if ask:
-            click.confirm("Go on with this catalog?", abort=True)
+            click.confirm("Use this catalog?", abort=True)
         await catalog.advance(
             Advance(object_id + 1 + OBJECT_IDS_SKIPPED, manifest, epochs, EPOCHS_SKIPPED, PRODUCER_IDS_SKIPPED)
         )
-        click.echo("done; look at what is missing with `anabranch storage verify --deep`")
+        click.echo("done; find missing records with `anabranch storage verify --deep`")
 
 
 async def _newest(settings: Settings) -> tuple[int, int]:
-    """The largest object id and the largest number of a manifest in the stores."""
+    """Return the largest object id and the largest manifest sequence number in the stores."""
     object_id = manifest = 0
     rng = random.Random()  # noqa: S311 - spreads retries in time
     async with AsyncExitStack() as stack:
@@ -69,9 +71,9 @@ async def _newest(settings: Settings) -> tuple[int, int]:
             stack.push_async_callback(store.close)
             await store.open()
             async for item in store.list():
-                key, told = parse_object_key(item.key), parse_manifest_key(item.key)
+                key, parsed = parse_object_key(item.key), parse_manifest_key(item.key)
                 if key is not None and key[0] == settings.node.cluster:
                     object_id = max(object_id, key[1])
-                if told is not None and told.cluster == settings.node.cluster:
-                    manifest = max(manifest, told.sequence)
+                if parsed is not None and parsed.cluster == settings.node.cluster:
+                    manifest = max(manifest, parsed.sequence)
     return object_id, manifest

@@ -1,4 +1,4 @@
-"""`anabranch catalog rebuild`: a new catalog from the object store, when the old one is lost or damaged."""
+"""`anabranch catalog rebuild`: make a new catalog from the object store when the old one is lost or damaged."""
 
 import random
 import uuid
@@ -24,19 +24,19 @@ from s3stream.maintain.rebuild_read import StreamReader
 
 HOUR_MS: Final = 3_600_000
 SHOWN: Final = 20
-"""Lines of one kind shown at most."""
+"""Limit of lines of one kind."""
 
 
 @click.command(short_help="Make a new catalog from the object store.")
-@click.option("--plan", "only_plan", is_flag=True, help="Show what would be done; change nothing.")
-@click.option("--manifest", metavar="KEY", help="Go by this manifest  [default: the newest one]")
-@click.option("--accept-loss", is_flag=True, help="Go on although committed records are missing or damaged.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show the plan; change nothing.")
+@click.option("--manifest", metavar="KEY", help="Use this manifest  [default: the newest one]")
+@click.option("--accept-loss", is_flag=True, help="Continue although committed records are missing or damaged.")
 @click.option(
     "--keep-hours",
     type=click.IntRange(0),
     default=24,
     show_default=True,
-    help="How long objects that are left out stay in the store.",
+    help="Hours before objects that are left out are deleted.",
 )
 @config_option
 @data_dir_option
@@ -48,11 +48,11 @@ def rebuild(
     config_file: Path | None,
     data_dir: Path | None,
 ) -> None:
-    """Make a new catalog for a stopped node from its object store: the newest manifest, and all objects.
+    """Make a new catalog for a stopped node from the newest manifest and all objects in its object store.
 
-    The catalog that the settings name must be empty or not there. Stop all nodes of the cluster first. All records are
-    read once, to find the state of producers and transactions again. What only the log has is replayed by the node's
-    next start, as after a crash.
+    The catalog in the settings must be empty or missing. Stop all nodes of the cluster first. All records are read
+    once, to recover the state of producers and transactions. Records that are only in the log are replayed by the
+    node's next start, as after a crash.
     """
     settings = read_settings(config_file, data_dir)
     run(_run(settings, manifest, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours))
@@ -66,13 +66,13 @@ async def _run(
     console = Console(soft_wrap=True, highlight=False)
     entropy = ClockAndIds(now_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
     async with CatalogRebuild.opened(settings, entropy) as work:
-        with _progress("looking at objects") as update:
+        with _progress("reading indexes") as update:
             await work.make_plan(manifest, update)
         _show_plan(work, keep_hours, console)
         if work.plan.has_loss and not accept_loss:
             raise click.ClickException(
-                "records that were committed are missing or damaged (above); with --accept-loss they are given up: of "
-                "a partition with a gap, only what lies past the gap is kept"
+                "records that were committed are missing or damaged (above); --accept-loss discards them: of a "
+                "partition with a gap, only the records after the gap are kept"
             )
         if only_plan:
             return
@@ -106,7 +106,7 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
         ("partitions without a topic", f"{len(plan.new_streams):,}, kept as recovered-stream-<id>"),
         ("objects taken", f"{len(used):,} ({decimal(sum(work.stored.objects[key].size_bytes for key in used))})"),
         ("objects left out", f"{len(plan.skipped) + len(work.stored.unreadable):,}"),
-        ("log", _log_of(work)),
+        ("log", _describe_log(work)),
     ]
     for name, value in rows:
         facts.add_row(f"[bold]{name}[/bold]", value)
@@ -121,7 +121,7 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
 
 
 def _names(work: CatalogRebuild) -> dict[int, str]:
-    """Partition of each stream."""
+    """Return the partition of each stream, by stream id."""
     state = work.manifest.state
     names = {key: f"recovered-stream-{key}-0" for key in work.plan.new_streams}
     streams = [(topic.name, topic.stream_ids) for topic in state.topics]
@@ -138,12 +138,12 @@ def _show(what: str, lines: list[str], console: Console) -> None:
         console.print(f"[red]{what}[/red]: {len(lines) - SHOWN:,} more")
 
 
-def _log_of(work: CatalogRebuild) -> str:
-    """The node's log: what it is to the new catalog."""
+def _describe_log(work: CatalogRebuild) -> str:
+    """Describe the node's log."""
     log, node_id = work.log, work.settings.node.node_id
     if log is None:
         lost = [wal for wal in work.manifest.state.wals if wal.node_id == node_id and wal.state is WalState.OPEN]
-        found = "not there"
+        found = "missing"
         if lost:
             found += f": log {lost[-1].wal_id} may hold acknowledged records; bring it back to {lost[-1].location}"
         return found

@@ -1,4 +1,4 @@
-"""A small blocking Kafka client for the command line: one request, one answer, clear errors."""
+"""A small blocking Kafka client for the command line, one request at a time."""
 
 import socket
 from base64 import urlsafe_b64encode
@@ -17,7 +17,7 @@ from protocol.registry import APIS
 CLIENT_ID: Final = b"anabranch-cli"
 TIMEOUT_S: Final = 30.0
 GREETING_TIMEOUT_S: Final = 5.0
-"""How long a node may take to accept a connection and to say which versions it knows, which it need not look up."""
+"""Limit for a node to accept a connection and to answer ApiVersions."""
 RESPONSE_BYTES_MAX: Final = 100 << 20
 _API_OF: Final = {api.request: api for api in APIS.values()}
 _HEADER: Final = Struct(">hhih")
@@ -28,11 +28,11 @@ _TLS_MAJOR: Final = 3
 
 
 class _ExchangeError(Exception):
-    """Why an exchange came to nothing."""
+    """A request has failed; the text is the reason."""
 
 
 class ClientConnection:
-    """A connection to one node. Every trouble is a ClickException that names the node."""
+    """A connection to one node. Failures raise a ClickException that names the node."""
 
     def __init__(self, host: str, port: int) -> None:
         self._where = f"{host}:{port}"
@@ -72,7 +72,7 @@ class ClientConnection:
         self._socket.close()
 
     def version(self, request_type: type[object]) -> int:
-        """The newest version of an API that both sides know."""
+        """Return the newest version of an API that both sides support. Raises ClickException."""
         api = _API_OF[request_type]
         oldest, newest = self._versions.get(api.key, (0, -1))
         version = min(newest, api.max_version)
@@ -81,7 +81,7 @@ class ClientConnection:
         return version
 
     def call(self, request: object) -> Any:
-        """Send a request in that version; returns the response."""
+        """Send a request in that version; return the response. Raises ClickException."""
         version, name = self.version(type(request)), _API_OF[type(request)].name
         try:
             return self._exchange(request, version)
@@ -134,16 +134,16 @@ class ClientConnection:
 
 
 def _describe_server(head: bytes) -> str:
-    """What the first bytes of an answer tell of a server that does not speak Kafka's protocol."""
+    """Describe a server that does not use Kafka's protocol, by the first bytes of its answer."""
     if head == b"HTTP":
         return "it answers in HTTP"
     if head[0] in _TLS_RECORDS and head[1] == _TLS_MAJOR:
-        return "it speaks TLS, which this command does not"
+        return "it uses TLS, which this command does not support"
     return f"its answer begins with {head!r}"
 
 
 def connect(bootstrap_servers: str) -> ClientConnection:
-    """Connect to the first of `HOST:PORT,...` that answers."""
+    """Connect to the first of `HOST:PORT,...` that answers. Raises ClickException."""
     failures = []
     for text in bootstrap_servers.split(","):
         host, separator, port = text.strip().rpartition(":")
@@ -159,18 +159,18 @@ def connect(bootstrap_servers: str) -> ClientConnection:
 
 
 def describe_topics(connection: ClientConnection, names: "tuple[str, ...] | None" = None) -> MetadataResponse:
-    """Metadata of some topics, or of all; asking creates none."""
+    """Return the metadata of some topics, or of all, without creating any."""
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     answer: MetadataResponse = connection.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
     return answer
 
 
 def id_text(topic_id: bytes) -> str:
-    """A topic's id as Kafka's own tools write it; `-` for none."""
+    """Format a topic id as Kafka's tools do; `-` if there is none."""
     return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else "-"
 
 
 def error_text(code: int, message: str | None = None) -> str:
-    """An error code by its name, with the node's own words if it gave any."""
+    """Format an error code as its name, with the node's message if there is one."""
     name = ErrorCode(code).name if code in {int(known) for known in ErrorCode} else f"error {code}"
     return f"{name}: {message}" if message else name

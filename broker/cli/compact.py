@@ -1,7 +1,6 @@
-"""`anabranch compact`: compact now, in the node that runs, or in the storage of one that is stopped.
+"""`anabranch compact`: compact now, in a running node over its admin port, or the storage of a stopped node.
 
-A running node is asked over its admin port. A stopped one is taken over: its data directory is locked, and its id is
-registered anew, so that a process that still believes to be it is fenced.
+See `broker.membership.stopped_node` for the latter.
 """
 
 import json
@@ -30,18 +29,18 @@ from broker.settings.model import Settings
 
 POLL_S: Final = 0.2
 STATUS_TIMEOUT_S: Final = 30.0
-"""A node at work may be slow to tell how far it is."""
+"""Limit for the status of a node under load."""
 
 Report = Callable[[str, int, int], None]
-"""Stage, bytes done, bytes in all."""
+"""Show progress: stage, bytes done, bytes in total."""
 
 
 @click.command()
 @config_option
 @data_dir_option
 @admin_option
-@click.option("--plan", "plan_only", is_flag=True, help="Show what would be done, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--plan", "plan_only", is_flag=True, help="Show the plan, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def compact(
     config_file: Path | None,
     data_dir: Path | None,
@@ -51,8 +50,8 @@ def compact(
 ) -> None:
     """Compact a node's objects now.
 
-    Small objects are joined to fewer, larger ones; data past retention is dropped. Asks the node that runs; where none
-    answers, works on the stopped node's storage.
+    Joins small objects into fewer, larger ones, and drops data past retention. Runs in the running node; if none
+    answers, works on the storage of the stopped node.
     """
     console = Console()
     settings = read_settings(config_file, data_dir)
@@ -71,7 +70,7 @@ def compact(
 
 
 def _on_node(settings: Settings, admin: str | None, data_dir: Path | None, console: Console, *, plan_only: bool) -> Any:
-    """What the node answers; None when none runs where the settings say, or one with another data directory."""
+    """Compact in the running node; return None if none runs at the port, or one with another data directory."""
     port = parse_admin(admin) if admin is not None else configured(settings)
     if port is None:
         return None
@@ -82,17 +81,17 @@ def _on_node(settings: Settings, admin: str | None, data_dir: Path | None, conso
             raise click.ClickException(f"cannot reach {admin}: {error.strerror or error}") from None
         return None
     if admin is None and data_dir is not None and status["node"].get("data_dir") != str(data_dir.resolve()):
-        return None  # two nodes on one machine: the one on the usual port is not the one that was named
+        return None  # two nodes on one machine: the one on the default port has another data directory
     try:
         if plan_only:
             return port.call("GET", "/compact/plan", None)
         return _follow(port, console)
     except OSError as error:
-        raise click.ClickException(f"{port} went away: {error.strerror or error}") from None
+        raise click.ClickException(f"{port} closed the connection: {error.strerror or error}") from None
 
 
 def _follow(port: AdminPort, console: Console) -> Any:
-    """Ask for a run, and show how far it is until the answer comes."""
+    """Start a run, and show its progress until it ends."""
     answers: list[Any] = []
 
     def ask() -> None:
@@ -126,7 +125,7 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
             f"its node does not answer at {settings.admin.host}:{settings.admin.port}, and there is no catalog in the "
-            f"data directory {settings.node.data_dir}: name the node's with --admin, --data-dir or --config"
+            f"data directory {settings.node.data_dir}: find the node with --admin, --data-dir or --config"
         )
     with warnings_only():
         return run(_compact_stopped(settings, console, plan_only=plan_only))
@@ -134,7 +133,7 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
 
 @contextmanager
 def warnings_only() -> Iterator[None]:
-    """What compaction has to say goes to standard error, and only if it is a warning: the summary tells the rest."""
+    """Log warnings of compaction to standard error; the summary has the rest."""
     before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -147,7 +146,7 @@ def warnings_only() -> Iterator[None]:
 
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
-    from broker.app import now_ms  # these two import everything
+    from broker.app import now_ms  # imported late: they import the whole broker
     from broker.membership.stopped_node import StoppedNode
 
     rng = random.Random()  # noqa: S311 - spreads retries and tells writers apart, hides nothing
@@ -155,7 +154,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
         try:
             node = await stack.enter_async_context(StoppedNode.opened(settings, rng, now_ms, plan_only=plan_only))
         except DataDirError as error:
-            raise DataDirError(f"{error}; if that is the node, ask it with --admin HOST:PORT") from None
+            raise DataDirError(f"{error}; if that is the node, give its port with --admin HOST:PORT") from None
         Console(stderr=True).print(
             f"node {settings.node.node_id} is stopped: its storage is {'looked at' if plan_only else 'worked on'}",
             highlight=False,
@@ -171,7 +170,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Report]:
-    """A progress bar on a terminal; nothing elsewhere."""
+    """Show a progress bar, on a terminal only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("planning", total=None)
@@ -183,7 +182,7 @@ def progress_bar(console: Console) -> Iterator[Report]:
 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
-    """What a run did."""
+    """Print the summary of a run."""
     table = Table(box=None, show_header=False)
     calls = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in summary["calls"].items() if count)
     for name, value in (
@@ -204,11 +203,11 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         table.add_row(f"[bold]{name}[/bold]", value)
     console.print(table)
     for error in summary["errors"]:
-        console.print(f"[red]left undone[/red]: {escape(error)}", highlight=False)
+        console.print(f"[red]not done[/red]: {escape(error)}", highlight=False)
 
 
 def print_plan(plan: Mapping[str, Any], console: Console) -> None:
-    """What a run would do."""
+    """Print the plan of a run."""
     if not any(plan.values()):
         console.print("nothing to do")
         return
@@ -228,11 +227,11 @@ def print_plan(plan: Mapping[str, Any], console: Console) -> None:
     print_streams("Stream objects to join", plan["stream_objects"], console)
     print_streams("Streams to clean by key", plan["cleanings"], console)
     if plan["stream_sets"]:
-        console.print("What comes of the stream set objects is joined and cleaned by key in the same run.")
+        console.print("The same run then joins the resulting stream objects, and cleans streams by key.")
 
 
 def print_streams(title: str, rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Streams of which objects are rewritten."""
+    """Print streams whose objects are rewritten."""
     if not rows:
         return
     table = Table("stream", "first", "end", "objects", "bytes", box=None, header_style="bold")
@@ -249,5 +248,5 @@ def print_streams(title: str, rows: Sequence[Mapping[str, Any]], console: Consol
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun."""
+    """Format a number with its noun."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

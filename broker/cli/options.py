@@ -1,4 +1,4 @@
-"""The options by which commands find a node's settings, and the settings read from there."""
+"""Options with which commands find a node's settings."""
 
 from pathlib import Path
 from typing import Final
@@ -18,13 +18,13 @@ data_dir_option: Final = click.option(
 
 
 class BadSetting(click.ClickException):
-    """A setting, or the file of them, that cannot be used: as an option that cannot be, and as `serve` tells of it."""
+    """A setting or the settings file is invalid. The exit code is that of an invalid option, as with `serve`."""
 
     exit_code = 2
 
 
 def read_settings(config_file: Path | None, data_dir: Path | None = None) -> Settings:
-    """The settings as the node would have them. Raises BadSetting."""
+    """Read the settings as the node does. Raises BadSetting."""
     try:
         return load({"node.data_dir": data_dir}, config_file=config_file)
     except SettingsError as error:

@@ -1,4 +1,4 @@
-"""`anabranch serve`: flags generated from the settings, then the node until a signal or a failure."""
+"""`anabranch serve`: run a node until a signal or a failure. Flags are generated from the settings."""
 
 import asyncio
 import gc
@@ -27,18 +27,18 @@ BAD_SETTING = 2
 FAILED = 1
 SECOND_SIGNAL = 130
 STOP_GRACE_S = 20
-"""What a stop may take beyond the settings' limits for draining and uploading, before it is ended by force."""
+"""Time of a stop beyond the settings' limits for draining and uploading, before the process exits by force."""
 LOG_FLUSH_TIMEOUT_S = 1.0
-"""How long a process that ends waits for the reader of its log."""
+"""How long an exiting process waits until its log is written."""
 CYCLE_THRESHOLD = 50_000
-"""Allocations between two looks for cycles."""
+"""Allocations between two collections of reference cycles."""
 
 
 class GroupedCommand(click.Command):
-    """Shows its options area by area."""
+    """A command whose help groups the options by area."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each area of settings, and one for the rest."""
+        """Write a section for each area of settings, and one for other options."""
         records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
         for area, model in area_models():
             rows = [records.pop(_parameter(setting)) for setting in all_settings() if setting.area == area]
@@ -76,12 +76,12 @@ def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     "stores",
     metavar="NAME.FIELD=VALUE",
     multiple=True,
-    help="One more object store, field by field (type, path, bucket, ...); repeatable.",
+    help="Field of an additional object store (type, path, bucket, ...); repeatable.",
 )
 def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> None:
-    """Run a node until it is told to stop (SIGTERM or SIGINT). On SIGUSR1 it tells what it is doing.
+    """Run a node until SIGTERM or SIGINT. SIGUSR1 writes the stacks of all threads and tasks to standard error.
 
-    Settings come from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
+    Settings are taken from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
     """
     try:
         settings = load(
@@ -105,13 +105,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
-        structlog.get_logger("node").warning("uvloop is not installed: the node runs, but slower")
+        structlog.get_logger("node").warning("uvloop is not installed: the node is slower without it")
         return None
     return uvloop.new_event_loop
 
 
 async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> int:
-    from broker.app import StartError, run_node  # after the settings are known to be right: it imports everything
+    from broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
 
     log = structlog.get_logger("node")
     stop = asyncio.Event()
@@ -125,19 +125,19 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
 
     def on_signal(name: str) -> None:
         if stop.is_set():
-            log.warning("second signal: exit at once; what was acknowledged is in the log", signal=name)
+            log.warning("second signal: exiting at once; acknowledged records are in the log", signal=name)
             exit_now(SECOND_SIGNAL)
         stop.set()
         log.info("stopping", signal=name)
         if not serving.is_set():
-            exit_now(0)  # a start may wait for others for minutes, and is safe to leave anywhere
+            exit_now(0)  # a start may wait for minutes, and is safe to abandon at any point
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     try:
         async with run_node(settings, levels) as node:
             serving.set()
-            _calm_collector()
+            _tune_garbage_collector()
             try:
                 return await _until_stopped(node, stop)
             finally:
@@ -148,8 +148,8 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
         return FAILED
 
 
-def _calm_collector() -> None:
-    """Have Python look for cycles less often, and not among what stays: requests leave none behind."""
+def _tune_garbage_collector() -> None:
+    """Collect cycles less often, and skip long-lived objects: requests create no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)

@@ -1,4 +1,4 @@
-"""`anabranch spark ...`: hands over to the jobs of the `spark` package, which the node itself never imports."""
+"""`anabranch spark ...`: runs the jobs of the `spark` package, which the node never imports."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""`anabranch storage stopped | discard`: partitions that a node stopped because a record in the middle is missing.
+"""`anabranch storage stopped | discard`: partitions that a node stopped because a record in their middle is missing.
 
-While there is one the node's log is not trimmed, so that nobody loses what may still be read from it. What to do is for
-a person to decide; these commands show what is at stake, and give it up.
+While a partition is stopped, the node does not trim its log, so that the records stay recoverable. These commands show
+the records that are only in the log, and discard them on request.
 """
 
 from typing import Any
@@ -17,29 +17,29 @@ from broker.cli.admin_port import AdminPort, on_node
 @click.command(short_help="Show a running node's stopped partitions.")
 @on_node
 def stopped(node: AdminPort) -> None:
-    """Show the stopped partitions of a running node, and what of them is only in its log."""
+    """Show the stopped partitions of a running node, with their records that are only in its log."""
     rows = node.ask("GET", "/storage/stopped")
     if not rows:
         click.echo("no partition is stopped")
         return
     table = Table(header_style="bold")
-    for name in ("stream", "partition", "records only in the log", "offsets", "bytes", "why"):
+    for name in ("stream", "partition", "records only in the log", "offsets", "bytes", "reason"):
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(str(row["stream"]), row["partition"] or "?", *_stake(row), row["reason"])
     Console().print(table)
 
 
-@click.command(short_help="Give up a stopped partition's records.")
+@click.command(short_help="Discard a stopped partition's records.")
 @click.argument("stream", type=int)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @on_node
 def discard(node: AdminPort, stream: int, yes: bool) -> None:  # noqa: FBT001 - click passes by name
-    """Give up the records of a stopped partition that are only in the node's log. They are lost for good.
+    """Discard the records of a stopped partition that are only in the node's log. They are lost for good.
 
-    STREAM is the number that `stopped` shows. The partition goes on from the end of what was uploaded, and consumers
-    may see offsets again that they have seen with other records. Keep a copy of the log (the device or file) before, if
-    the records matter.
+    STREAM is the number that `stopped` shows. The partition continues from the end of its uploaded records, so
+    consumers may receive new records at offsets they have already read. If the records matter, copy the log (the device
+    or file) first.
     """
     rows = [row for row in node.ask("GET", "/storage/stopped") if row["stream"] == stream]
     if not rows:
@@ -49,9 +49,9 @@ def discard(node: AdminPort, stream: int, yes: bool) -> None:  # noqa: FBT001 - 
     click.echo(f"{row['partition'] or 'stream ' + str(stream)}: {row['reason']}")
     click.echo(f"{records} acknowledged records at offsets {offsets} ({size}) will be lost for good.")
     if not yes:
-        click.confirm("Give them up?", abort=True)
+        click.confirm("Discard them?", abort=True)
     node.ask("POST", "/storage/discard", stream=str(stream))
-    click.echo("given up; the partition takes records again")
+    click.echo("discarded; the partition accepts records again")
 
 
 def _stake(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
-"""`anabranch storage ...`: look at the objects of a node, running or stopped, and prove that they are sound.
+"""`anabranch storage ...`: list and verify the objects of a node, running or stopped.
 
-Reads the catalog and the object store that the node's settings name; changes neither. `stopped` and `discard` ask the
-node that runs.
+Reads the catalog and the object stores in the node's settings, and changes neither. `stopped` and `discard` are sent to
+the running node.
 """
 
 import random
@@ -38,29 +38,29 @@ FINDINGS_SHOWN: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class NodeStorage:
-    """A node's catalog and stores, opened."""
+    """Catalog and object stores of a node, open for reading."""
 
     catalog: Catalog
     stores: Mapping[str, ObjectStore]
     cluster: str
     topics: Mapping[int, str]
-    """Topic and partition of each stream."""
+    """Topic and partition of each stream, by stream id."""
 
     def key(self, object_id: int) -> str:
-        """Key of an object."""
+        """Return the key of an object."""
         return object_key(self.cluster, object_id)
 
     def topic(self, stream_id: int) -> str:
-        """Whose stream it is."""
+        """Return the topic and partition of a stream."""
         return self.topics.get(stream_id, "(no topic)")
 
 
 @asynccontextmanager
 async def open_storage(settings: Settings) -> AsyncIterator[NodeStorage]:
-    """Open what the settings name, to look at it only: nothing is made, migrated or written."""
+    """Open catalog and stores for reading: nothing is created, migrated or written."""
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
-            f"no catalog in the data directory {settings.node.data_dir}: name the node's with --data-dir or --config"
+            f"no catalog in the data directory {settings.node.data_dir}: find the node with --data-dir or --config"
         )
     cluster = settings.node.cluster
     async with AsyncExitStack() as stack:
@@ -84,7 +84,7 @@ async def open_storage(settings: Settings) -> AsyncIterator[NodeStorage]:
 
 @click.group()
 def storage() -> None:
-    """Look at a node's objects, verify them, and see to stopped partitions."""
+    """List and verify a node's objects, and handle stopped partitions."""
 
 
 storage.add_command(stopped)
@@ -92,7 +92,7 @@ storage.add_command(discard)
 
 
 def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Give a command the options that find a node's storage, and run it on the opened storage."""
+    """Add the options that find a node's storage; the command receives the open storage."""
 
     @config_option
     @data_dir_option
@@ -107,28 +107,28 @@ def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 @storage.command()
-@click.option("--topic", "topic_name", help="Only objects with records of this topic, by partition and offset.")
+@click.option("--topic", "topic_name", help="Only objects with records of this topic, ordered by partition and offset.")
 @click.option(
     "--state",
     type=click.Choice([state.name.lower() for state in ObjectState]),
     help="Only objects in this state  [default: all]",
 )
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows shown at most.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Largest number of rows.")
 @on_storage
 async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, limit: int) -> None:
     """List objects, and count them by kind and state.
 
-    An SSO (stream set object) holds runs of several partitions, as uploads write them; an SO (stream object) holds a
-    run of one. Works beside a running node.
+    An SSO (stream set object) holds data of several partitions, as uploads write them. An SO (stream object) holds data
+    of one. The node may be running.
     """
     if topic_name is not None and state is not None:
-        raise click.UsageError("--state goes without --topic: all that a topic has is committed")
+        raise click.UsageError("--state cannot be combined with --topic: all objects of a topic are committed")
     console = Console()
     if topic_name is None:
         await _list_objects(opened, state, limit, console)
     else:
         await _list_topic(opened, topic_name, limit, console)
-    counts = Table("objects", "count", "bytes", box=None, header_style="bold", title="In all", title_justify="left")
+    counts = Table("objects", "count", "bytes", box=None, header_style="bold", title="Total", title_justify="left")
     for name, (count, size) in sorted((await opened.catalog.count_objects()).items()):
         counts.add_row(name, f"{count:,}", decimal(size))
     console.print(counts)
@@ -187,16 +187,16 @@ async def _list_topic(opened: NodeStorage, topic_name: str, limit: int, console:
 
 
 def range_table() -> Table:
-    """A table for `add_range`."""
+    """Create a table for `add_range`."""
     names = ("partition", "first", "end", "records", "bytes", "object", "kind", "store")
     return Table(*names, box=None, header_style="bold")
 
 
-def add_range(table: Table, whose: str, location: RangeLocation) -> None:
-    """One row for a range and its object."""
+def add_range(table: Table, partition: str, location: RangeLocation) -> None:
+    """Add a row for a range and its object."""
     span = location.range
     table.add_row(
-        whose,
+        partition,
         f"{span.start_offset:,}",
         f"{span.end_offset:,}",
         f"{span.record_count:,}",
@@ -209,10 +209,10 @@ def add_range(table: Table, whose: str, location: RangeLocation) -> None:
 
 @storage.command(short_help="Show one object and its index.")
 @click.argument("which", metavar="ID|KEY")
-@click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Blocks shown at most.")
+@click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Largest number of blocks.")
 @on_storage
 async def inspect(opened: NodeStorage, which: str, blocks: int) -> None:
-    """Show one object: what the catalog says of it, its footer, and its index."""
+    """Show one object: its row and ranges in the catalog, its footer, and its index."""
     console = Console()
     object_id = _object_id(which)
     info = (await opened.catalog.get_objects([object_id])).get(object_id)
@@ -243,7 +243,7 @@ def _object_id(which: str) -> int:
         return int(which)
     parsed = parse_object_key(which)
     if parsed is None:
-        raise click.BadParameter(f"expected an object's id or key, found {which!r}")
+        raise click.BadParameter(f"expected the id or key of an object, found {which!r}")
     return parsed[1]
 
 
@@ -287,13 +287,13 @@ async def _print_index(opened: NodeStorage, info: ObjectInfo, blocks: int, conso
         console.print(f"({len(index) - blocks:,} more blocks; --blocks shows more)")
 
 
-@storage.command(short_help="Prove that all objects are there and sound.")
-@click.option("--deep", is_flag=True, help="Read every data block, too.")
+@storage.command(short_help="Verify that all objects exist and are sound.")
+@click.option("--deep", is_flag=True, help="Also read every data block.")
 @on_storage
 async def verify(opened: NodeStorage, deep: bool) -> None:  # noqa: FBT001 - click passes by name
-    """Prove that every object is there, sound and accounted for, and every partition without a gap.
+    """Verify that every object exists, is sound and belongs to something, and that no partition has a gap.
 
-    Exit code 1: it is not. Works beside a running node.
+    Exit code 1 if anything is wrong. The node may be running.
     """
     console = Console()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -311,7 +311,7 @@ async def verify(opened: NodeStorage, deep: bool) -> None:  # noqa: FBT001 - cli
     detached = await opened.catalog.list_detached()
     if detached:
         console.print(
-            f"detached topics among it: {len(detached)}; their data is kept until they are attached and deleted"
+            f"including {len(detached)} detached topics, whose data is kept until they are attached and deleted"
         )
     if not report.ok:
         count = len(report.findings) + report.findings_dropped
@@ -319,7 +319,7 @@ async def verify(opened: NodeStorage, deep: bool) -> None:  # noqa: FBT001 - cli
 
 
 def print_report(report: VerifyReport, console: Console) -> None:
-    """The report as tables."""
+    """Print the report as tables."""
     facts = Table(box=None, show_header=False)
     rows: Sequence[tuple[str, str]] = (
         *((f"{state.name.lower()} objects", f"{report.objects[state]:,}") for state in ObjectState),
@@ -339,14 +339,14 @@ def print_report(report: VerifyReport, console: Console) -> None:
         return
     table = Table(header_style="bold red")
     for name in ("finding", "where", "detail"):
-        table.add_column(name, overflow="fold")  # a key that is cut off finds nothing
+        table.add_column(name, overflow="fold")  # a key must not be cut off
     for finding in report.findings[:FINDINGS_SHOWN]:
         table.add_row(*map(Text, (finding.trouble.value, finding.where, finding.detail)))
     console.print(table)
 
 
 def moment(ms: int) -> str:
-    """A time for people, in UTC."""
+    """Format ms since 1970, in UTC; `-` if it is unset."""
     if ms <= 0:
         return "-"
     try:

@@ -1,6 +1,6 @@
 """`anabranch topic ...`: topics of a running node.
 
-Create, list, describe and delete are done as any Kafka client could; for what Kafka has no requests, see `topic_moves`.
+Create, list, describe and delete use Kafka's protocol. For requests that Kafka does not have, see `topic_moves`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ LATEST: Final = -1
 TOPIC_RESOURCE: Final = 2
 TOPIC_CONFIG_SOURCE: Final = 1
 DELETE_BY_STATE: Final = 6
-"""Version of DeleteTopics that takes names or ids; those before take names only."""
+"""First version of DeleteTopics that accepts ids as well as names."""
 
 bootstrap_option = click.option(
     "--bootstrap-server",
@@ -46,7 +46,7 @@ bootstrap_option = click.option(
     default="127.0.0.1:9092",
     show_default=True,
     metavar="HOST:PORT[,...]",
-    help="Node to ask.",
+    help="Address of a node.",
 )
 
 
@@ -94,7 +94,7 @@ def _parse_configs(configs: Sequence[str]) -> Mapping[str, str]:
 
 
 @topic.command(name="list")
-@click.option("--internal", is_flag=True, help="Internal topics too.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @bootstrap_option
 def list_(internal: bool, servers: str) -> None:  # noqa: FBT001 - click passes by name
     """List topics with their partitions."""
@@ -143,7 +143,7 @@ def describe(names: tuple[str, ...], servers: str) -> None:
 
 
 def _list_offsets(metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[str, int], int]:
-    """Offsets of all partitions that have a leader, each asked of its leader."""
+    """Return the offsets of all partitions that have a leader, requested from the leaders."""
     found: dict[tuple[str, int], int] = {}
     for broker in metadata.brokers:
         topics = [
@@ -171,7 +171,7 @@ def _list_offsets(metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[s
 
 
 def _own_configs(connection: ClientConnection, name: str) -> Mapping[str, str | None]:
-    """Configs that were set for this topic, or nothing from a node that does not tell."""
+    """Return the configs set for this topic; empty if the node does not report them."""
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
     answer: DescribeConfigsResponse = connection.call(DescribeConfigsRequest(resources=[resource]))
     return {
@@ -184,7 +184,7 @@ def _own_configs(connection: ClientConnection, name: str) -> Mapping[str, str | 
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:  # noqa: FBT001 - click passes by name
     """Delete the topics in NAMES, with all their records."""

@@ -1,6 +1,6 @@
-"""`anabranch topic detach | attach | clone | detached`: whole topics, over the admin port of the node that leads them.
+"""`anabranch topic detach | attach | clone | detached`: requests on whole topics, sent to their node's admin port.
 
-They go through the running node, because it alone knows what is still in its log and can upload it first.
+Only the running node can upload the records that are still in its log, which must happen first.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from broker.cli.client import id_text
 @click.argument("name")
 @on_node
 def detach(node: AdminPort, name: str) -> None:
-    """Take the topic NAME out of the cluster; its data stays.
+    """Remove the topic NAME from the cluster; its data stays.
 
-    What is in the node's log is uploaded first. The data stays until the topic is attached and deleted; committed
-    offsets of groups stay as they are. A producer that goes on makes a new, empty topic NAME where the setting
-    topic.auto_create is on; `attach --as` brings back the old one beside it.
+    Records in the node's log are uploaded first. The data stays until the topic is attached and deleted. Committed
+    offsets of groups do not change. If the setting topic.auto_create is on, a producer that continues creates a new,
+    empty topic NAME; `attach --as` then brings the old one back under another name.
     """
     answer = node.ask("POST", "/topics/detach", topic=name)
-    click.echo(f"detached topic {_told(answer)}")
+    click.echo(f"detached topic {_describe(answer)}")
 
 
 @click.command()
@@ -34,24 +34,24 @@ def detach(node: AdminPort, name: str) -> None:
 @click.option("--as", "new_name", metavar="NEW", help="Name to attach it under  [default: the one it had]")
 @on_node
 def attach(node: AdminPort, topic: str, new_name: str | None) -> None:
-    """Bring back a detached topic, found by its name or its id."""
+    """Bring back a detached topic, by its name or id."""
     ids = {_id_of(each): each["id"] for each in node.ask("GET", "/topics/detached")}
     answer = node.ask("POST", "/topics/attach", topic=ids.get(topic, topic), **{"as": new_name})
-    click.echo(f"attached topic {_told(answer)}")
+    click.echo(f"attached topic {_describe(answer)}")
 
 
-@click.command(short_help="Make a topic with another's records.")
+@click.command(short_help="Create a topic with another's records.")
 @click.argument("name")
 @click.argument("new_name", metavar="NEW")
 @on_node
 def clone(node: AdminPort, name: str, new_name: str) -> None:
-    """Make the topic NEW with the records and configs that NAME has now.
+    """Create the topic NEW with the records and configs that NAME has now.
 
-    No data is copied: both refer to the same objects, until compaction rewrites what is small. From here on they go
-    separate ways.
+    No data is copied: both topics share the same objects until compaction rewrites them. From then on they are
+    independent.
     """
     answer = node.ask("POST", "/topics/clone", topic=name, **{"as": new_name})
-    click.echo(f"cloned topic {name} to {_told(answer)}")
+    click.echo(f"cloned topic {name} to {_describe(answer)}")
 
 
 @click.command(short_help="List detached topics, with their ids.")
@@ -65,12 +65,12 @@ def detached(node: AdminPort) -> None:
     Console().print(table)
 
 
-def _told(answer: Mapping[str, Any]) -> str:
-    """What a node says of a topic that it has moved."""
+def _describe(answer: Mapping[str, Any]) -> str:
+    """Describe a topic in a node's answer."""
     count = answer["partitions"]
     return f"{answer['topic']} with {count} partition{'s' if count != 1 else ''}, id {_id_of(answer)}"
 
 
 def _id_of(answer: Mapping[str, Any]) -> str:
-    """The admin port gives ids in hex, people get them as in every other command."""
+    """Return the topic id as other commands show it; the admin port has it in hex."""
     return id_text(bytes.fromhex(answer["id"]))

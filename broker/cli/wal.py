@@ -1,6 +1,6 @@
-"""`anabranch wal ...`: look at, check, resize and repair the write-ahead log of a stopped node.
+"""`anabranch wal ...`: inspect, verify, resize and repair the write-ahead log of a stopped node.
 
-The log is opened and locked as the node does it: that of a running node is refused.
+The log is opened and locked as by the node, so the log of a running node is refused.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int:
-    """Return bytes for a number with or without KiB, MiB, GiB or TiB behind it."""
+    """Parse a size in bytes, with or without a unit (KiB, MiB, GiB, TiB)."""
     digits = text.strip().lower().removesuffix("b").removesuffix("i")
     unit = digits[-1:] if digits[-1:].isalpha() else ""
     number = digits.removesuffix(unit).strip()
@@ -45,14 +45,14 @@ def parse_size(text: str) -> int:
 
 @click.group()
 def wal() -> None:
-    """Look at and maintain the write-ahead log of a stopped node."""
+    """Inspect, verify, resize and repair the write-ahead log of a stopped node."""
 
 
 wal.add_command(give_up)
 
 
 def on_log(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Give a command the arguments that find a log, and turn the log's errors into one line."""
+    """Add the arguments that find a log; the command receives its path."""
 
     @click.argument("path", required=False, type=click.Path(path_type=Path))
     @config_option
@@ -65,7 +65,7 @@ def on_log(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[FileDevice]:
-    """Open the log's device, which must exist."""
+    """Open the device of the log, which must exist."""
     device = await asyncio.to_thread(open_device, path, WalSettings(), create=False)
     try:
         yield device
@@ -76,7 +76,7 @@ async def opened(path: Path) -> AsyncIterator[FileDevice]:
 @wal.command(short_help="Show header, records and fill of a log.")
 @on_log
 async def inspect(path: Path) -> None:
-    """Show header, window, records and fill of the log at PATH (else the one the settings name)."""
+    """Show header, window, records and fill of the log at PATH (default: from the settings)."""
     async with opened(path) as device:
         found = await examine(device)
         _print_header(device, found)
@@ -86,13 +86,13 @@ async def inspect(path: Path) -> None:
 @wal.command(short_help="Check all headers and records of a log.")
 @on_log
 async def verify(path: Path) -> None:
-    """Check both header copies and every record's checksums of the log at PATH; exit 1 if durable bytes are damaged."""
+    """Verify both header copies and all checksums of the log at PATH. Exit code 1 if durable bytes are damaged."""
     async with opened(path) as device:
         found = await examine(device)
     console = Console()
     for number, copy in enumerate(found.copies):
         if isinstance(copy, str):
-            console.print(f"[yellow]header copy {number} is not valid: {copy}; the other one counts")
+            console.print(f"[yellow]header copy {number} is not valid: {copy}; the other one is used")
     if found.corrupt is not None:
         raise click.ClickException(str(found.corrupt))
     assert found.end is not None, "a log that is not corrupt has an end"
@@ -102,7 +102,7 @@ async def verify(path: Path) -> None:
     )
     if found.end.dropped_records:
         console.print(
-            f"behind its end lie {found.end.dropped_records:,} records that were in flight when the node died and "
+            f"after its end are {found.end.dropped_records:,} records that were in flight when the node died and "
             "never acked; the next start drops them"
         )
 
@@ -113,7 +113,7 @@ async def verify(path: Path) -> None:
 )
 @on_log
 async def resize(path: Path, capacity: int) -> None:
-    """Give the log at PATH another capacity, keeping its records. A file grows and shrinks with it."""
+    """Change the capacity of the log at PATH, keeping its records. A file grows or shrinks accordingly."""
     await asyncio.to_thread(extend_file, path, capacity)
     async with opened(path) as device:
         header = await resize_log(device, capacity, now_ms=lambda: time.time_ns() // 1_000_000)
@@ -123,21 +123,22 @@ async def resize(path: Path, capacity: int) -> None:
     )
 
 
-@wal.command(short_help="Lead over damaged bytes, keeping every proven record.")
-@click.option("--yes", is_flag=True, help="Do it; without, only the plan is shown.")
+@wal.command(short_help="Skip damaged bytes, keeping every valid record.")
+@click.option("--yes", is_flag=True, help="Repair the log; without, only show the plan.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where the damaged pages are copied to first. Default: beside the log, or here for a device.",
+    help="Copy of the damaged pages. Default: next to the log; for a device, in the working directory.",
 )
 @on_log
 async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
-    """Show what a repair of the log at PATH keeps and what is lost, and do it with --yes.
+    """Show what a repair of the log at PATH keeps and loses; with --yes, repair it.
 
-    For a log that a start refuses as damaged. Every record that its checksums prove is kept, in order. What is lost is
-    named by stream and offsets where its neighbours, or what is left of it, say so. Afterwards the node starts; a
-    stream with records missing in its middle stays stopped until `anabranch storage discard` gives up what lies behind.
+    For a log that a start refuses as damaged. Every record with valid checksums is kept, in order. Lost records are
+    listed by stream and offsets, as far as neighbouring or damaged records reveal them. Afterwards the node starts. A
+    stream with records missing in its middle stays stopped until `anabranch storage discard` discards the records after
+    them.
     """
     async with opened(path) as device:
         plan = await plan_repair(device)
@@ -148,10 +149,10 @@ async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT
             click.echo(line)
         save = save or save_path(Path(device.name), time.strftime("%Y%m%d-%H%M%S"))
         if not yes:
-            click.echo(f"nothing was changed; --yes repairs the log, and copies the damaged pages to {save} first")
+            click.echo(f"nothing was changed; --yes repairs the log, after copying the damaged pages to {save}")
             return
         await save_damaged(device, plan, save)
-        click.echo(f"the damaged pages are in {save}, at the positions they have in the log")
+        click.echo(f"the damaged pages are in {save}, at their positions in the log")
         await repair_log(device, plan, now_ms=lambda: time.time_ns() // 1_000_000)
         click.echo("repaired: start the node, then see `anabranch storage stopped`")
 
@@ -171,7 +172,7 @@ def _print_header(device: FileDevice, found: Examination) -> None:
         ("catalog", "unknown" if header.catalog_id == CATALOG_UNKNOWN else header.catalog_id.hex()),
         ("last write", f"{last_write:%Y-%m-%d %H:%M:%S} UTC"),
         ("last stop", "graceful" if header.shutdown is Shutdown.GRACEFUL else "running or crashed"),
-        ("capacity", f"{decimal(header.capacity_bytes)}, {RING_POSITION} bytes of it headers"),
+        ("capacity", f"{decimal(header.capacity_bytes)}, including {RING_POSITION} bytes of headers"),
         ("window", f"{decimal(header.window_bytes)}"),
         ("head offset", f"{header.head_offset:,} at position {header.position_of(header.head_offset):,}"),
         ("trim offset", f"{header.trim_offset:,}" if header.trim_offset >= 0 else "nothing trimmed"),
@@ -191,7 +192,7 @@ def _print_records(found: Examination) -> None:
         table.add_row("blocks", f"{len(blocks):,}")
         table.add_row("end offset", f"{found.end.end_offset:,}: {found.end.reason}")
         if found.end.dropped_records:
-            table.add_row("never acked", f"{found.end.dropped_records:,} behind the end, dropped by the next start")
+            table.add_row("never acked", f"{found.end.dropped_records:,} after the end, dropped by the next start")
     else:
         table.add_row("[red]damaged", str(found.corrupt))
     console.print(table)

@@ -1,7 +1,7 @@
-"""`anabranch wal give-up`: accept that the log of a stopped node, and what was only in it, is lost.
+"""`anabranch wal give-up`: accept the loss of a stopped node's log, and of the records that were only in it.
 
-A node does not start while the catalog says that another log than the one it finds may hold acknowledged records. When
-that log is gone for good, somebody has to say so; this command shows what is at stake, and says it.
+A node does not start while, according to the catalog, a log other than the one it finds may hold acknowledged records.
+If that log is gone for good, this command shows which records may be lost, and marks the log as given up.
 """
 
 from collections.abc import Sequence
@@ -34,25 +34,25 @@ class PartitionAtRisk:
 
     partition: str
     end_offset: int
-    """End of what is in objects: records from here on were in the log only."""
+    """End of the records in objects: later records were only in the log."""
 
 
-@click.command(name="give-up", short_help="Accept that a stopped node's log is lost.")
+@click.command(name="give-up", short_help="Accept the loss of a stopped node's log.")
 @config_option
 @data_dir_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def give_up(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
-    """Accept that the log of a stopped node is lost, with the acknowledged records that were only in it.
+    """Accept the loss of a stopped node's log, and of the acknowledged records that were only in it.
 
-    The node starts on a new log then, and its partitions go on from the end of what is in objects: consumers may see
-    offsets again that they have seen with other records. The log that was given up is never used again.
+    Afterwards the node starts on a new log, and its partitions continue from the end of the records in objects, so
+    consumers may receive new records at offsets they have already read. The log that was given up is never used again.
     """
     settings = read_settings(config_file, data_dir)
     run(_give_up(settings, ask=not yes))
 
 
 async def _give_up(settings: Settings, *, ask: bool) -> None:
-    from broker.app import now_ms  # it imports everything
+    from broker.app import now_ms  # imported late: it imports the whole broker
 
     async with AsyncExitStack() as stack:
         lock = DataDirLock(settings.node.data_dir)
@@ -66,23 +66,23 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
         lost = await _lost_logs(catalog, node_log, settings.node.node_id)
         seen = await wait_until_free(catalog, settings.node.node_id, claimant_of(settings, lock.lock_id))
         assert seen is not None, "a node with a log was registered"
-        stakes = await _partitions_at_risk(catalog, settings.node.node_id)
-        _show(lost, seen, stakes)
+        at_risk = await _partitions_at_risk(catalog, settings.node.node_id)
+        _show(lost, seen, at_risk)
         if ask:
             click.confirm("Accept the loss?", abort=True)
         for wal in lost:
             await catalog.give_up_wal(wal.wal_id, seen=seen, now_ms=now_ms())
-            _log_loss(wal, stakes)
+            _log_loss(wal, at_risk)
 
 
 async def _lost_logs(catalog: Catalog, node_log: NodeLog, node_id: int) -> Sequence[WalInfo]:
     lost = [wal for wal in await catalog.list_wals(node_id) if wal.state is WalState.OPEN]
     if not lost:
-        raise click.ClickException(f"node {node_id} has no log that may hold records which are in no object")
+        raise click.ClickException(f"node {node_id} has no log that may hold records outside of objects")
     found = node_log.header
     if found is not None and wal_id_of(found.log_id) in {wal.wal_id for wal in lost}:
         raise click.ClickException(
-            f"{node_log.path}: the log is there: start the node. If it is damaged: `anabranch wal repair`"
+            f"{node_log.path}: the log exists: start the node. If it is damaged: `anabranch wal repair`"
         )
     return lost
 
@@ -99,30 +99,30 @@ async def _partitions_at_risk(catalog: Catalog, node_id: int) -> Sequence[Partit
         after = page[-1].stream_id
         led = [stream for stream in page if stream.node_id == node_id and stream.stream_id in names]
         found += [PartitionAtRisk(names[stream.stream_id], stream.end_offset) for stream in led]
-    return sorted(found, key=lambda stake: stake.partition)
+    return sorted(found, key=lambda each: each.partition)
 
 
-def _show(lost: Sequence[WalInfo], seen: NodeInfo, stakes: Sequence[PartitionAtRisk]) -> None:
+def _show(lost: Sequence[WalInfo], seen: NodeInfo, at_risk: Sequence[PartitionAtRisk]) -> None:
     for wal in lost:
         host = f" on {seen.holder.host_name}" if seen.holder.host_name else ""
         click.echo(
-            f"log {wal.wal_id} of node {wal.node_id}, at {wal.location}{host}, opened last on {utc(wal.seen_ms)}"
+            f"log {wal.wal_id} of node {wal.node_id}, at {wal.location}{host}, last opened on {utc(wal.seen_ms)}"
         )
-    click.echo(f"Acknowledged records of {len(stakes):,} partitions that were only there will be lost for good:")
+    click.echo(f"Acknowledged records of {len(at_risk):,} partitions that were only in it will be lost for good:")
     table = Table("partition", "may lose records from offset", box=None, header_style="bold")
-    for stake in stakes:
-        table.add_row(stake.partition, str(stake.end_offset))
+    for each in at_risk:
+        table.add_row(each.partition, str(each.end_offset))
     Console().print(table)
 
 
-def _log_loss(wal: WalInfo, stakes: Sequence[PartitionAtRisk]) -> None:
+def _log_loss(wal: WalInfo, at_risk: Sequence[PartitionAtRisk]) -> None:
     log = structlog.get_logger("node")
-    for stake in stakes:
+    for each in at_risk:
         log.warning(
             "records given up with the log",
             wal_id=wal.wal_id,
             node_id=wal.node_id,
-            partition=stake.partition,
-            from_offset=stake.end_offset,
+            partition=each.partition,
+            from_offset=each.end_offset,
         )
     click.echo(f"given up: the log {wal.wal_id}. The node may start on a new one")

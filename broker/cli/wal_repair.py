@@ -1,7 +1,7 @@
-"""What a repair of the log loses, by stream and offset, and a copy of the bytes that it leaves out.
+"""Losses of a log repair, by stream and offset, and the copy of the damaged bytes.
 
-The log knows no streams; its records do. A stream's records follow each other, so that those missing between two that
-are kept can be named for certain. Of the others, what is left of a damaged record may still tell.
+The log does not know streams, but its records do. Offsets of a stream are contiguous, so records missing between two
+kept ones are identified for certain. Of the others, the remains of a damaged record may give stream and offsets.
 """
 
 import asyncio
@@ -21,41 +21,41 @@ from wal.requests import Device
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets:
-    """Offsets of a stream, from `start` up to `end`, that lay in damaged bytes."""
+    """Offsets of a stream in damaged bytes, from `start` up to `end`."""
 
     damage: int
-    """Number of the damage, from 0."""
+    """Index of the damaged range."""
     stream_id: int
     start: int
     end: int
     certain: bool
-    """Follows from the records around it; else a damaged record says so."""
+    """True if it follows from kept records; false if it is read from a damaged record."""
 
 
 @dataclass(slots=True)
 class LossFinder:
-    """Takes the kept records in order, and names what is missing between them."""
+    """Finds the offsets missing between kept records, which are added in order."""
 
     damages: Sequence[DamagedRange]
     records: int = 0
     losses: list[LostOffsets] = field(default_factory=list)
     _ends: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each stream: end offset of its last record, and where that lies in the log."""
+    """End offset of each stream's last record, and the record's offset in the log, by stream id."""
 
     @property
     def streams(self) -> int:
-        """Streams with kept records."""
+        """Number of streams with kept records."""
         return len(self._ends)
 
-    def take(self, records: Iterable[RecoveredRecord]) -> None:
-        """Go on with the next kept records."""
+    def add(self, records: Iterable[RecoveredRecord]) -> None:
+        """Add the next kept records."""
         for record in records:
             self.records += 1
             decoded = _decoded(record)
             if decoded is not None:
-                self._take(decoded)
+                self._add(decoded)
 
-    def _take(self, record: WalRecord) -> None:
+    def _add(self, record: WalRecord) -> None:
         batch = record.batch
         expected, since = self._ends.get(batch.stream_id, (batch.base_offset, record.wal_offset))
         if record.kind is RecordKind.BATCH and batch.base_offset > expected:
@@ -67,7 +67,7 @@ class LossFinder:
         self._ends[batch.stream_id] = (batch.end_offset, record.wal_offset)
 
     def with_remains(self, trim_offset: int) -> list[LostOffsets]:
-        """Return all losses: those that only damaged records tell of last."""
+        """Return all losses, those read from damaged records last."""
         guesses = []
         for number, damage in enumerate(self.damages):
             for remnant in damage.remains:
@@ -93,12 +93,12 @@ def _decoded(record: RecoveredRecord) -> WalRecord | None:
 
 
 async def describe_repair(device: Device, plan: RepairPlan) -> list[str]:
-    """Return what a repair would do and lose, in lines."""
+    """Describe what a repair would do and lose, in lines."""
     finder = LossFinder(plan.damages)
     async for records in read_kept(device, plan):
-        finder.take(records)
+        finder.add(records)
     losses = finder.with_remains(plan.header.trim_offset)
-    lines = [f"header {copy}: it is written anew" for copy in plan.damaged_copies]
+    lines = [f"header {copy}: will be rewritten" for copy in plan.damaged_copies]
     for number, damage in enumerate(plan.damages):
         lines.append(
             f"damage {number + 1}: {damage.end - damage.start} bytes of the log, from offset {damage.start} to "
@@ -106,31 +106,31 @@ async def describe_repair(device: Device, plan: RepairPlan) -> list[str]:
         )
         mine = [loss for loss in losses if loss.damage == number]
         lines += [_describe_loss(loss) for loss in mine]
-        lines.append("  other records in these bytes" if mine else "  the records in these bytes, if any,")
-        lines[-1] += " cannot be named: a stream that ended there ends earlier now"
+        lines.append("  other records in these bytes" if mine else "  records in these bytes, if any,")
+        lines[-1] += " cannot be identified: a stream that ended there ends earlier now"
     if plan.given_up_bytes:
         lines.append(
-            f"{plan.given_up_bytes} bytes of sound records between damages are lost, too: the header holds no more gaps"
+            f"{plan.given_up_bytes} bytes of valid records between damages are also lost: the header holds no more gaps"
         )
     lines.append(f"kept: {finder.records} records of {finder.streams} streams")
     return lines
 
 
 def _describe_loss(loss: LostOffsets) -> str:
-    sure = "lost" if loss.certain else "lost, by what is left of a damaged record"
+    certainty = "lost" if loss.certain else "lost, according to a damaged record"
     last = loss.end - 1
     offsets = f"offset {last} is" if loss.start == last else f"offsets {loss.start} to {last} are"
-    return f"  stream {loss.stream_id}: {offsets} {sure}"
+    return f"  stream {loss.stream_id}: {offsets} {certainty}"
 
 
 def save_path(log: Path, now: str) -> Path:
-    """Return where damaged pages go by default: beside a log in a file, into the working directory for a device."""
+    """Return the default path for damaged pages: next to a log file; for a device, in the working directory."""
     folder = log.parent if log.is_file() else Path.cwd()
     return folder / f"{log.name}.damaged-{now}"
 
 
 async def save_damaged(device: Device, plan: RepairPlan, path: Path) -> None:
-    """Copy the pages that the repair changes or leaves out to a new sparse file, at the positions they have."""
+    """Copy the pages that the repair changes or skips to a new sparse file, at their positions in the log."""
     try:
         with await asyncio.to_thread(path.open, "xb") as file:
             async for position, pages in read_damaged(device, plan):

@@ -13,11 +13,9 @@ class ListenerSettings(Area):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=9092, description="Port to listen on; 0: any free port.")
     advertised_host: str = Field(
-        default="", description="Host name that clients are told to connect to; empty: the address listened on."
+        default="", description="Host name announced to clients. Empty: the address to listen on."
     )
-    advertised_port: Port = Field(
-        default=0, description="Port that clients are told to connect to; 0: the port listened on."
-    )
+    advertised_port: Port = Field(default=0, description="Port announced to clients; 0: the port to listen on.")
     rack: str = Field(default="", description="Rack (or zone) of the node, as reported to clients.")
 
 

@@ -421,7 +421,7 @@ def test_only_a_log_that_is_gone_is_given_up(tmp_path: Path, urls: tuple[str, st
         refused = give_up(elsewhere, catalog_url=url, catalog_lease_ms=9_000)
         assert f"node id 1 is held by process {node.pid}" in refused.output
         node.kill9()
-        assert "the log is there: start the node" in give_up(node, catalog_url=url).output
+        assert "the log exists: start the node" in give_up(node, catalog_url=url).output
         log.rename(aside)
         assert "there is nothing in the catalog" in give_up(node, catalog_url=urls[1]).output
         asked = CliRunner().invoke(

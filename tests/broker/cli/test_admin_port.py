@@ -13,14 +13,14 @@ from broker.cli.topic import topic
     ("words", "expected"),
     [
         (None, "cannot reach the admin port {}: no answer within 0.2 s; start the node, or name its port"),
-        (b"", "{} is no admin port: it closes the connection"),
+        (b"", "{} is not an admin port: it closes the connection"),
         (
             b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 12\r\n\r\n<html>\n<body",
             "{} /status: 404 Not Found",
         ),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ok>", "{} is no admin port: no JSON at /status"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "{} is no admin port: no node's status at /status"),
-        (b"\x00\x00\x00\x05hello", "{} is no admin port: BadStatusLine"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ok>", "{} is not an admin port: no JSON at /status"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "{} is not an admin port: no node status at /status"),
+        (b"\x00\x00\x00\x05hello", "{} is not an admin port: BadStatusLine"),
     ],
 )
 def test_what_is_no_admin_port_is_one_line_within_seconds(

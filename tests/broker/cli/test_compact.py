@@ -75,7 +75,7 @@ def test_a_running_node_then_a_stopped_one(tmp_path: Path) -> None:
         assert "no catalog in the data directory" in other.output, "not the node that happens to be on that port"
         in_use = run("--data-dir", str(data_dir))
         assert in_use.exit_code == 1
-        assert f"in use by another process (pid {node.pid}); if that is the node, ask it with" in in_use.output
+        assert f"in use by another process (pid {node.pid}); if that is the node, give its port with" in in_use.output
         asyncio.run(fill(node))
         assert node.terminate() == 0
     before = asyncio.run(objects(data_dir))
@@ -115,4 +115,4 @@ def test_what_is_left_undone_is_told_in_its_own_words() -> None:
     error = "add the table [stores.cold]"
     console = Console(width=160, record=True, file=StringIO())
     print_summary({**dict.fromkeys(names, 0), "calls": {}, "errors": [error]}, console)
-    assert f"left undone: {error}\n" in console.export_text(), "brackets are no markup there"
+    assert f"not done: {error}\n" in console.export_text(), "brackets are no markup there"

@@ -54,7 +54,7 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             assert "5 acknowledged records at offsets 4 to 11 (2.0 kB) will be lost for good." in refused.output
             assert stream.error is not None
             assert "is not stopped" in (await run("discard", "99999", "--yes")).output
-            assert (await run("discard", stream_id, "--yes")).output.endswith("takes records again\n")
+            assert (await run("discard", stream_id, "--yes")).output.endswith("accepts records again\n")
             assert "\nanabranch_stopped_streams 0\n" in prometheus_text(node)
             assert (await producer.send_and_wait("t", b"2", partition=0)).offset == 1
         finally:

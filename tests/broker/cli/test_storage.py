@@ -129,7 +129,7 @@ def test_ls_can_be_narrowed(data_dir: Path) -> None:
     ]
     assert {line.split()[-1] for line in of_topic[1:4]} == {"local"}
     both = run(data_dir, "ls", "--topic", "flights", "--state", "prepared")
-    assert (both.exit_code, "--state goes without --topic" in both.output) == (2, True)
+    assert (both.exit_code, "--state cannot be combined with --topic" in both.output) == (2, True)
     missing = run(data_dir, "ls", "--topic", "absent")
     assert (missing.exit_code, missing.output) == (1, "Error: topic 'absent' does not exist\n")
 

@@ -265,7 +265,7 @@ class StrangersHandler(socketserver.BaseRequestHandler):
         (None, "no answer to the first request within 0.2 s"),
         (b"", "it closed the connection at the first request; a broker does that where it expects TLS"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it answers in HTTP"),
-        (b"\x15\x03\x03\x00\x02\x02\x50", "it speaks TLS, which this command does not"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", "it uses TLS, which this command does not support"),
         (b"-ERR unknown command\r\n", "its answer begins with b'-ERR'"),
         (b"\x00\x00\x00\x05hello", "expected an answer to request 1, found one to 1751477356"),
         (b"\x00\x00\x00\x05\x00\x00\x00\x01x", "its answer to ApiVersions cannot be read: "),

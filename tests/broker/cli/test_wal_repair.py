@@ -74,8 +74,8 @@ def test_a_plan_names_what_is_lost_and_changes_nothing(damaged: Path) -> None:
     assert "damage 1: 2072 bytes of the log, from offset 8192 to 10264 (position 16384): no record: " in result.output
     assert "  stream 5: offsets 3 to 9 are lost\n" in result.output
     assert "damage 2: " in result.output
-    assert "  stream 7: offsets 2 to 3 are lost, by what is left of a damaged record\n" in result.output
-    assert "cannot be named" in result.output
+    assert "  stream 7: offsets 2 to 3 are lost, according to a damaged record\n" in result.output
+    assert "cannot be identified" in result.output
     assert "kept: 4 records of 2 streams" in result.output
     assert "nothing was changed; --yes repairs the log" in result.output
     assert damaged.read_bytes() == before
@@ -116,7 +116,7 @@ def test_a_sound_log_and_a_damaged_copy_of_the_header(tmp_path: Path) -> None:
     damage(path, 30)
     result = run(str(path), "--yes")
     assert "header copy 0: header CRC" in result.output
-    assert "it is written anew" in result.output
+    assert "will be rewritten" in result.output
     assert run(str(path)).output == "sound: there is nothing to repair\n"
 
 
@@ -126,15 +126,15 @@ def found(*bodies: bytes) -> list[RecoveredRecord]:
 
 def test_losses_follow_from_neighbours_with_damage_between() -> None:
     finder = LossFinder([DamagedRange(1500, 1900, "")])
-    finder.take(found(record(1, 0, 5), record(2, 0, 5), record(1, 8, 9), record(2, 5, 6), b"not a record"))
-    finder.take([RecoveredRecord(6000, memoryview(record(2, 9, 10)))])  # a jump, but no damage there
+    finder.add(found(record(1, 0, 5), record(2, 0, 5), record(1, 8, 9), record(2, 5, 6), b"not a record"))
+    finder.add([RecoveredRecord(6000, memoryview(record(2, 9, 10)))])  # a jump, but no damage there
     assert [(loss.stream_id, loss.start, loss.end) for loss in finder.losses] == [(1, 5, 8)]
     assert (finder.records, finder.streams) == (6, 2)
 
 
 def test_a_reset_begins_a_stream_anew() -> None:
     finder = LossFinder([DamagedRange(500, 900, "")])
-    finder.take(found(record(1, 0, 5), encode_reset(1, 2, 40), record(1, 40, 50)))
+    finder.add(found(record(1, 0, 5), encode_reset(1, 2, 40), record(1, 40, 50)))
     assert finder.losses == []
 
 
@@ -145,7 +145,7 @@ def test_remains_are_told_once_and_not_if_they_were_trimmed() -> None:
         RecoveredRecord(1700, memoryview(b"?")),
     )
     finder = LossFinder([DamagedRange(1500, 1900, "", remains)])
-    finder.take(found(record(1, 0, 5), b"", record(1, 8, 9)))
+    finder.add(found(record(1, 0, 5), b"", record(1, 8, 9)))
     told = [(loss.stream_id, loss.start, loss.end, loss.certain) for loss in finder.with_remains(-1)]
     assert told == [(1, 5, 8, True), (2, 5, 8, False)]
     assert finder.with_remains(1600) == finder.losses
@@ -181,7 +181,7 @@ async def test_a_node_starts_again_and_only_the_damaged_stream_is_stopped(tmp_pa
         assert re.search(r"damaged at offset \d+: .*`anabranch wal repair` shows which records", node.lines[-1])
         shown = await asyncio.to_thread(run, "--data-dir", str(tmp_path / "data"))
         assert "offset 2 is lost\n" in shown.output
-        assert "offset 5 is lost, by what is left of a damaged record\n" in shown.output
+        assert "offset 5 is lost, according to a damaged record\n" in shown.output
         assert (await asyncio.to_thread(run, "--data-dir", str(tmp_path / "data"), "--yes")).exit_code == 0
         node.start()
         assert await offsets_of(node, "whole") == 7
@@ -193,7 +193,7 @@ async def test_a_node_starts_again_and_only_the_damaged_stream_is_stopped(tmp_pa
         given_up = await asyncio.to_thread(
             CliRunner().invoke, storage, ["discard", stream, "--yes", "--admin", node_admin(node)]
         )
-        assert given_up.output.endswith("takes records again\n")
+        assert given_up.output.endswith("accepts records again\n")
         async with raw_client(node.bootstrap) as client:
             for topic in TOPICS:
                 answer = await client.produce(topic, [batch_of(b"more")])

@@ -19,7 +19,7 @@ async def test_a_log_that_appears_after_the_decision_is_not_claimed(tmp_path: Pa
     async with NodeLog.opened(settings) as log:
         assert (log.header, log.problem) == (None, "is missing")
         log.path.write_bytes(bytes(8 << 20))
-        with pytest.raises(WalRefused, match="is now: start again"):
+        with pytest.raises(WalRefused, match="this file appeared while the node was starting: start again"):
             await log.open_wal(OWNER, lambda: 1)
     assert not any(log.path.read_bytes())
 
