@@ -100,7 +100,7 @@ def _follow(port: AdminPort, console: Console) -> Any:
         except (OSError, click.ClickException) as error:
             answers.append(error)
 
-    asking = threading.Thread(target=ask, daemon=True)  # noqa: TID251 - a blocking call beside a progress bar
+    asking = threading.Thread(target=ask, daemon=True)  # noqa: TID251 - a blocking call next to a progress bar
     with progress_bar(console) as report:
         asking.start()
         while asking.is_alive():
@@ -156,7 +156,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
         except DataDirError as error:
             raise DataDirError(f"{error}; if that is the node, give its port with --admin HOST:PORT") from None
         Console(stderr=True).print(
-            f"node {settings.node.node_id} is stopped: its storage is {'looked at' if plan_only else 'worked on'}",
+            f"node {settings.node.node_id} is stopped: {'reading' if plan_only else 'compacting'} its storage",
             highlight=False,
         )
         if plan_only:

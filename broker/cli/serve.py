@@ -29,7 +29,7 @@ SECOND_SIGNAL = 130
 STOP_GRACE_S = 20
 """Time of a stop beyond the settings' limits for draining and uploading, before the process exits by force."""
 LOG_FLUSH_TIMEOUT_S = 1.0
-"""How long an exiting process waits until its log is written."""
+"""Limit of an exiting process for writing the rest of its log."""
 CYCLE_THRESHOLD = 50_000
 """Allocations between two collections of reference cycles."""
 

@@ -75,7 +75,7 @@ class TopicSettings(Area):
 
     auto_create: bool = Field(
         default=True,
-        description="Create a topic when a client asks for its metadata (Kafka: auto.create.topics.enable).",
+        description="Create a topic when a client requests its metadata (Kafka: auto.create.topics.enable).",
     )
     num_partitions: int = Field(
         default=1,
@@ -103,17 +103,17 @@ class TopicSettings(Area):
     message_timestamp_after_max_ms: int = Field(
         default=3_600_000,
         ge=0,
-        description="How far a timestamp may be in the future (Kafka: log.message.timestamp.after.max.ms).",
+        description="Limit for timestamps in the future (Kafka: log.message.timestamp.after.max.ms).",
     )
     message_timestamp_before_max_ms: int = Field(
         default=2**63 - 1,
         ge=0,
-        description="How far a timestamp may be in the past (Kafka: log.message.timestamp.before.max.ms).",
+        description="Limit for timestamps in the past (Kafka: log.message.timestamp.before.max.ms).",
     )
     retention_ms: int = Field(
         default=-1,
         ge=-1,
-        description="How long records are kept, by their timestamps; -1: forever (Kafka: log.retention.ms).",
+        description="Time that records are kept, by their timestamps; -1: forever (Kafka: log.retention.ms).",
     )
     retention_bytes: int = Field(
         default=-1,

@@ -55,13 +55,13 @@ class NodeSettings(Area):
         ),
     )
     drain_timeout_ms: int = Field(
-        default=10_000, ge=0, description="How long a stopping node waits for requests in flight."
+        default=10_000, ge=0, description="Time that a stopping node waits for requests in flight."
     )
     stop_upload_timeout_ms: int = Field(
         default=15_000,
         ge=0,
         description=(
-            "How long a stopping node tries to upload its remaining data. Data not uploaded stays in the WAL for the "
+            "Time that a stopping node tries to upload its remaining data. Data not uploaded stays in the WAL for the "
             "next start."
         ),
     )

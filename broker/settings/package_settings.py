@@ -19,8 +19,9 @@ T = TypeVar("T", WalSettings, StorageSettings, CompactionSettings)
 
 def wal_settings(settings: Settings) -> WalSettings:
     """Settings of the log. Up to half of the write budget is reserved for its headers."""
-    iops_max = settings.wal.iops_max
-    return replace(_with(WalSettings(), settings.wal), header_iops=min(HEADER_IOPS, iops_max // 2))
+    header_iops = min(HEADER_IOPS, settings.wal.iops_max // 2)
+    # Start from 0: the header's share must not exceed the budget, and `replace` checks that.
+    return replace(_with(WalSettings(header_iops=0), settings.wal), header_iops=header_iops)
 
 
 def storage_settings(settings: Settings, sizes: MemorySizes) -> StorageSettings:

@@ -35,7 +35,7 @@ class WalArea(Area):
     durability: Durability = Field(
         default=_WAL.durability,
         description=(
-            "How a write is made durable: `flush` (each write reaches stable media before its ack), `direct` "
+            "Durability of writes: `flush` (each write reaches stable media before its ack), `direct` "
             "(O_DIRECT only, which trusts the device's cache), `auto` (`flush`, unless the device reports that it has "
             "no volatile cache)."
         ),
@@ -56,7 +56,7 @@ class WalArea(Area):
     fencing: Fencing = Field(
         default=_WAL.fencing,
         description=(
-            "How another owner of the log is detected: `strict` (the header is read again before each ack), `local` "
+            "Detection of another owner of the log: `strict` (the header is read again before each ack), `local` "
             "(the header is read again after it is written; a lock excludes other processes of this host), `auto` "
             "(`strict` for a block device that other hosts may attach, else `local`)."
         ),

@@ -148,7 +148,7 @@ def test_inspect_shows_ranges_and_index(data_dir: Path, which: str) -> None:
 
 def test_inspect_refuses_what_is_no_object(data_dir: Path) -> None:
     assert "object 99 is not in the catalog" in run(data_dir, "inspect", "99").output
-    assert "expected an object's id or key, found 'x/y'" in run(data_dir, "inspect", "x/y").output
+    assert "expected the id or key of an object, found 'x/y'" in run(data_dir, "inspect", "x/y").output
 
 
 def test_verify_finds_nothing_in_sound_storage(data_dir: Path) -> None:
