@@ -37,7 +37,7 @@ from s3stream.store.local import LocalStore
 from s3stream.store.s3 import S3Store
 from spark.java import cache_folder
 from tests.support.s3 import s3_server
-from tests.support.storage import Cluster, fill, memory_cluster
+from tests.support.storage import EngineCluster, fill, memory_cluster
 from tests.support.virtual_time import run_virtual
 from wal.device import open_device
 from wal.log import DeltaWal
@@ -66,7 +66,7 @@ FULL = Sizes(2 * GIB, 512 * MIB, 1 * GIB, 20_000, 10_000, 5)
 
 
 @asynccontextmanager
-async def cluster(settings: StorageSettings, *, wal_bytes: int = 4 * GIB) -> AsyncIterator[Cluster]:
+async def cluster(settings: StorageSettings, *, wal_bytes: int = 4 * GIB) -> AsyncIterator[EngineCluster]:
     """An empty cluster in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         async with memory_cluster(Path(folder), settings, wal_bytes=wal_bytes) as made:
@@ -285,7 +285,7 @@ async def measure_isolation(report: Report, sizes: Sizes) -> None:
 
 
 @asynccontextmanager
-async def real_wal(made: Cluster, path: Path) -> AsyncIterator[None]:
+async def real_wal(made: EngineCluster, path: Path) -> AsyncIterator[None]:
     """Give the cluster a Delta WAL in a file."""
     settings = WalSettings(capacity_bytes=256 * MIB, allow_volatile=True)
     device = open_device(path, settings)
@@ -295,7 +295,7 @@ async def real_wal(made: Cluster, path: Path) -> AsyncIterator[None]:
     await wal.close()
 
 
-async def isolate(report: Report, sizes: Sizes, made: Cluster, engine: S3Stream) -> None:
+async def isolate(report: Report, sizes: Sizes, made: EngineCluster, engine: S3Stream) -> None:
     """Alternate the tail alone and the tail beside a reader of history, on one engine."""
     history, tail = await engine.open_streams(await made.create(2))
     await produce(engine, [history], 512 * MIB, 64 * KIB)

@@ -24,7 +24,7 @@ from s3stream.model import ObjectKind, StreamBatch, StreamInfo, object_key
 from s3stream.object.writer import ObjectWriter
 from tests.support.catalog_node import delete_topic
 from tests.support.steps import Steps, step_catalog
-from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.storage import CLUSTER, SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from wal.interface import AppendedRecord, Buffer, QueueFull
 from wal.memory import MemoryWal
 
@@ -193,7 +193,7 @@ async def test_failed_wal_stops_appends_and_says_why(tmp_path: Path) -> None:
             assert len(await read_all(stream)) == 2
 
 
-async def crash_with(cluster: Cluster, ids: Sequence[int], batches: int) -> dict[int, list[StreamBatch]]:
+async def crash_with(cluster: EngineCluster, ids: Sequence[int], batches: int) -> dict[int, list[StreamBatch]]:
     """Append to each stream, durably, and crash."""
     async with cluster.engine() as engine:
         streams = await engine.open_streams(ids)
@@ -203,7 +203,7 @@ async def crash_with(cluster: Cluster, ids: Sequence[int], batches: int) -> dict
     return sent
 
 
-def lose_record(cluster: Cluster, number: int) -> None:
+def lose_record(cluster: EngineCluster, number: int) -> None:
     """Damage the WAL: a record in the middle is not there any more."""
     del cluster.wal._records[number]
 
@@ -462,7 +462,7 @@ async def test_stream_cached_here_but_grown_elsewhere_is_read_from_objects(tmp_p
             assert same(await read_all(stream), sent)
 
 
-async def commit_elsewhere(cluster: Cluster, stream_id: int, base: int) -> StreamBatch:
+async def commit_elsewhere(cluster: EngineCluster, stream_id: int, base: int) -> StreamBatch:
     """Another node appends a batch to the stream and goes."""
     batch = make_batch(stream_id, base)
     node = await cluster.catalog.register_node(2, "127.0.0.1", 9093, now_ms=0, lease_ms=1)

@@ -21,7 +21,7 @@ from s3stream.object.format import decode_block
 from s3stream.object.reader import read_index
 from tests.support.catalog_node import delete_topic
 from tests.support.steps import Steps, step_catalog, step_store, step_wal
-from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.storage import CLUSTER, SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from wal.interface import WalError
 
 PART_BYTES = 5 << 20
@@ -92,7 +92,7 @@ async def steps_of_a_run(tmp_path: Path) -> list[str]:
     return steps.names
 
 
-async def run_until_stop(cluster: Cluster, ids: Sequence[int], workload: Workload, steps: Steps) -> None:
+async def run_until_stop(cluster: EngineCluster, ids: Sequence[int], workload: Workload, steps: Steps) -> None:
     """Run the workload until it ends or a step hangs, then take the engine away."""
     real_stores, real_wal = cluster.stores, cluster.wal
     cluster.wrap_catalog = lambda catalog: step_catalog(catalog, steps)
@@ -132,7 +132,7 @@ async def test_nothing_acked_is_lost_whatever_step_the_node_dies_at(tmp_path: Pa
                 raise
 
 
-async def check_after_restart(cluster: Cluster, ids: Sequence[int], workload: Workload) -> None:
+async def check_after_restart(cluster: EngineCluster, ids: Sequence[int], workload: Workload) -> None:
     cluster.crash()
     sent: dict[int, list[StreamBatch]] = {}
     async with cluster.engine() as engine:
@@ -160,7 +160,7 @@ async def check_after_restart(cluster: Cluster, ids: Sequence[int], workload: Wo
             assert same(await read_all(stream), sent[stream.stream_id])
 
 
-def collector(cluster: Cluster, steps: Steps | None = None) -> GarbageCollector:
+def collector(cluster: EngineCluster, steps: Steps | None = None) -> GarbageCollector:
     catalog, stores = cluster.catalog, cluster.stores
     if steps is not None:
         catalog = step_catalog(catalog, steps)
@@ -168,7 +168,7 @@ def collector(cluster: Cluster, steps: Steps | None = None) -> GarbageCollector:
     return GarbageCollector(catalog=catalog, stores=stores, cluster=CLUSTER, now_ms=cluster.clock.now_ms)
 
 
-async def check_nothing_is_left(cluster: Cluster) -> None:
+async def check_nothing_is_left(cluster: EngineCluster) -> None:
     """Past the deadlines: one round of collection, and catalog and store agree on committed objects alone."""
     cluster.clock.ms += DEADLINES_MS
     await collector(cluster).collect()
@@ -186,7 +186,7 @@ class Removal:
         self.deletion_began = False
         self.trimmed = 0
 
-    async def run(self, cluster: Cluster, steps: Steps, kept: int, deleted: Sequence[int]) -> None:
+    async def run(self, cluster: EngineCluster, steps: Steps, kept: int, deleted: Sequence[int]) -> None:
         cluster.wrap_catalog = lambda catalog: step_catalog(catalog, steps)
         async with cluster.engine() as engine:
             stream, *others = await engine.open_streams([kept, *deleted])
@@ -215,7 +215,9 @@ class Removal:
             await collector(cluster, steps).collect()
 
 
-async def remove_until(cluster: Cluster, removal: Removal, steps: Steps, kept: int, deleted: Sequence[int]) -> None:
+async def remove_until(
+    cluster: EngineCluster, removal: Removal, steps: Steps, kept: int, deleted: Sequence[int]
+) -> None:
     """Run until it ends or a step hangs, then take everything away."""
     work = asyncio.create_task(removal.run(cluster, steps, kept, deleted))
     stopped = asyncio.create_task(steps.reached.wait())
@@ -256,7 +258,7 @@ async def test_deletion_and_collection_leave_neither_gaps_nor_rubbish_whatever_s
         assert f"after {expected}" in names
 
 
-async def leave_an_upload_behind(cluster: Cluster) -> None:
+async def leave_an_upload_behind(cluster: EngineCluster) -> None:
     node = await cluster.catalog.register_node(9, "127.0.0.1", 9099, now_ms=cluster.clock.ms, lease_ms=10_000)
     now_ms = cluster.clock.ms
     (object_id,) = await cluster.catalog.prepare_objects(
@@ -272,7 +274,7 @@ async def leave_an_upload_behind(cluster: Cluster) -> None:
     await cluster.catalog.note_multipart(object_id, upload.upload_id)
 
 
-async def check_after_removal(cluster: Cluster, removal: Removal, kept: int, deleted: Sequence[int]) -> None:
+async def check_after_removal(cluster: EngineCluster, removal: Removal, kept: int, deleted: Sequence[int]) -> None:
     cluster.crash()
     alive = await cluster.catalog.get_streams(deleted)
     assert len(alive) in {0, len(deleted)}, "a topic goes as a whole"
@@ -294,7 +296,7 @@ async def check_after_removal(cluster: Cluster, removal: Removal, kept: int, del
     assert not cluster.store.uploads
 
 
-async def check_invariants(cluster: Cluster) -> None:
+async def check_invariants(cluster: EngineCluster) -> None:
     """Every stream contiguous in good objects, every object of the store known to the catalog."""
     objects = {item.object_id: item for item in await cluster.catalog.list_objects(after=-1, limit=1000)}
     keys = {object_key(CLUSTER, object_id) for object_id in objects}

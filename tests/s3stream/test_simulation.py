@@ -29,7 +29,7 @@ from tests.s3stream.test_restart import (
     note,
 )
 from tests.support.steps import Steps, step_catalog, step_store
-from tests.support.storage import SMALL, Cluster, make_batch, memory_cluster, read_all, same
+from tests.support.storage import SMALL, EngineCluster, make_batch, memory_cluster, read_all, same
 
 LIVES = 5
 SETTINGS = replace(
@@ -94,7 +94,7 @@ class Life:
         self.acked[stream.stream_id] = list(kept)
         stream.snapshot_source = partial(end_as_text, stream)
 
-    async def step(self, cluster: Cluster, engine: S3Stream, stream: Stream) -> None:
+    async def step(self, cluster: EngineCluster, engine: S3Stream, stream: Stream) -> None:
         """One random thing."""
         match self.rng.choice("aaaaaacccrftg"):
             case "a":

@@ -14,13 +14,13 @@ from s3stream.engine import S3Stream
 from s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
 from s3stream.object.writer import ObjectWriter
 from tests.support.steps import Steps, step_catalog
-from tests.support.storage import CLUSTER, NODE_ID, Cluster, fill, memory_cluster, read_all, same
+from tests.support.storage import CLUSTER, NODE_ID, EngineCluster, fill, memory_cluster, read_all, same
 
 CLEANED = b"cleaned"
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path) -> AsyncIterator[tuple[Cluster, S3Stream, Stream]]:
+async def opened(tmp_path: Path) -> AsyncIterator[tuple[EngineCluster, S3Stream, Stream]]:
     async with memory_cluster(tmp_path) as cluster:
         (stream_id,) = await cluster.create(1)
         async with cluster.engine() as engine:
@@ -28,7 +28,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[Cluster, S3Stream, Strea
             yield cluster, engine, stream
 
 
-async def clean(cluster: Cluster, engine: S3Stream, batches: Sequence[StreamBatch]) -> list[StreamBatch]:
+async def clean(cluster: EngineCluster, engine: S3Stream, batches: Sequence[StreamBatch]) -> list[StreamBatch]:
     """Replace the objects that hold the batches by one with other payloads, as log compaction does."""
     stream_id, end = batches[0].stream_id, batches[-1].end_offset
     cleaned = [batch._replace(payload=CLEANED) for batch in batches]

@@ -12,6 +12,7 @@ from s3stream.model import StreamBatch
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.memory import MemoryStore
+from tests.support.clock import ManualClock
 from wal.memory import MemoryWal
 
 CLUSTER = "test"
@@ -32,25 +33,14 @@ SMALL = StorageSettings(
 
 
 @dataclass(slots=True)
-class Clock:
-    """The time that a test sets."""
-
-    ms: int = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        """Current time."""
-        return self.ms
-
-
-@dataclass(slots=True)
-class Cluster:
+class EngineCluster:
     """What survives a crash: catalog, stores, and the durable part of the WAL."""
 
     catalog: Catalog
     stores: Mapping[str, ObjectStore]
     wal: MemoryWal
     settings: StorageSettings = SMALL
-    clock: Clock = field(default_factory=Clock)
+    clock: ManualClock = field(default_factory=ManualClock)
     writers: int = 0
     wrap_catalog: Callable[[Catalog], Catalog] = lambda catalog: catalog
     topics: int = 0
@@ -110,12 +100,12 @@ class Cluster:
 @asynccontextmanager
 async def memory_cluster(
     tmp_path: Path, settings: StorageSettings = SMALL, *, wal_bytes: int = 4 << 20, stores: Sequence[str] = ("main",)
-) -> AsyncIterator[Cluster]:
+) -> AsyncIterator[EngineCluster]:
     """A cluster with nothing in it."""
     catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")
     await catalog.open(cluster=CLUSTER)
     try:
-        yield Cluster(
+        yield EngineCluster(
             catalog=catalog,
             stores={name: MemoryStore(name) for name in stores},
             wal=MemoryWal(wal_bytes),

@@ -13,20 +13,13 @@ from s3stream.model import NewObject, ObjectState, object_key
 from s3stream.settings import GcSettings
 from s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span
+from tests.support.clock import ManualClock
 
 CLUSTER = "test"
 
 
 def key(object_id: int) -> str:
     return object_key(CLUSTER, object_id)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = NOW
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 @pytest.fixture
@@ -43,17 +36,21 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock(NOW)
 
 
 @pytest.fixture
-def collector(scene: MetadataNode, store: MemoryStore, clock: Clock) -> GarbageCollector:
+def collector(scene: MetadataNode, store: MemoryStore, clock: ManualClock) -> GarbageCollector:
     return make(scene.catalog, store, clock)
 
 
-def make(catalog: Catalog, store: MemoryStore, clock: Clock, settings: GcSettings | None = None) -> GarbageCollector:
-    return GarbageCollector(catalog=catalog, stores={"main": store}, cluster=CLUSTER, now_ms=clock, settings=settings)
+def make(
+    catalog: Catalog, store: MemoryStore, clock: ManualClock, settings: GcSettings | None = None
+) -> GarbageCollector:
+    return GarbageCollector(
+        catalog=catalog, stores={"main": store}, cluster=CLUSTER, now_ms=clock.now_ms, settings=settings
+    )
 
 
 async def put(store: MemoryStore, *ids: int, writer_id: str = "writer") -> None:
@@ -70,15 +67,15 @@ async def upload(scene: MetadataNode, store: MemoryStore, count: int) -> list[Ne
 
 
 async def test_prepared_objects_are_reaped_after_their_deadline(
-    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
 ) -> None:
     written, absent = await scene.prepare(2)
     await put(store, written)
-    clock.now_ms = DEADLINE - 1
+    clock.ms = DEADLINE - 1
     assert await collector.collect() == 0
     assert key(written) in store.objects
 
-    clock.now_ms = DEADLINE
+    clock.ms = DEADLINE
     assert await collector.collect() == 2
     assert store.objects == {}
     assert await scene.catalog.get_objects([written, absent]) == {}
@@ -86,37 +83,37 @@ async def test_prepared_objects_are_reaped_after_their_deadline(
 
 
 async def test_an_upload_under_way_is_aborted(
-    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
 ) -> None:
     (object_id,) = await scene.prepare(1)
     upload = await store.start_multipart(key(object_id), writer_id="writer")
     await scene.catalog.note_multipart(object_id, upload.upload_id)
-    clock.now_ms = DEADLINE
+    clock.ms = DEADLINE
     await collector.collect()
     assert store.uploads == set()
     assert collector.stats.aborted_uploads == 1
 
 
 async def test_another_writers_object_is_left_alone(
-    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
 ) -> None:
     (object_id,) = await scene.prepare(1)
     await put(store, object_id, writer_id="somebody else")
-    clock.now_ms = DEADLINE
+    clock.ms = DEADLINE
     assert await collector.collect() == 1
     assert key(object_id) in store.objects
     assert collector.stats.foreign == 1
 
 
 async def test_destroyed_objects_stay_for_their_delay(
-    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
 ) -> None:
     first, second = await upload(scene, store, 2)
     await scene.catalog.trim_stream(scene.streams[0], 1, 10, now_ms=NOW, delete_after_ms=LATER)
-    clock.now_ms = LATER - 1
+    clock.ms = LATER - 1
     assert await collector.collect() == 0
     assert len(store.objects) == 2
-    clock.now_ms = LATER
+    clock.ms = LATER
     assert await collector.collect() == 1
     assert list(store.objects) == [key(second.object_id)]
     assert await scene.catalog.get_objects([first.object_id]) == {}
@@ -125,11 +122,11 @@ async def test_destroyed_objects_stay_for_their_delay(
 
 
 async def test_committed_objects_are_deleted_in_batches_without_a_head_call(
-    scene: MetadataNode, store: MemoryStore, clock: Clock
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock
 ) -> None:
     await upload(scene, store, 600)
     await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
-    clock.now_ms = LATER
+    clock.ms = LATER
     collector = make(scene.catalog, store, clock, GcSettings(batch_objects=500))
     assert await collector.collect() == 600
     assert store.objects == {}
@@ -137,7 +134,7 @@ async def test_committed_objects_are_deleted_in_batches_without_a_head_call(
 
 
 async def test_keys_that_fail_stay_for_the_next_round_and_do_not_block_the_others(
-    scene: MetadataNode, store: MemoryStore, clock: Clock
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock
 ) -> None:
     objects = await upload(scene, store, 9)
     stuck = {key(o.object_id) for o in objects[:4]}
@@ -148,7 +145,7 @@ async def test_keys_that_fail_stay_for_the_next_round_and_do_not_block_the_other
 
     store.hook = fail
     await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
-    clock.now_ms = LATER
+    clock.ms = LATER
     collector = make(scene.catalog, store, clock, GcSettings(batch_objects=2))
     assert await collector.collect() == 5
     assert set(store.objects) == stuck
@@ -160,7 +157,7 @@ async def test_keys_that_fail_stay_for_the_next_round_and_do_not_block_the_other
     assert store.objects == {}
 
 
-async def test_a_store_in_trouble_ends_the_round(scene: MetadataNode, store: MemoryStore, clock: Clock) -> None:
+async def test_a_store_in_trouble_ends_the_round(scene: MetadataNode, store: MemoryStore, clock: ManualClock) -> None:
     ids = await scene.prepare(30)
     await put(store, *ids)
 
@@ -168,7 +165,7 @@ async def test_a_store_in_trouble_ends_the_round(scene: MetadataNode, store: Mem
         raise StoreError(f"{call} {name}: unreachable")
 
     store.hook = fail
-    clock.now_ms = DEADLINE
+    clock.ms = DEADLINE
     collector = make(scene.catalog, store, clock, GcSettings(batch_objects=5, failures_max=10))
     assert await collector.collect() == 0
     assert collector.stats.failures == 10
@@ -176,23 +173,23 @@ async def test_a_store_in_trouble_ends_the_round(scene: MetadataNode, store: Mem
 
 
 async def test_a_store_nobody_configured_keeps_its_objects(
-    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
 ) -> None:
     ids = await scene.catalog.prepare_objects(
         1, node_id=NODE_ID, node_epoch=scene.epoch, writer_id="w", store="other", now_ms=NOW, deadline_ms=DEADLINE
     )
-    clock.now_ms = DEADLINE
+    clock.ms = DEADLINE
     assert await collector.collect() == 0
     assert len(await scene.catalog.get_objects(ids)) == 1
 
 
 async def test_a_writer_that_comes_too_late_is_refused(
-    scene: MetadataNode, store: MemoryStore, clock: Clock, collector: GarbageCollector
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
 ) -> None:
     """Whichever comes first wins: no committed object ever loses its bytes."""
     late, early = await scene.new_objects([span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5)])
     await put(store, late.object_id, early.object_id)
-    clock.now_ms = DEADLINE
+    clock.ms = DEADLINE
     refused = asyncio.Event()
 
     async def race(call: str, name: str) -> None:
@@ -211,13 +208,13 @@ async def test_a_writer_that_comes_too_late_is_refused(
 
 
 async def test_a_crash_between_delete_and_forget_is_made_good(
-    scene: MetadataNode, store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await upload(scene, store, 3)
     (prepared,) = await scene.prepare(1)
     await put(store, prepared)
     await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
-    clock.now_ms = LATER
+    clock.ms = LATER
 
     async def crash(_ids: object) -> None:
         raise CatalogUnavailable("gone")
@@ -232,11 +229,11 @@ async def test_a_crash_between_delete_and_forget_is_made_good(
 
 
 async def test_the_loop_goes_on_after_a_failed_round(
-    scene: MetadataNode, store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (object_id,) = await scene.prepare(1)
     await put(store, object_id)
-    clock.now_ms = DEADLINE
+    clock.ms = DEADLINE
     collector = make(scene.catalog, store, clock, GcSettings(period_ms=1))
     listing = scene.catalog.list_reapable
     collected = asyncio.Event()

@@ -27,7 +27,7 @@ from s3stream.read.cold_read import ColdReader
 from s3stream.read.loader import LOCATIONS_PER_LOOKUP
 from s3stream.settings import StorageSettings
 from tests.support.catalog_node import delete_topic
-from tests.support.storage import CLUSTER, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.storage import CLUSTER, SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual
 
 NO_CACHE = replace(SMALL, log_cache_bytes=1, upload_threshold_bytes=1 << 20)
@@ -36,7 +36,7 @@ NO_CACHE = replace(SMALL, log_cache_bytes=1, upload_threshold_bytes=1 << 20)
 @asynccontextmanager
 async def cold_stream(
     tmp_path: Path, batches: int, storage: StorageSettings = NO_CACHE
-) -> AsyncIterator[tuple[Cluster, S3Stream, Stream, list[StreamBatch]]]:
+) -> AsyncIterator[tuple[EngineCluster, S3Stream, Stream, list[StreamBatch]]]:
     """A stream whose data lies in one object and not in the log cache."""
     async with memory_cluster(tmp_path, storage, wal_bytes=32 << 20) as cluster:
         (stream_id,) = await cluster.create(1)
@@ -157,7 +157,7 @@ async def test_a_read_looks_again_when_compaction_has_replaced_its_object(tmp_pa
         assert engine.stats.stale_locations == 1
 
 
-async def compact_by_hand(cluster: Cluster, stream_id: int) -> None:
+async def compact_by_hand(cluster: EngineCluster, stream_id: int) -> None:
     """Replace the stream's only object by a copy, and delete it at once."""
     from s3stream.catalog.values import CompactionCommit
     from s3stream.object.format import decode_block

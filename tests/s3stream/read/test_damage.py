@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from s3stream.errors import CorruptObject, ObjectDamage, ObjectNotFound, ObjectTooShort, Place
 from s3stream.read.damage import ENTRIES_MAX, LINES_MAX, LINES_MS, WHOLE, DamagedObjects
-from tests.support.storage import Clock
+from tests.support.clock import ManualClock
 
 BLOCK = Place(7, "local", "70/test/7", 4096)
 LINE = "an object is damaged"
@@ -24,16 +24,16 @@ def missing(place: Place = BLOCK) -> ObjectNotFound:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def damaged(clock: Clock) -> DamagedObjects:
+def damaged(clock: ManualClock) -> DamagedObjects:
     return DamagedObjects(clock.now_ms)
 
 
-def test_the_same_damage_is_one_entry_and_one_line(damaged: DamagedObjects, clock: Clock) -> None:
+def test_the_same_damage_is_one_entry_and_one_line(damaged: DamagedObjects, clock: ManualClock) -> None:
     with capture_logs() as lines:
         for at, stream in enumerate(("t-0", "t-1", "t-0")):
             clock.ms = 1000 + at
@@ -70,7 +70,7 @@ def test_a_place_that_is_read_well_ends_its_own_damage_only(damaged: DamagedObje
     assert [entry.place.position for entry in damaged.entries()] == [0, WHOLE]
 
 
-def test_entries_and_lines_are_bounded(damaged: DamagedObjects, clock: Clock) -> None:
+def test_entries_and_lines_are_bounded(damaged: DamagedObjects, clock: ManualClock) -> None:
     def note(count: int, start: int = 0) -> None:
         for number in range(start, start + count):
             damaged.note(corrupt(BLOCK._replace(object_id=number)), "t-0")

@@ -12,7 +12,7 @@ from s3stream.append.stream import Stream
 from s3stream.engine import S3Stream
 from s3stream.model import StreamBatch
 from s3stream.read.time_lookup import first_at_or_after, last_at_or_before, offset_before
-from tests.support.storage import Cluster, make_batch, memory_cluster
+from tests.support.storage import EngineCluster, make_batch, memory_cluster
 
 TIMES = (5, 3, 9, 9, 2, 12, 11, 20, 1, 30)
 
@@ -53,7 +53,7 @@ def test_the_offset_before_is_that_of_the_batch_before(times: list[int], timesta
     assert found == (None if last is None else last.end_offset - 1)
 
 
-async def open_stream(cluster: Cluster, engine: S3Stream) -> Stream:
+async def open_stream(cluster: EngineCluster, engine: S3Stream) -> Stream:
     (stream_id,) = await cluster.create(1)
     (stream,) = await engine.open_streams([stream_id])
     return stream

@@ -15,7 +15,7 @@ from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
 from s3stream.object.format import decode_block
 from s3stream.object.reader import read_index
 from s3stream.object.writer import ObjectWriter
-from tests.support.storage import CLUSTER, NODE_ID, SMALL, Cluster, fill, memory_cluster, read_all, same
+from tests.support.storage import CLUSTER, NODE_ID, SMALL, EngineCluster, fill, memory_cluster, read_all, same
 
 Answer = Callable[[UploadCommit], Awaitable[None]]
 
@@ -40,20 +40,20 @@ class AnsweringCatalog:
             await self._catalog.commit_upload(commit)
 
 
-def answered(cluster: Cluster, *answers: Answer) -> AnsweringCatalog:
+def answered(cluster: EngineCluster, *answers: Answer) -> AnsweringCatalog:
     """Put the answers before the cluster's catalog."""
     made = AnsweringCatalog(cluster.catalog, *answers)
     cluster.wrap_catalog = lambda _: cast("Catalog", made)
     return made
 
 
-async def collect(cluster: Cluster) -> None:
+async def collect(cluster: EngineCluster) -> None:
     await GarbageCollector(
         catalog=cluster.catalog, stores=cluster.stores, cluster=CLUSTER, now_ms=cluster.clock.now_ms
     ).collect()
 
 
-async def replace_and_forget(cluster: Cluster) -> None:
+async def replace_and_forget(cluster: EngineCluster) -> None:
     """Compaction and collection by other processes: what was uploaded lies elsewhere now."""
     (info,) = [each for each in await cluster.catalog.list_objects(after=-1, limit=10) if each.committed_ms]
     (node,) = await cluster.catalog.list_nodes()

@@ -15,7 +15,17 @@ from s3stream.settings import MIB, StorageSettings
 from s3stream.store.memory import let_through
 from tests.support.catalog_node import delete_topic
 from tests.support.steps import Steps, step_catalog, step_store
-from tests.support.storage import CLUSTER, NODE_ID, SMALL, Cluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.storage import (
+    CLUSTER,
+    NODE_ID,
+    SMALL,
+    EngineCluster,
+    fill,
+    make_batch,
+    memory_cluster,
+    read_all,
+    same,
+)
 from tests.support.waiting import until
 
 
@@ -27,7 +37,7 @@ def test_threshold_follows_wal_and_log_cache() -> None:
     assert StorageSettings(upload_threshold_bytes=5).threshold_bytes(300 * MIB) == 5
 
 
-def stepped(cluster: Cluster) -> Steps:
+def stepped(cluster: EngineCluster) -> Steps:
     """Let the test see, and hold up, the steps of the cluster's engines."""
     steps = Steps()
     cluster.wrap_catalog = lambda catalog: step_catalog(catalog, steps)
@@ -258,7 +268,7 @@ async def test_objects_condemned_before_the_commit_are_written_anew(tmp_path: Pa
             assert same(await read_all(stream), sent)
 
 
-async def expect_only_committed_objects(cluster: Cluster) -> None:
+async def expect_only_committed_objects(cluster: EngineCluster) -> None:
     infos = await cluster.catalog.list_objects(after=-1, limit=100)
     committed = {object_key(CLUSTER, info.object_id) for info in infos if info.state is ObjectState.COMMITTED}
     assert set(cluster.store.objects) == committed
@@ -309,7 +319,7 @@ async def test_an_object_that_arrives_after_it_was_reaped_is_removed(tmp_path: P
             await expect_only_committed_objects(cluster)
 
 
-async def take_over(cluster: Cluster, stream_id: int) -> None:
+async def take_over(cluster: EngineCluster, stream_id: int) -> None:
     """Another node opens the stream."""
     node = await cluster.catalog.register_node(2, "127.0.0.1", 9093, now_ms=0, lease_ms=1)
     await cluster.catalog.open_streams([stream_id], node_id=2, node_epoch=node.epoch)
@@ -450,7 +460,7 @@ async def test_close_uploads_and_a_cancelled_close_loses_nothing(tmp_path: Path)
         assert cluster.wal.used_bytes == 0
 
 
-async def read_everything(cluster: Cluster, ids: Sequence[int]) -> list[int]:
+async def read_everything(cluster: EngineCluster, ids: Sequence[int]) -> list[int]:
     async with cluster.engine() as engine:
         return [len(await read_all(stream)) for stream in await engine.open_streams(ids)]
 
