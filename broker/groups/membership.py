@@ -46,7 +46,7 @@ class MembershipManager:
         self._session_timeout_ms = session_timeout_ms
 
     def join(self, group_id: str, request: JoinRequest) -> None:
-        """Handle JoinGroup. The request's ticket must be a future of a JoinAnswer."""
+        """Handle JoinGroup. The request's ticket must be a future of a JoinResponse."""
         entry = self._groups.get(group_id)
         if entry is None:
             if request.member_id:
@@ -65,7 +65,7 @@ class MembershipManager:
         self._apply(entry, group.join(request, self._groups.now()))
 
     def sync(self, group_id: str, request: SyncRequest) -> None:
-        """Handle SyncGroup. The request's ticket must be a future of a SyncAnswer."""
+        """Handle SyncGroup. The request's ticket must be a future of a SyncResponse."""
         entry = self._groups.require(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if isinstance(entry.group, DurableConsumerGroup):
             entry.group.sync(request, self._topics(), self._groups.now(), partial(_respond, request.ticket))
@@ -100,13 +100,13 @@ class MembershipManager:
         self._apply(entry, effects)
         return errors
 
-    def consumer_heartbeat(self, group_id: str, beat: ConsumerHeartbeat, done: HeartbeatDone) -> None:
+    def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat, done: HeartbeatDone) -> None:
         """Handle ConsumerGroupHeartbeat: call `done` with the response once its state is durable, or with an error."""
         entry = self._groups.get(group_id)
         if entry is None or isinstance(entry.group, ClassicGroup):
-            self._groups.schedule(self._join_as_consumer(group_id, entry, beat, done))
+            self._groups.schedule(self._join_as_consumer(group_id, entry, request, done))
         else:
-            entry.group.heartbeat(beat, self._topics(), self._groups.now(), done)
+            entry.group.heartbeat(request, self._topics(), self._groups.now(), done)
             self._write_changes(entry, rebalance=True)
 
     def deadline_reached(self, entry: ShardGroup, now: Now) -> None:
@@ -166,11 +166,11 @@ class MembershipManager:
         return DurableConsumerGroup(group_id, self._settings, self._writer, stored, self._session_timeout_ms)
 
     def _join_as_consumer(
-        self, group_id: str, entry: ShardGroup | None, beat: ConsumerHeartbeat, done: HeartbeatDone
+        self, group_id: str, entry: ShardGroup | None, request: ConsumerHeartbeat, done: HeartbeatDone
     ) -> ShardGroup:
-        """Create a consumer group, or convert a classic group with its members, if this heartbeat joins."""
-        if beat.epoch != 0:
-            problem = f"{'Group' if beat.epoch < 0 else 'Consumer group'} {group_id} not found."
+        """Create a consumer group, or convert a classic one with its members, if the heartbeat is of a joining member."""
+        if request.epoch != 0:
+            problem = f"{'Group' if request.epoch < 0 else 'Consumer group'} {group_id} not found."
             if entry is not None:
                 problem = f"Group {group_id} is not a consumer group."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
@@ -182,7 +182,7 @@ class MembershipManager:
                 classic, self._settings, self._topics(), now, self._session_timeout_ms
             )
         before = [] if entry is None else [group_record(group_id, None)]
-        consumer.heartbeat(beat, self._topics(), now, done, before=before)
+        consumer.heartbeat(request, self._topics(), now, done, before=before)
         # The heartbeat was accepted: from here on this is a consumer group.
         if isinstance(classic, ClassicGroup) and entry is not None:
             self._apply(entry, classic.resign(now, ErrorCode.REBALANCE_IN_PROGRESS))

@@ -164,7 +164,7 @@ class OffsetManager:
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use is None or key.topic in in_use else ErrorCode.NONE
             for key in keys
         ]
-        known = entry.offsets.known()
+        known = entry.offsets.all_partitions()
         deleted = [key for key, error in zip(keys, errors, strict=True) if not error and key in known]
         self.drop(entry, deleted, done)
         return errors
@@ -173,7 +173,7 @@ class OffsetManager:
         """Delete the offsets of deleted topics: a topic created later under the same name begins without any."""
         deleted = frozenset(topics)
         for entry in self._groups:
-            self.drop(entry, [key for key in entry.offsets.known() if key.topic in deleted])
+            self.drop(entry, [key for key in entry.offsets.all_partitions() if key.topic in deleted])
 
     def drop(self, entry: ShardGroup, keys: Sequence[TopicPartition], done: WriteDone | None = None) -> None:
         """Delete offsets; call `done` when that is durable, at once if there is nothing to delete."""

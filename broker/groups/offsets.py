@@ -68,7 +68,7 @@ class GroupOffsets:
             for partition, committed in partitions.items():
                 yield TopicPartition(topic, partition), committed
 
-    def known(self) -> set[TopicPartition]:
+    def all_partitions(self) -> set[TopicPartition]:
         """Return all partitions with an offset in the log, or on its way to it."""
         return {key for key, _ in self.items()}.union(self._in_flight, *self.transactional.values())
 

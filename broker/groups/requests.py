@@ -33,7 +33,7 @@ class JoinRequest:
 
     ticket: object
     member_id: str
-    fresh_member_id: str
+    new_member_id: str
     """Id that a member without one gets."""
     group_instance_id: str | None
     client_id: str

@@ -135,7 +135,7 @@ class GroupShard:
             tombstones = [group_record(entry.group_id, None)]
         self._groups.remove(entry)
         # Commits on their way to the log come before these records, so they are deleted too.
-        records = [offset_record(entry.group_id, key, None) for key in entry.offsets.known()]
+        records = [offset_record(entry.group_id, key, None) for key in entry.offsets.all_partitions()]
         self.writer.write(records + tombstones, done)
 
     def expire(self, group_id: str, now_ms: int) -> None:
@@ -144,7 +144,7 @@ class GroupShard:
         if entry is None:
             return
         expired = entry.offsets.expired(now_ms, self._settings.offsets_retention_ms, entry.unused_since())
-        if entry.is_unused and entry.offsets.known() == set(expired):
+        if entry.is_unused and entry.offsets.all_partitions() == set(expired):
             self._delete(entry)
         else:
             self.offsets.drop(entry, expired)

@@ -40,7 +40,7 @@ def _join(
     return JoinRequest(
         ticket=ticket,
         member_id=request.member_id,
-        fresh_member_id=f"{request.group_instance_id or client_id}-{node.groups.new_id()}",
+        new_member_id=f"{request.group_instance_id or client_id}-{node.groups.new_id()}",
         group_instance_id=request.group_instance_id,
         client_id=client_id,
         client_host=f"/{exchange.client_host}",

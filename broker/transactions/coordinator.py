@@ -293,7 +293,12 @@ class TransactionCoordinator:
                 entry.writing.discard(where)
                 if isinstance(error, KafkaError) and error.code in GIVEN_UP:
                     log = _log.info if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else _log.error
-                    log("marker given up", transactional_id=state.transactional_id, where=where, reason=str(error))
+                    log(
+                        "marker not written, giving up",
+                        transactional_id=state.transactional_id,
+                        where=where,
+                        reason=str(error),
+                    )
                     entry.unmarked.discard(where)
                 else:
                     retry = True

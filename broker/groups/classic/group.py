@@ -219,13 +219,13 @@ class ClassicGroup(RebalancingGroup):
                 self._refuse_join(request, ErrorCode.GROUP_MAX_SIZE_REACHED)
                 return
             deadline_ms = now.loop_ms + request.session_timeout_ms
-            self.pending[request.fresh_member_id] = deadline_ms
+            self.pending[request.new_member_id] = deadline_ms
             self._wake_at_latest(deadline_ms)
             self._effects.append(
-                Respond(request.ticket, JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_member_id))
+                Respond(request.ticket, JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id))
             )
         else:
-            self._join_new(request, request.fresh_member_id, now)
+            self._join_new(request, request.new_member_id, now)
 
     def _join_new(self, request: JoinRequest, member_id: str, now: Now) -> None:
         member = ClassicMember(
@@ -277,7 +277,7 @@ class ClassicGroup(RebalancingGroup):
         old = self.members.pop(self.static[instance_id])
         self._respond_to_join(old, JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old.member_id), now)
         self._respond_to_sync(old, SyncResponse(ErrorCode.FENCED_INSTANCE_ID), now)
-        member = old.replaced_by(request.fresh_member_id)
+        member = old.replaced_by(request.new_member_id)
         self.members[member.member_id] = member
         self.static[instance_id] = member.member_id
         if self.leader == old.member_id:
@@ -298,7 +298,7 @@ class ClassicGroup(RebalancingGroup):
         if member is None or member.join_ticket is not write.ticket:
             return  # a rebalance that began meanwhile has sent the response
         if error:
-            # The new id stays: no client knows it, and the member joins again without an id and is replaced again.
+            # The new id stays, although no client has got it. The member joins again without an id and is replaced.
             self._respond_to_join(member, JoinResponse(error), now)
             return
         skip = write.can_skip_assignment and member.member_id == self.leader

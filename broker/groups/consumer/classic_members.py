@@ -44,12 +44,12 @@ class ClassicMemberRequests(ConsumerGroupBase):
         self._check_room(request.member_id)
         self._check_protocols(request)
         if not request.member_id and request.group_instance_id is None and request.member_id_required:
-            return JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_member_id)
+            return JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
         try:
             subscription = parse_subscription(request.protocols[0].metadata, topics)
         except MalformedMessage as error:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
-        member_id = request.member_id or request.fresh_member_id
+        member_id = request.member_id or request.new_member_id
         former = self._classic_predecessor(request)
         before = former or ConsumerMember(member_id)
         member = _joined(before, member_id, request, subscription)

@@ -66,7 +66,7 @@ class DurableConsumerGroup:
 
     def heartbeat(
         self,
-        beat: ConsumerHeartbeat,
+        request: ConsumerHeartbeat,
         topics: TopicImage,
         now: Now,
         done: HeartbeatDone,
@@ -75,7 +75,7 @@ class DurableConsumerGroup:
     ) -> None:
         """Handle a heartbeat. `before` is written ahead of its changes. Raises KafkaError, with nothing changed."""
         self._now = now
-        answer = self.state_machine.heartbeat(beat, topics, now)
+        answer = self.state_machine.heartbeat(request, topics, now)
         self.write(before)
         self.when_durable(lambda error: done(KafkaError(error) if error else answer))
 

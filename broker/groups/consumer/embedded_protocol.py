@@ -30,7 +30,7 @@ class Subscription(NamedTuple):
     topic_names: tuple[str, ...]
     """Sorted."""
     owned: Partitions
-    """Nothing where the member does not tell: then it has given up everything before it joined."""
+    """Empty if the member reports no partitions: it has revoked all of them before it joined."""
     rack_id: str | None
 
 

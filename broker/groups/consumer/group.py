@@ -62,21 +62,21 @@ class ConsumerGroup(ClassicMemberRequests):
 
     # -- Requests ------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, beat: ConsumerHeartbeat, topics: TopicImage, now: Now) -> ConsumerHeartbeatResponse:
+    def heartbeat(self, request: ConsumerHeartbeat, topics: TopicImage, now: Now) -> ConsumerHeartbeatResponse:
         """Handle ConsumerGroupHeartbeat. Raises KafkaError, with nothing changed."""
         if self._dead:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if beat.epoch in {LEAVE_EPOCH, LEAVE_STATIC_EPOCH}:
-            return self._leave(beat)
-        self._check_room(beat.member_id)
-        former = self._find(beat)
-        if beat.topic_regex:
-            self._patterns.check(beat.topic_regex)
-        before = former or ConsumerMember(beat.member_id)
-        member = _updated(before, beat)
+        if request.epoch in {LEAVE_EPOCH, LEAVE_STATIC_EPOCH}:
+            return self._leave(request)
+        self._check_room(request.member_id)
+        former = self._find(request)
+        if request.topic_regex:
+            self._patterns.check(request.topic_regex)
+        before = former or ConsumerMember(request.member_id)
+        member = _updated(before, request)
         # -- no error is raised from here on
-        if former is not None and former.member_id != beat.member_id:
-            self._rename(former, beat.member_id)
+        if former is not None and former.member_id != request.member_id:
+            self._rename(former, request.member_id)
         if before.classic is not None:
             self._rebalance_deadlines_ms.pop(member.member_id, None)  # no JoinGroup or SyncGroup is expected any more
         self._put(member)
@@ -84,8 +84,8 @@ class ConsumerGroup(ClassicMemberRequests):
         self._refresh(topics, now, changed=former is None or _subscription(member) != _subscription(before))
         if self.epoch > self.assignment_epoch:
             self._assign(topics, now)
-        reconciled = self._reconcile(member, beat.owned, now)
-        send_assignment = beat.is_full or reconciled.assigned.keys() != before.assigned.keys()
+        reconciled = self._reconcile(member, request.owned, now)
+        send_assignment = request.is_full or reconciled.assigned.keys() != before.assigned.keys()
         return ConsumerHeartbeatResponse(
             reconciled.member_id, reconciled.epoch, frozenset(reconciled.assigned) if send_assignment else None
         )
@@ -192,84 +192,86 @@ class ConsumerGroup(ClassicMemberRequests):
 
     # -- Members ---------------------------------------------------------------------------------------------------
 
-    def _find(self, beat: ConsumerHeartbeat) -> ConsumerMember | None:
+    def _find(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
         """Return the member that sent a heartbeat, or the static member that it replaces; None for a new member."""
-        if beat.instance_id is None:
-            member = self.members.get(beat.member_id)
-            if member is None and beat.epoch != 0:
-                raise self._unknown(beat.member_id)
+        if request.instance_id is None:
+            member = self.members.get(request.member_id)
+            if member is None and request.epoch != 0:
+                raise self._unknown(request.member_id)
         else:
-            member = self.members.get(self.static.get(beat.instance_id, ""))
-            if beat.epoch == 0:
-                if member is not None and _is_taken(member, beat):
+            member = self.members.get(self.static.get(request.instance_id, ""))
+            if request.epoch == 0:
+                if member is not None and _is_taken(member, request):
                     raise KafkaError(
                         ErrorCode.UNRELEASED_INSTANCE_ID,
-                        f"Static member {beat.member_id} with instance id {beat.instance_id} cannot join the group "
-                        f"because the instance id is owned by {member.member_id} member.",
+                        f"Static member {request.member_id} with instance id {request.instance_id} cannot join the "
+                        f"group because the instance id is owned by {member.member_id} member.",
                     )
-                member = member or self.members.get(beat.member_id)
+                member = member or self.members.get(request.member_id)
             else:
-                member = self._static_member(beat.instance_id, beat.member_id)
-        if member is not None and beat.epoch != 0:
-            _check_epoch(member, beat)
+                member = self._static_member(request.instance_id, request.member_id)
+        if member is not None and request.epoch != 0:
+            _check_epoch(member, request)
         return member
 
-    def _leave(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatResponse:
-        if beat.instance_id is None:
-            if beat.member_id not in self.members:
-                raise self._unknown(beat.member_id)
+    def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResponse:
+        if request.instance_id is None:
+            if request.member_id not in self.members:
+                raise self._unknown(request.member_id)
         else:
-            member = self._static_member(beat.instance_id, beat.member_id)
-            if beat.epoch == LEAVE_STATIC_EPOCH:
+            member = self._static_member(request.instance_id, request.member_id)
+            if request.epoch == LEAVE_STATIC_EPOCH:
                 self._rebalance_deadlines_ms.pop(member.member_id, None)
                 self._put(member.with_assignment(LEAVE_STATIC_EPOCH, member.state, member.assigned, {}))
                 return ConsumerHeartbeatResponse(member.member_id, LEAVE_STATIC_EPOCH)
-        self._remove(beat.member_id)
+        self._remove(request.member_id)
         self._after_removal()
-        return ConsumerHeartbeatResponse(beat.member_id, beat.epoch)
+        return ConsumerHeartbeatResponse(request.member_id, request.epoch)
 
 
-def _updated(member: ConsumerMember, beat: ConsumerHeartbeat) -> ConsumerMember:
+def _updated(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
     """Return the member with the fields of its heartbeat; the same object if none has changed."""
     updated = replace(
         member,
-        member_id=beat.member_id,
-        instance_id=member.instance_id if beat.instance_id is None else beat.instance_id,
-        rack_id=member.rack_id if beat.rack_id is None else beat.rack_id,
-        client_id=beat.client_id,
-        client_host=beat.client_host,
+        member_id=request.member_id,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
         rebalance_timeout_ms=(
-            member.rebalance_timeout_ms if beat.rebalance_timeout_ms == -1 else beat.rebalance_timeout_ms
+            member.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
         ),
-        topic_names=member.topic_names if beat.topic_names is None else tuple(sorted(set(beat.topic_names))),
-        topic_regex=member.topic_regex if beat.topic_regex is None else beat.topic_regex,
-        assignor=member.assignor if beat.assignor is None else beat.assignor,
+        topic_names=member.topic_names if request.topic_names is None else tuple(sorted(set(request.topic_names))),
+        topic_regex=member.topic_regex if request.topic_regex is None else request.topic_regex,
+        assignor=member.assignor if request.assignor is None else request.assignor,
         classic=None,
     )
-    if beat.epoch == 0 and member.epoch != 0:
+    if request.epoch == 0 and member.epoch != 0:
         # It starts over and owns nothing. Its partitions are still assigned to it: no other member has them.
         updated = replace(updated, epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking={})
     return member if updated == member else updated
 
 
-def _is_taken(member: ConsumerMember, beat: ConsumerHeartbeat) -> bool:
+def _is_taken(member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
     """Return whether another member has the instance id. A classic member can be replaced at any time."""
-    return member.classic is None and not member.has_left_temporarily and member.member_id != beat.member_id
+    return member.classic is None and not member.has_left_temporarily and member.member_id != request.member_id
 
 
 def _subscription(member: ConsumerMember) -> tuple[object, ...]:
     return member.topic_names, member.topic_regex, member.assignor
 
 
-def _check_epoch(member: ConsumerMember, beat: ConsumerHeartbeat) -> None:
+def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
     """Raise FENCED_MEMBER_EPOCH unless the epoch is current, or the member has missed only the last response."""
-    if beat.epoch == member.epoch:
+    if request.epoch == member.epoch:
         return
-    missed = beat.epoch == member.previous_epoch and beat.owned is not None and beat.owned <= member.assigned.keys()
-    if beat.epoch > member.epoch or not missed:
+    missed = (
+        request.epoch == member.previous_epoch and request.owned is not None and request.owned <= member.assigned.keys()
+    )
+    if request.epoch > member.epoch or not missed:
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a {'greater' if beat.epoch > member.epoch else 'smaller'} member epoch "
-            f"({beat.epoch}) than the one known by the group coordinator ({member.epoch}). The member must abandon all "
-            "its partitions and rejoin.",
+            f"The consumer group member has a {'greater' if request.epoch > member.epoch else 'smaller'} member epoch "
+            f"({request.epoch}) than the one known by the group coordinator ({member.epoch}). The member must abandon "
+            "all its partitions and rejoin.",
         )

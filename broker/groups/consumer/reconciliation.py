@@ -1,7 +1,9 @@
 """Reconciliation: the step of a member from its current assignment towards its target assignment (KIP-848).
 
-Partitions move in three steps: a member is told to revoke them, it reports that it no longer owns them, and only then
-are they assigned to others. Invariant: a partition is assigned to a member only when no other member holds it.
+Partitions move in three steps: the response to a member lacks them, the member reports that it no longer owns them,
+and only then are they assigned to others.
+
+Invariant: a partition is assigned to a member only when no other member holds it.
 """
 
 from collections.abc import Callable

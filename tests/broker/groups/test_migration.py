@@ -195,7 +195,7 @@ class MigratingConsumer:
         request = JoinRequest(
             ticket=ticket,
             member_id=self.member_id,
-            fresh_member_id=f"{self.name}-{self.lives}",
+            new_member_id=f"{self.name}-{self.lives}",
             group_instance_id=self.instance_id,
             client_id=self.name,
             client_host="/h",
@@ -372,7 +372,7 @@ class Pair:
         join = JoinRequest(
             ticket=ticket,
             member_id=member_id,
-            fresh_member_id=f"fresh-{instance_id}",
+            new_member_id=f"fresh-{instance_id}",
             group_instance_id=instance_id,
             client_id="c",
             client_host="/h",

@@ -51,7 +51,7 @@ class ClassicShard:
         request = JoinRequest(
             ticket=ticket,
             member_id=self.member_id,
-            fresh_member_id="m",
+            new_member_id="m",
             group_instance_id=None,
             client_id="c",
             client_host="/127.0.0.1",

@@ -98,7 +98,7 @@ class GroupScript:
         request = JoinRequest(
             ticket=name,
             member_id=self.id_of(name, options),
-            fresh_member_id=f"{name}.{count}",
+            new_member_id=f"{name}.{count}",
             group_instance_id=options.get("instance"),
             client_id=name,
             client_host="/127.0.0.1",
@@ -110,7 +110,7 @@ class GroupScript:
             can_skip_assignment=version >= 9,
         )
         effects = self.group.join(request, self.now)
-        if request.fresh_member_id in self.group.members.keys() | self.group.pending.keys():
+        if request.new_member_id in self.group.members.keys() | self.group.pending.keys():
             self.counts[name] = count
         self.effects(effects)
 

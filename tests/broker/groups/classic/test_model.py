@@ -79,7 +79,7 @@ class GroupModel(RuleBasedStateMachine):
         request = JoinRequest(
             ticket=self.ticket(name),
             member_id=self.ids.get(name, ""),
-            fresh_member_id=f"{name}.{self.requests}",
+            new_member_id=f"{name}.{self.requests}",
             group_instance_id=name.upper() if static else None,
             client_id=name,
             client_host="h",
