@@ -168,7 +168,7 @@ class MembershipManager:
     def _join_as_consumer(
         self, group_id: str, entry: ShardGroup | None, request: ConsumerHeartbeat, done: HeartbeatDone
     ) -> ShardGroup:
-        """Create a consumer group, or convert a classic one with its members, if the heartbeat is of a joining member."""
+        """Create a consumer group, or convert a classic one with its members, if the heartbeat joins the group."""
         if request.epoch != 0:
             problem = f"{'Group' if request.epoch < 0 else 'Consumer group'} {group_id} not found."
             if entry is not None:

@@ -1,11 +1,15 @@
-"""What a group's log says again when it is loaded, after log compaction has been there."""
+"""Internal topics: their creation, and the replay of a log after log compaction has rewritten it."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import cast
 
-from broker.coordination.internal_topics import PartitionLog
+import pytest
+
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic, PartitionLog
 from broker.partitions.cleaning import KafkaBatches
 from broker.partitions.partition import Partition
+from broker.topics.manager import TopicManager
 from protocol.batch import TRANSACTIONAL_MASK, parse_batch
 from protocol.records import ControlType, Record, build_batch, build_marker
 from s3stream.model import ReadResult, StreamBatch
@@ -32,3 +36,25 @@ async def test_batches_that_compaction_has_emptied_say_nothing() -> None:
     log = PartitionLog(cast("Partition", SimpleNamespace(stream=stream)), lambda: 0)
     found = [batch async for batch in log.replay()]
     assert [[record.value for record in batch.records] for batch in found] == [[b"w"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "compression"), [(OFFSETS_TOPIC, "producer"), (TRANSACTION_TOPIC, "uncompressed")], ids=str
+)
+async def test_a_topic_is_created_only_when_asked_to_and_with_kafkas_configs(name: str, compression: str) -> None:
+    created: list[tuple[str, int, Mapping[str, str], bool]] = []
+    led = cast("Partition", SimpleNamespace(leader_epoch=7))
+
+    async def ensure(name: str, *, partitions: int, configs: Mapping[str, str], internal: bool) -> SimpleNamespace:
+        created.append((name, partitions, configs, internal))
+        return SimpleNamespace(partitions=[led, None])
+
+    topics = cast("TopicManager", SimpleNamespace(get=lambda _: None, ensure=ensure))
+    topic = CoordinatorTopic(topics, name, 2, lambda: 0)
+    assert await topic.open(create=False) is None
+    assert created == []
+    logs = await topic.open(create=True)
+    assert logs is not None
+    assert [None if log is None else log.leader_epoch for log in logs] == [7, None]
+    configs = {"cleanup.policy": "compact", "compression.type": compression, "segment.bytes": "104857600"}
+    assert created == [(name, 2, configs, True)]
