@@ -28,7 +28,7 @@ class Subscription(NamedTuple):
 
     version: int
     topic_names: tuple[str, ...]
-    """Sorted."""
+    """Topic names, sorted."""
     owned: Partitions
     """Empty if the member reports no partitions: it has revoked all of them before it joined."""
     rack_id: str | None
