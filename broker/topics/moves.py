@@ -167,8 +167,8 @@ class TopicMoves:
             if partition is None:
                 raise KafkaError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    f"Partition {name}-{info.index} is led by node {info.leader}. Send the request to a node that leads "
-                    "all partitions.",
+                    f"Partition {name}-{info.index} is led by node {info.leader}. Send the request to a node that "
+                    "leads all partitions.",
                 )
             if partition.stream.error is not None:
                 raise KafkaError(
