@@ -157,7 +157,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether Apache Kafka's clients repeat the request after this error."""
+        """True if Apache Kafka's clients retry the request after this error."""
         return self in _RETRIABLE
 
 

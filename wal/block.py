@@ -23,7 +23,7 @@ from wal.interface import Buffer, Durable
 
 
 def aligned_buffer(size_bytes: int) -> memoryview:
-    """Return new zeroed memory that begins on a page boundary, as O_DIRECT asks for."""
+    """Return new zeroed memory that begins on a page boundary, as O_DIRECT requires."""
     return memoryview(aligned_memory(size_bytes))
 
 

@@ -27,7 +27,7 @@ class BlockProducer(Protocol):
 
     @property
     def has_open_block(self) -> bool:
-        """Whether a block that records are still appended to could be sealed and written."""
+        """True if there is a block that is not sealed yet and could be written."""
         ...
 
     def seal_open_block(self) -> None:

@@ -295,7 +295,7 @@ class DeltaWal:
 
     @property
     def has_open_block(self) -> bool:
-        """Whether records were appended to a block that is not sealed yet."""
+        """True if records were appended to a block that is not sealed yet."""
         return self._current is not None
 
     def seal_open_block(self) -> None:
@@ -324,7 +324,7 @@ class DeltaWal:
         if self._error is not None:
             return
         self._error = self._refusal = error
-        _LOG.error("the log failed and takes no more appends", error=str(error))
+        _LOG.error("the log failed and refuses appends", error=str(error))
         blocks = self._writer.stop()
         if self._current is not None:
             blocks.append(self._current)

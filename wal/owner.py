@@ -34,7 +34,7 @@ from wal.interface import Buffer, Durable, WalCorrupt, WalError, WalFailed, WalF
 from wal.requests import Device, IoKind, IoRequest, perform
 from wal.settings import WalSettings
 
-_FENCED: Final = "this node takes no more writes"
+_FENCED: Final = "this node refuses writes"
 _REREADS_MAX: Final = 8
 _REREAD_S: Final = 0.001
 """Delay before both copies are read again for the first time. It doubles each time."""
@@ -191,7 +191,7 @@ def confirm_owner(
     if attempt == _REREADS_MAX:
         decided(
             WalFailed(
-                f"{device.name}: {doubt}: cannot confirm that this node still owns the log, so it takes no more "
+                f"{device.name}: {doubt}: cannot confirm that this node still owns the log, so it refuses "
                 "writes; restart the node"
             )
         )

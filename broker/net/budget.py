@@ -76,7 +76,7 @@ class FrameBudget:
 
     def reserve(self, waiter: FrameWaiter, size: int) -> bool:
         """Reserve a frame that has not arrived completely. If False, `waiter.granted` is called when there is room."""
-        assert size <= self.bytes_max - self._share, "a frame fits beside the share of small ones"
+        assert size <= self.bytes_max - self._share, "a frame leaves room for the share of small ones"
         is_small = size <= self.small_bytes_max
         queue = self._small if is_small else self._large
         if not queue and (self._fits_small(size) if is_small else self._fits_large(size)):

@@ -36,7 +36,7 @@ PEER_CHECKS = 3
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Reserve an address without listening yet, so that a node knows its port (0: any) early. Raises OSError."""
+    """Reserve an address without listening yet, so that the port (0: any) is known early. Raises OSError."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)
     try:

@@ -3,7 +3,7 @@
 Versions:
     v2  oldest version served
     v3  throttling is applied after the response
-    v4  -1 partitions or replicas ask for the default (KIP-464)
+    v4  -1 partitions or replicas select the default (KIP-464)
     v5  flexible. response adds topics.topic_config_error_code (tagged), topics.num_partitions,
         topics.replication_factor, topics.configs
     v6  THROTTLING_QUOTA_EXCEEDED may be returned (KIP-599)

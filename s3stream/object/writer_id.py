@@ -1,4 +1,4 @@
-"""Writer ids: text stored with every object that says who wrote it. `FORMAT.md` describes them.
+"""Writer ids: text stored with every object that identifies its writer. `FORMAT.md` describes them.
 
 A writer id is unique to one attempt to write, so that a rollback deletes only the bytes of its own writer. Its suffix
 repeats what the catalog knows about the object, for a catalog that is rebuilt from the object store alone:
@@ -29,7 +29,7 @@ class CompactionWriter(NamedTuple):
 
     unique: str
     oldest_data_ms: int = 0
-    """When the oldest data was first committed; 0: with these objects."""
+    """Time of the first commit of the oldest data; 0: with these objects."""
     cleaned: bool = False
     """True if each key is there once, but for what later parts of the stream hold."""
 
