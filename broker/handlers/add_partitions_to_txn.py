@@ -44,14 +44,16 @@ async def handle(node: Node, request: AddPartitionsToTxnRequest, exchange: Excha
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, errors))
 
 
-async def _of_broker(node: Node, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
-    producer = Producer(asked.producer_id, asked.producer_epoch)
-    if asked.verify_only:
-        errors = {where: _verify(node, asked.transactional_id, producer, where) for where in _partitions(asked.topics)}
+async def _of_broker(node: Node, requested: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
+    producer = Producer(requested.producer_id, requested.producer_epoch)
+    if requested.verify_only:
+        errors = {
+            where: _verify(node, requested.transactional_id, producer, where) for where in _partitions(requested.topics)
+        }
     else:
-        errors = await _add(node, asked.transactional_id, producer, asked.topics, VERSION_2)
+        errors = await _add(node, requested.transactional_id, producer, requested.topics, VERSION_2)
     return AddPartitionsToTxnResult(
-        transactional_id=asked.transactional_id, topic_results=_results(asked.topics, errors)
+        transactional_id=requested.transactional_id, topic_results=_results(requested.topics, errors)
     )
 
 
@@ -66,20 +68,20 @@ def _verify(node: Node, transactional_id: str, producer: Producer, where: TopicP
 async def _add(
     node: Node, transactional_id: str, producer: Producer, topics: Sequence[AddPartitionsToTxnTopic], version: int
 ) -> Errors:
-    wanted = _partitions(topics)
+    requested = _partitions(topics)
     if not transactional_id:
-        return dict.fromkeys(wanted, ErrorCode.INVALID_REQUEST)
-    unknown = {where for where in wanted if not node.topics.has_partition(where.topic, where.partition)}
+        return dict.fromkeys(requested, ErrorCode.INVALID_REQUEST)
+    unknown = {where for where in requested if not node.topics.has_partition(where.topic, where.partition)}
     if unknown:
         missing, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-        return {where: missing if where in unknown else rest for where in wanted}
+        return {where: missing if where in unknown else rest for where in requested}
     try:
-        await node.transactions.add(transactional_id, producer, wanted, version)
+        await node.transactions.add(transactional_id, producer, requested, version)
     except KafkaError as error:
-        return dict.fromkeys(wanted, error.code)
+        return dict.fromkeys(requested, error.code)
     except StorageError:
-        return dict.fromkeys(wanted, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return dict.fromkeys(wanted, ErrorCode.NONE)
+        return dict.fromkeys(requested, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return dict.fromkeys(requested, ErrorCode.NONE)
 
 
 def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:

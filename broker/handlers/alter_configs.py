@@ -15,9 +15,9 @@ from protocol.messages.alter_configs import (
 async def handle(node: Node, request: AlterConfigsRequest, _exchange: Exchange) -> AlterConfigsResponse:
     """Change each resource that can be changed."""
 
-    async def replace(resource: Resource, wanted: AlterConfigsResource) -> None:
-        configs = [(config.name, config.value) for config in wanted.configs]
-        await resource.replace(node, wanted.resource_name, configs, validate_only=request.validate_only)
+    async def replace(resource: Resource, requested: AlterConfigsResource) -> None:
+        configs = [(config.name, config.value) for config in requested.configs]
+        await resource.replace(node, requested.resource_name, configs, validate_only=request.validate_only)
 
     outcomes = await change_each(request.resources, replace)
     return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**each._asdict()) for each in outcomes])

@@ -23,7 +23,7 @@ def handle(
     """Answer each partition by itself."""
     responses = [
         ReassignableTopicResponse(
-            name=topic.name, partitions=[_answer(node, topic.name, wanted) for wanted in topic.partitions]
+            name=topic.name, partitions=[_answer(node, topic.name, requested) for requested in topic.partitions]
         )
         for topic in request.topics
     ]
@@ -35,26 +35,28 @@ def handle(
     )
 
 
-def _answer(node: Node, topic: str, wanted: ReassignablePartition) -> ReassignablePartitionResponse:
+def _answer(node: Node, topic: str, requested: ReassignablePartition) -> ReassignablePartitionResponse:
     code, message = ErrorCode.NONE, None
     try:
-        _check(node, topic, wanted)
+        _check(node, topic, requested)
     except KafkaError as error:
         code, message = error.code, error.message or None
-    return ReassignablePartitionResponse(partition_index=wanted.partition_index, error_code=code, error_message=message)
+    return ReassignablePartitionResponse(
+        partition_index=requested.partition_index, error_code=code, error_message=message
+    )
 
 
-def _check(node: Node, name: str, wanted: ReassignablePartition) -> None:
+def _check(node: Node, name: str, requested: ReassignablePartition) -> None:
     topic = node.topics.get(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-    if not 0 <= wanted.partition_index < len(topic.partitions):
+    if not 0 <= requested.partition_index < len(topic.partitions):
         raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{wanted.partition_index}."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{requested.partition_index}."
         )
-    if wanted.replicas is None:
+    if requested.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
-    _check_replicas(node, wanted.replicas)
+    _check_replicas(node, requested.replicas)
 
 
 def _check_replicas(node: Node, replicas: Sequence[int]) -> None:

@@ -15,10 +15,10 @@ from protocol.messages.alter_replica_log_dirs import (
 def handle(node: Node, request: AlterReplicaLogDirsRequest, _exchange: Exchange) -> AlterReplicaLogDirsResponse:
     """Answer each partition once; of repeated entries the last counts."""
     codes: dict[str, dict[int, ErrorCode]] = {}
-    for wanted in request.dirs:
-        for topic in wanted.topics:
+    for requested in request.dirs:
+        for topic in requested.topics:
             for index in topic.partitions:
-                codes.setdefault(topic.name, {})[index] = _code(node, wanted.path, topic.name, index)
+                codes.setdefault(topic.name, {})[index] = _code(node, requested.path, topic.name, index)
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirTopicResult(

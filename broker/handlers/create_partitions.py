@@ -37,27 +37,28 @@ async def handle(node: Node, request: CreatePartitionsRequest, _exchange: Exchan
     return CreatePartitionsResponse(results=results)
 
 
-async def _grow(node: Node, wanted: CreatePartitionsTopic, *, validate_only: bool) -> None:
-    topic = node.topics.get(wanted.name)
+async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: bool) -> None:
+    topic = node.topics.get(requested.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     before = len(topic.partitions)
-    if wanted.count <= before:
+    if requested.count <= before:
         message = f"Topic already has {before} partition(s)."
-        if wanted.count != before:
+        if requested.count != before:
             message = (
-                f"The topic {wanted.name} currently has {before} partition(s); {wanted.count} would not be an increase."
+                f"The topic {requested.name} currently has {before} partition(s); "
+                f"{requested.count} would not be an increase."
             )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
-    node.topics.new_creation().check_room(wanted.count - before)
-    if wanted.assignments is not None:
-        if len(wanted.assignments) != wanted.count - before:
+    node.topics.new_creation().check_room(requested.count - before)
+    if requested.assignments is not None:
+        if len(requested.assignments) != requested.count - before:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Attempted to add {wanted.count - before} additional partition(s), but only "
-                f"{len(wanted.assignments)} assignment(s) were specified.",
+                f"Attempted to add {requested.count - before} additional partition(s), but only "
+                f"{len(requested.assignments)} assignment(s) were specified.",
             )
-        for assignment in wanted.assignments:
+        for assignment in requested.assignments:
             check_replicas(node, assignment.broker_ids)
     if not validate_only:
-        await node.topics.grow(wanted.name, wanted.count)
+        await node.topics.grow(requested.name, requested.count)

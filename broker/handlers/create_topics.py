@@ -70,25 +70,27 @@ def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=())
 
 
-def _checked(node: Node, wanted: CreatableTopic, creation: TopicCreation) -> TopicSpec:
+def _checked(node: Node, requested: CreatableTopic, creation: TopicCreation) -> TopicSpec:
     """Return the topic if it can be created together with those of `creation`. Raises KafkaError."""
-    creation.check_name(wanted.name)
-    spec = TopicSpec(wanted.name, _partitions(node, wanted), check_topic_configs(_configs(wanted), node.settings))
+    creation.check_name(requested.name)
+    spec = TopicSpec(
+        requested.name, _partitions(node, requested), check_topic_configs(_configs(requested), node.settings)
+    )
     creation.check_room(spec.partitions)
     return spec
 
 
-def _configs(wanted: CreatableTopic) -> dict[str, str | None]:
-    return {config.name: config.value for config in wanted.configs}
+def _configs(requested: CreatableTopic) -> dict[str, str | None]:
+    return {config.name: config.value for config in requested.configs}
 
 
-def _partitions(node: Node, wanted: CreatableTopic) -> int:
+def _partitions(node: Node, requested: CreatableTopic) -> int:
     """Return the number of partitions, by count or assignments. Raises Kafka's errors for invalid ones."""
-    if wanted.assignments:
-        return _assigned_partitions(node, wanted)
-    if wanted.num_partitions < -1 or wanted.num_partitions == 0:
+    if requested.assignments:
+        return _assigned_partitions(node, requested)
+    if requested.num_partitions < -1 or requested.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
-    factor = wanted.replication_factor
+    factor = requested.replication_factor
     if factor < -1 or factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -100,22 +102,22 @@ def _partitions(node: Node, wanted: CreatableTopic) -> int:
             f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
             "reached because only 1 broker(s) are registered.",
         )
-    return node.settings.topic.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+    return node.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
 
 
-def _assigned_partitions(node: Node, wanted: CreatableTopic) -> int:
-    if wanted.replication_factor != -1:
+def _assigned_partitions(node: Node, requested: CreatableTopic) -> int:
+    if requested.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but replication factor was not set to -1.",
         )
-    if wanted.num_partitions != -1:
+    if requested.num_partitions != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
     indexes: set[int] = set()
-    for assignment in wanted.assignments:
+    for assignment in requested.assignments:
         if assignment.partition_index in indexes:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,

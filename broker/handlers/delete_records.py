@@ -21,36 +21,36 @@ async def handle(node: Node, request: DeleteRecordsRequest, _exchange: Exchange)
     """Trim each partition. An error concerns its partition only."""
     topics = []
     for topic in request.topics:
-        results = [await _trim(node, topic.name, wanted) for wanted in topic.partitions]
+        results = [await _trim(node, topic.name, requested) for requested in topic.partitions]
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _trim(node: Node, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _trim(node: Node, topic: str, requested: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
-        partition = node.topics.partition(topic, wanted.partition_index)
-        await partition.stream.trim(_wanted_start(partition, wanted))
+        partition = node.topics.partition(topic, requested.partition_index)
+        await partition.stream.trim(_requested_start(partition, requested))
     except KafkaError as error:
-        return _failure(wanted, error.code)
+        return _failure(requested, error.code)
     except OffsetOutOfRange:
-        return _failure(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
+        return _failure(requested, ErrorCode.OFFSET_OUT_OF_RANGE)
     except StorageError:
-        return _failure(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+        return _failure(requested, ErrorCode.KAFKA_STORAGE_ERROR)
     return DeleteRecordsPartitionResult(
-        partition_index=wanted.partition_index, low_watermark=partition.log_start_offset
+        partition_index=requested.partition_index, low_watermark=partition.log_start_offset
     )
 
 
-def _wanted_start(partition: Partition, wanted: DeleteRecordsPartition) -> int:
+def _requested_start(partition: Partition, requested: DeleteRecordsPartition) -> int:
     if not partition.config.deletable:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
-    offset = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
+    offset = partition.high_watermark if requested.offset == HIGH_WATERMARK else requested.offset
     if not 0 <= offset <= partition.high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     return offset
 
 
-def _failure(wanted: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecordsPartitionResult:
+def _failure(requested: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecordsPartitionResult:
     return DeleteRecordsPartitionResult(
-        partition_index=wanted.partition_index, low_watermark=INVALID_LOW_WATERMARK, error_code=code
+        partition_index=requested.partition_index, low_watermark=INVALID_LOW_WATERMARK, error_code=code
     )

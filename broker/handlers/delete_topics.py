@@ -14,22 +14,22 @@ STATES_SINCE = 6
 
 async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -> DeleteTopicsResponse:
     """Delete the valid ones of the topics together."""
-    wanted: list[tuple[str | None, bytes]]
+    requested: list[tuple[str | None, bytes]]
     if exchange.api_version >= STATES_SINCE:
-        wanted = [(state.name, state.topic_id) for state in request.topics]
+        requested = [(state.name, state.topic_id) for state in request.topics]
     else:
-        wanted = [(name, ZERO_UUID) for name in request.topic_names]
-    wanted_times = Counter(wanted)
-    named = {topic.topic_id for name, _ in wanted if name is not None and (topic := node.topics.get(name))}
-    wanted_twice = named & {topic_id for name, topic_id in wanted if name is None}
+        requested = [(name, ZERO_UUID) for name in request.topic_names]
+    request_counts = Counter(requested)
+    named = {topic.topic_id for name, _ in requested if name is not None and (topic := node.topics.get(name))}
+    named_twice = named & {topic_id for name, topic_id in requested if name is None}
     responses: list[DeletableTopicResult] = []
     found: dict[str, tuple[int, str | None, bytes]] = {}
-    for name, topic_id in wanted_times:
-        if name is None and topic_id in wanted_twice:
+    for name, topic_id in request_counts:
+        if name is None and topic_id in named_twice:
             continue  # answered under the topic's name
         try:
-            found_name, found_id = _find(node, name, topic_id, is_duplicate=wanted_times[name, topic_id] > 1)
-            _check_not_in(wanted_twice, found_id)
+            found_name, found_id = _find(node, name, topic_id, is_duplicate=request_counts[name, topic_id] > 1)
+            _check_not_in(named_twice, found_id)
         except KafkaError as error:
             known = node.topics.get(name) if name is not None and topic_id == ZERO_UUID else None
             responses.append(_failure(name, topic_id if known is None else known.topic_id, error.code, error.message))
@@ -39,13 +39,13 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     try:
         deleted = await node.topics.delete(*found)
     except StorageError as error:
-        for place, asked_name, asked_id in found.values():
-            responses[place] = _failure(asked_name, asked_id, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        for place, requested_name, requested_id in found.values():
+            responses[place] = _failure(requested_name, requested_id, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         return DeleteTopicsResponse(responses=responses)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for gone in found.keys() - set(deleted):  # deleted by another request meanwhile
-        place, asked_name, asked_id = found[gone]
-        responses[place] = _failure(asked_name, asked_id, unknown, unknown.message)
+        place, requested_name, requested_id = found[gone]
+        responses[place] = _failure(requested_name, requested_id, unknown, unknown.message)
     if deleted:
         node.groups.forget_topics(deleted)
         node.transactions.forget_topics(deleted)
@@ -56,9 +56,9 @@ def _failure(name: str | None, topic_id: bytes, code: ErrorCode, message: str) -
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
 
 
-def _check_not_in(wanted_twice: set[bytes], topic_id: bytes) -> None:
+def _check_not_in(named_twice: set[bytes], topic_id: bytes) -> None:
     """Raise INVALID_REQUEST for a topic that the request names both by name and by id."""
-    if topic_id in wanted_twice:
+    if topic_id in named_twice:
         message = "The provided topic name maps to an ID that was already supplied."
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 

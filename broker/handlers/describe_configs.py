@@ -20,35 +20,35 @@ from protocol.messages.describe_configs import (
 
 def handle(node: Node, request: DescribeConfigsRequest, _exchange: Exchange) -> DescribeConfigsResponse:
     """Describe each resource; an error concerns its resource only."""
-    return DescribeConfigsResponse(results=[_resource(node, request, wanted) for wanted in request.resources])
+    return DescribeConfigsResponse(results=[_resource(node, request, requested) for requested in request.resources])
 
 
-def _resource(node: Node, request: DescribeConfigsRequest, wanted: DescribeConfigsResource) -> DescribeConfigsResult:
+def _resource(node: Node, request: DescribeConfigsRequest, requested: DescribeConfigsResource) -> DescribeConfigsResult:
     try:
-        values = _values(node, wanted)
+        values = _values(node, requested)
     except KafkaError as error:
         # As in Kafka: an unknown topic has a code and an empty message.
         message = "" if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
         return DescribeConfigsResult(
             error_code=error.code,
             error_message=message,
-            resource_type=wanted.resource_type,
-            resource_name=wanted.resource_name,
+            resource_type=requested.resource_type,
+            resource_name=requested.resource_name,
         )
-    keys = wanted.configuration_keys
+    keys = requested.configuration_keys
     return DescribeConfigsResult(
         error_message="",
-        resource_type=wanted.resource_type,
-        resource_name=wanted.resource_name,
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name,
         configs=[_result(request, value) for value in values if not keys or value.name in keys],
     )
 
 
-def _values(node: Node, wanted: DescribeConfigsResource) -> Sequence[ConfigValue]:
-    resource = RESOURCES.get(wanted.resource_type)
+def _values(node: Node, requested: DescribeConfigsResource) -> Sequence[ConfigValue]:
+    resource = RESOURCES.get(requested.resource_type)
     if resource is None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {wanted.resource_type}")
-    return resource.describe(node, wanted.resource_name)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {requested.resource_type}")
+    return resource.describe(node, requested.resource_name)
 
 
 def _result(request: DescribeConfigsRequest, value: ConfigValue) -> DescribeConfigsResourceResult:

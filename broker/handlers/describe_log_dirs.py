@@ -22,7 +22,7 @@ UNKNOWN_BYTES = -1
 
 async def handle(node: Node, request: DescribeLogDirsRequest, _exchange: Exchange) -> DescribeLogDirsResponse:
     """Describe those of the requested partitions that this node leads; null requests all."""
-    partitions = _wanted(node, request)
+    partitions = _requested(node, request)
     try:
         committed = await node.catalog.stream_bytes([partition.stream.stream_id for partition in partitions])
     except StorageError:
@@ -45,12 +45,12 @@ async def handle(node: Node, request: DescribeLogDirsRequest, _exchange: Exchang
     return DescribeLogDirsResponse(results=(result,))
 
 
-def _wanted(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
+def _requested(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
     if request.topics is None:
         return list(node.topics.led_partitions())
     indexes: dict[str, set[int]] = {}
-    for wanted in request.topics:
-        indexes.setdefault(wanted.topic, set()).update(wanted.partitions)
+    for requested in request.topics:
+        indexes.setdefault(requested.topic, set()).update(requested.partitions)
     found = [topic for name in indexes if (topic := node.topics.get(name)) is not None]
     return [
         partition

@@ -24,10 +24,10 @@ NODES_SINCE = 2
 
 def handle(node: Node, request: DescribeQuorumRequest, exchange: Exchange) -> DescribeQuorumResponse:
     """Describe partition 0 of the metadata log. A request for anything else is refused."""
-    asked = [
+    requested = [
         (topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     ]
-    if asked != [(CLUSTER_METADATA_TOPIC, 0)]:
+    if requested != [(CLUSTER_METADATA_TOPIC, 0)]:
         return DescribeQuorumResponse(
             error_message="", topics=[_unknown(topic, exchange.api_version) for topic in request.topics]
         )

@@ -25,13 +25,13 @@ def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) -> Ele
             unable = [result for result in found if result.error_code != ErrorCode.ELECTION_NOT_NEEDED]
             results.append(ReplicaElectionResult(topic=topic.name, partition_result=unable))
     else:
-        results = [_elect_in(node, request.election_type, wanted) for wanted in request.topic_partitions]
+        results = [_elect_in(node, request.election_type, requested) for requested in request.topic_partitions]
     return ElectLeadersResponse(replica_election_results=results)
 
 
-def _elect_in(node: Node, election_type: int, wanted: TopicPartitions) -> ReplicaElectionResult:
-    results = [_elect(node, election_type, wanted.topic, index) for index in wanted.partitions]
-    return ReplicaElectionResult(topic=wanted.topic, partition_result=results)
+def _elect_in(node: Node, election_type: int, requested: TopicPartitions) -> ReplicaElectionResult:
+    results = [_elect(node, election_type, requested.topic, index) for index in requested.partitions]
+    return ReplicaElectionResult(topic=requested.topic, partition_result=results)
 
 
 def _elect(node: Node, election_type: int, name: str, index: int) -> PartitionResult:
@@ -59,12 +59,12 @@ def _refuse(request: ElectLeadersRequest) -> ElectLeadersResponse:
         error_code=ErrorCode.INVALID_REQUEST,
         replica_election_results=[
             ReplicaElectionResult(
-                topic=wanted.topic,
+                topic=requested.topic,
                 partition_result=[
                     PartitionResult(partition_id=index, error_code=ErrorCode.INVALID_REQUEST, error_message=message)
-                    for index in wanted.partitions
+                    for index in requested.partitions
                 ],
             )
-            for wanted in request.topic_partitions or ()
+            for requested in request.topic_partitions or ()
         ],
     )

@@ -17,9 +17,9 @@ async def handle(
 ) -> IncrementalAlterConfigsResponse:
     """Change each resource that can be changed."""
 
-    async def alter(resource: Resource, wanted: AlterConfigsResource) -> None:
-        changes = [ConfigChange(config.name, config.config_operation, config.value) for config in wanted.configs]
-        await resource.alter(node, wanted.resource_name, changes, validate_only=request.validate_only)
+    async def alter(resource: Resource, requested: AlterConfigsResource) -> None:
+        changes = [ConfigChange(config.name, config.config_operation, config.value) for config in requested.configs]
+        await resource.alter(node, requested.resource_name, changes, validate_only=request.validate_only)
 
     outcomes = await change_each(request.resources, alter)
     return IncrementalAlterConfigsResponse(

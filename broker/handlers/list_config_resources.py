@@ -16,16 +16,16 @@ TYPES_SINCE = 1
 
 def handle(node: Node, request: ListConfigResourcesRequest, exchange: Exchange) -> ListConfigResourcesResponse:
     """List the resources of the requested types; an empty list requests all. Version 0 requests client metrics."""
-    wanted = {int(ResourceType.CLIENT_METRICS)}
+    requested = {int(ResourceType.CLIENT_METRICS)}
     if exchange.api_version >= TYPES_SINCE:
-        wanted = set(request.resource_types or RESOURCES)
-    if not wanted <= set(RESOURCES):
+        requested = set(request.resource_types or RESOURCES)
+    if not requested <= set(RESOURCES):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=resource_type)
             for resource_type, resource in RESOURCES.items()
-            if resource_type in wanted
+            if resource_type in requested
             for name in resource.names(node)
         ]
     )

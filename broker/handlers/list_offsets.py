@@ -41,9 +41,9 @@ def handle(
     for topic in request.topics:
         twice = _named_twice(topic.partitions) if len(topic.partitions) > 1 else ()
         parts = [
-            _lookup(node, topic.name, wanted, exchange.api_version, request.isolation_level)
-            for wanted in topic.partitions
-            if wanted.partition_index not in twice
+            _lookup(node, topic.name, requested, exchange.api_version, request.isolation_level)
+            for requested in topic.partitions
+            if requested.partition_index not in twice
         ]
         parts += [
             ListOffsetsPartitionResponse(partition_index=at, error_code=ErrorCode.INVALID_REQUEST) for at in twice
@@ -56,21 +56,21 @@ def handle(
 
 def _named_twice(partitions: Sequence[ListOffsetsPartition]) -> Collection[int]:
     """Return the partitions that the request contains more than once. They are refused as ambiguous."""
-    indexes = [wanted.partition_index for wanted in partitions]
+    indexes = [requested.partition_index for requested in partitions]
     if len(set(indexes)) == len(indexes):
         return ()
     return sorted(index for index, times in Counter(indexes).items() if times > 1)
 
 
 def _lookup(
-    node: Node, topic: str, wanted: ListOffsetsPartition, version: int, isolation_level: int
+    node: Node, topic: str, requested: ListOffsetsPartition, version: int, isolation_level: int
 ) -> ListOffsetsPartitionResponse | Coroutine[Any, Any, ListOffsetsPartitionResponse]:
     try:
-        partition = node.topics.partition(topic, wanted.partition_index)
-        partition.check_leader_epoch(wanted.current_leader_epoch)
+        partition = node.topics.partition(topic, requested.partition_index)
+        partition.check_leader_epoch(requested.current_leader_epoch)
     except KafkaError as error:
-        return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error.code)
-    timestamp = wanted.timestamp
+        return ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=error.code)
+    timestamp = requested.timestamp
     if timestamp == LATEST:
         committed = isolation_level == READ_COMMITTED
         offset = partition.last_stable_offset if committed else partition.high_watermark
@@ -79,7 +79,7 @@ def _lookup(
         return _found(partition, partition.log_start_offset)
     if timestamp < 0 and version < _SINCE.get(timestamp, version + 1):
         return ListOffsetsPartitionResponse(
-            partition_index=wanted.partition_index, error_code=ErrorCode.UNSUPPORTED_VERSION
+            partition_index=requested.partition_index, error_code=ErrorCode.UNSUPPORTED_VERSION
         )
     if timestamp in {EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD}:
         # There are no tiers: all data counts as local, and none waits for an upload to another tier.

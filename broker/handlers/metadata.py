@@ -31,33 +31,37 @@ def handle(
     version = exchange.api_version
     if request.topics is None or (version == 0 and not request.topics):
         return _respond(node, request, [_topic(node, request, topic) for topic in node.topics])
-    if version < IDS_SINCE and any(wanted.name is None or wanted.topic_id != ZERO_UUID for wanted in request.topics):
+    if version < IDS_SINCE and any(
+        requested.name is None or requested.topic_id != ZERO_UUID for requested in request.topics
+    ):
         return _refuse(request)
-    wanted_topics = tuple(dict.fromkeys(request.topics))
+    requested_topics = tuple(dict.fromkeys(request.topics))
     missing = [
-        wanted.name
-        for wanted in wanted_topics
-        if wanted.name
-        and wanted.topic_id == ZERO_UUID
-        and node.topics.get(wanted.name) is None
-        and not node.topics.is_being_removed(wanted.name)  # its deletion must not seem to have failed
+        requested.name
+        for requested in requested_topics
+        if requested.name
+        and requested.topic_id == ZERO_UUID
+        and node.topics.get(requested.name) is None
+        and not node.topics.is_being_removed(requested.name)  # its deletion must not seem to have failed
     ]
     if missing and request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
-        return _create_and_respond(node, request, wanted_topics, missing)
-    return _respond(node, request, [_lookup(node, request, wanted) for wanted in wanted_topics])
+        return _create_and_respond(node, request, requested_topics, missing)
+    return _respond(node, request, [_lookup(node, request, requested) for requested in requested_topics])
 
 
 def _refuse(request: MetadataRequest) -> MetadataResponse:
     """Refuse topic ids in versions 10 and 11, which have a field for them but look up by name only."""
     topics = [
-        MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id)
-        for wanted in request.topics or ()
+        MetadataResponseTopic(
+            error_code=ErrorCode.INVALID_REQUEST, name=requested.name or "", topic_id=requested.topic_id
+        )
+        for requested in request.topics or ()
     ]
     return MetadataResponse(topics=topics)
 
 
 async def _create_and_respond(
-    node: Node, request: MetadataRequest, wanted_topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
+    node: Node, request: MetadataRequest, requested_topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
 ) -> MetadataResponse:
     refused: dict[str, ErrorCode] = {}
     for name in missing:
@@ -68,12 +72,12 @@ async def _create_and_respond(
         except StorageError:
             refused[name] = ErrorCode.LEADER_NOT_AVAILABLE
     topics = []
-    for wanted in wanted_topics:
-        name = wanted.name or ""
+    for requested in requested_topics:
+        name = requested.name or ""
         if name in refused:
             topics.append(MetadataResponseTopic(error_code=refused[name], name=name))
         else:
-            topics.append(_lookup(node, request, wanted))
+            topics.append(_lookup(node, request, requested))
     return _respond(node, request, topics)
 
 
@@ -84,13 +88,13 @@ async def _create(node: Node, name: str) -> None:
     await node.topics.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
 
 
-def _lookup(node: Node, request: MetadataRequest, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
-    if wanted.topic_id != ZERO_UUID:
-        topic = node.topics.get_by_id(wanted.topic_id)
+def _lookup(node: Node, request: MetadataRequest, requested: MetadataRequestTopic) -> MetadataResponseTopic:
+    if requested.topic_id != ZERO_UUID:
+        topic = node.topics.get_by_id(requested.topic_id)
         if topic is None:
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested.topic_id)
         return _topic(node, request, topic)
-    name = wanted.name or ""
+    name = requested.name or ""
     topic = node.topics.get(name)
     if topic is not None:
         return _topic(node, request, topic)

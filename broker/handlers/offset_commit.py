@@ -56,9 +56,9 @@ def _plan(
     retention_ms = request.retention_time_ms
     expire_timestamp_ms = -1 if retention_ms == NO_RETENTION_MS else now_ms + retention_ms
     metadata_bytes_max = node.settings.group.offset_metadata_bytes_max
-    for topic_index, asked in enumerate(request.topics):
-        topic = _topic(node, asked, version)
-        for partition_index, partition in enumerate(asked.partitions):
+    for topic_index, requested in enumerate(request.topics):
+        topic = _topic(node, requested, version)
+        for partition_index, partition in enumerate(requested.partitions):
             if error := _check(topic, partition, version, metadata_bytes_max):
                 refused[topic_index, partition_index] = error
                 continue
@@ -74,8 +74,8 @@ def _plan(
     return offsets, refused
 
 
-def _topic(node: Node, asked: OffsetCommitRequestTopic, version: int) -> Topic | None:
-    return node.topics.get_by_id(asked.topic_id) if version >= TOPIC_ID_VERSION else node.topics.get(asked.name)
+def _topic(node: Node, requested: OffsetCommitRequestTopic, version: int) -> Topic | None:
+    return node.topics.get_by_id(requested.topic_id) if version >= TOPIC_ID_VERSION else node.topics.get(requested.name)
 
 
 def _check(

@@ -49,7 +49,9 @@ def handle(node: Node, request: OffsetFetchRequest, exchange: Exchange) -> Offse
     version = exchange.api_version
     stable = request.require_stable
     if version >= GROUPS_VERSION:
-        return OffsetFetchResponse(groups=[_group(node, asked, version, stable=stable) for asked in request.groups])
+        return OffsetFetchResponse(
+            groups=[_group(node, requested, version, stable=stable) for requested in request.groups]
+        )
     try:
         found = _find(node, request.group_id, request.topics, version, stable=stable)
         error = ErrorCode.NONE
@@ -63,16 +65,16 @@ def handle(node: Node, request: OffsetFetchRequest, exchange: Exchange) -> Offse
     return OffsetFetchResponse(topics=[_old_topic(topic) for topic in found], error_code=error)
 
 
-def _group(node: Node, asked: OffsetFetchRequestGroup, version: int, *, stable: bool) -> OffsetFetchResponseGroup:
+def _group(node: Node, requested: OffsetFetchRequestGroup, version: int, *, stable: bool) -> OffsetFetchResponseGroup:
     try:
-        if error := node.groups.shard(asked.group_id).offsets.check_fetch(
-            asked.group_id, asked.member_id, asked.member_epoch
+        if error := node.groups.shard(requested.group_id).offsets.check_fetch(
+            requested.group_id, requested.member_id, requested.member_epoch
         ):
-            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
-        found = _find(node, asked.group_id, asked.topics, version, stable=stable)
+            return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
+        found = _find(node, requested.group_id, requested.topics, version, stable=stable)
     except KafkaError as error:
-        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
-    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[_new_topic(topic) for topic in found])
+        return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error.code)
+    return OffsetFetchResponseGroup(group_id=requested.group_id, topics=[_new_topic(topic) for topic in found])
 
 
 def _find(
@@ -106,19 +108,19 @@ def _all(node: Node, offsets: GroupOffsets) -> Iterable[FoundTopic]:
 
 
 def _asked(
-    node: Node, offsets: GroupOffsets, asked: OffsetFetchRequestTopic | OffsetFetchRequestTopics, version: int
+    node: Node, offsets: GroupOffsets, requested: OffsetFetchRequestTopic | OffsetFetchRequestTopics, version: int
 ) -> FoundTopic:
-    name, topic_id = asked.name, NO_TOPIC_ID
+    name, topic_id = requested.name, NO_TOPIC_ID
     error = ErrorCode.NONE
-    if isinstance(asked, OffsetFetchRequestTopics) and version >= TOPIC_ID_VERSION:
-        topic_id = asked.topic_id
+    if isinstance(requested, OffsetFetchRequestTopics) and version >= TOPIC_ID_VERSION:
+        topic_id = requested.topic_id
         topic = node.topics.get_by_id(topic_id)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
         else:
             name = topic.name
     committed = offsets.topics.get(name, {})
-    found = {index: committed.get(index, NOTHING_COMMITTED) for index in asked.partition_indexes}
+    found = {index: committed.get(index, NOTHING_COMMITTED) for index in requested.partition_indexes}
     return FoundTopic(name, topic_id, found, error)
 
 

@@ -17,18 +17,18 @@ def handle(node: Node, request: OffsetForLeaderEpochRequest, _exchange: Exchange
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_lookup(node, topic.topic, wanted) for wanted in topic.partitions]
+                topic=topic.topic, partitions=[_lookup(node, topic.topic, requested) for requested in topic.partitions]
             )
             for topic in request.topics
         ]
     )
 
 
-def _lookup(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _lookup(node: Node, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = node.topics.partition(topic, wanted.partition)
-        partition.check_leader_epoch(wanted.current_leader_epoch)
+        partition = node.topics.partition(topic, requested.partition)
+        partition.check_leader_epoch(requested.current_leader_epoch)
     except KafkaError as error:
-        return EpochEndOffset(error_code=error.code, partition=wanted.partition)
-    epoch, end_offset = partition.epochs.end_offset_of(wanted.leader_epoch, partition.high_watermark)
-    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
+        return EpochEndOffset(error_code=error.code, partition=requested.partition)
+    epoch, end_offset = partition.epochs.end_offset_of(requested.leader_epoch, partition.high_watermark)
+    return EpochEndOffset(partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -63,10 +63,10 @@ def _plan(node: Node, request: TxnOffsetCommitRequest) -> tuple[list[tuple[Topic
     offsets: list[tuple[TopicPartition, CommittedOffset]] = []
     refused: Refused = {}
     now_ms = node.now_ms()
-    for asked in request.topics:
-        topic = node.topics.get(asked.name)
-        for partition in asked.partitions:
-            key = TopicPartition(asked.name, partition.partition_index)
+    for requested in request.topics:
+        topic = node.topics.get(requested.name)
+        for partition in requested.partitions:
+            key = TopicPartition(requested.name, partition.partition_index)
             metadata = partition.committed_metadata or ""
             if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
                 refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -18,9 +18,9 @@ RESULTS_UNTIL = 1
 async def handle(node: Node, request: UpdateFeaturesRequest, exchange: Exchange) -> UpdateFeaturesResponse:
     """Answer when the levels are set."""
     version = exchange.api_version
-    wanted = {update.feature: update for update in request.feature_updates}
+    requested = {update.feature: update for update in request.feature_updates}
     updates = []
-    for name, update in wanted.items():
+    for name, update in requested.items():
         # As in Kafka: version 0, which has `allow_downgrade` instead of a type, cannot lower a level.
         upgrade_type = update.upgrade_type if version >= UPGRADE_TYPE_SINCE else UpgradeType.UPGRADE
         updates.append(FeatureUpdate(name, update.max_version_level, upgrade_type))
@@ -30,5 +30,5 @@ async def handle(node: Node, request: UpdateFeaturesRequest, exchange: Exchange)
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     except StorageError as error:
         return UpdateFeaturesResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
-    results = [UpdatableFeatureResult(feature=name, error_message=ErrorCode.NONE.name) for name in wanted]
+    results = [UpdatableFeatureResult(feature=name, error_message=ErrorCode.NONE.name) for name in requested]
     return UpdateFeaturesResponse(error_message=None, results=results if version <= RESULTS_UNTIL else ())

@@ -30,22 +30,22 @@ async def handle(node: Node, request: WriteTxnMarkersRequest, _exchange: Exchang
     return WriteTxnMarkersResponse(markers=[await _write(node, marker) for marker in request.markers])
 
 
-async def _write(node: Node, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+async def _write(node: Node, requested: WritableTxnMarker) -> WritableTxnMarkerResult:
     marker = Marker(
-        Producer(asked.producer_id, asked.producer_epoch),
-        asked.transaction_result,
-        asked.coordinator_epoch,
-        bumped=asked.transaction_version >= VERSION_2,
+        Producer(requested.producer_id, requested.producer_epoch),
+        requested.transaction_result,
+        requested.coordinator_epoch,
+        bumped=requested.transaction_version >= VERSION_2,
     )
     outcomes = [
         (
             topic.name,
             [(index, _begin(node, TopicPartition(topic.name, index), marker)) for index in topic.partition_indexes],
         )
-        for topic in asked.topics
+        for topic in requested.topics
     ]
     return WritableTxnMarkerResult(
-        producer_id=asked.producer_id,
+        producer_id=requested.producer_id,
         topics=[
             WritableTxnMarkerTopicResult(
                 name=name,

@@ -40,18 +40,18 @@ async def change_each(
     resources: Sequence[W], change: Callable[[Resource, W], Awaitable[None]]
 ) -> Sequence[ChangeOutcome]:
     """Change the resources in the order of the request. One that the request names twice is refused."""
-    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in resources)
+    times = Counter((requested.resource_type, requested.resource_name) for requested in resources)
     outcomes = []
-    for wanted in resources:
+    for requested in resources:
         code, message = ErrorCode.NONE, None
         try:
-            is_duplicate = times[wanted.resource_type, wanted.resource_name] > 1
-            await change(_find(wanted.resource_type, is_duplicate=is_duplicate), wanted)
+            is_duplicate = times[requested.resource_type, requested.resource_name] > 1
+            await change(_find(requested.resource_type, is_duplicate=is_duplicate), requested)
         except KafkaError as error:
             code, message = error.code, error.message
         except StorageError as error:
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
-        outcomes.append(ChangeOutcome(code, message, wanted.resource_type, wanted.resource_name))
+        outcomes.append(ChangeOutcome(code, message, requested.resource_type, requested.resource_name))
     return outcomes
 
 
