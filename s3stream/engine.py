@@ -99,7 +99,7 @@ class S3Stream:
             pressure_bytes=int(wal.capacity_bytes * settings.wal_pressure_ratio),
             age_s=settings.upload_age_ms / 1000,
         )
-        self._wal_trimmer = WalTrimmer(wal, catalog)
+        self.wal_trimmer = WalTrimmer(wal, catalog)
         cold = ColdReader(
             catalog=catalog,
             stores=stores,
@@ -113,7 +113,7 @@ class S3Stream:
         self._loader = cold.loader
         self._streams = StreamRegistry(
             journal=journal,
-            wal_trimmer=self._wal_trimmer,
+            wal_trimmer=self.wal_trimmer,
             reader=StreamReader(catalog, cold, self.damaged, self.stats),
             trimmer=StreamTrimmer(catalog, cold.loader, now_ms=now_ms, delete_delay_ms=settings.delete_delay_ms),
             catalog=catalog,
@@ -124,7 +124,7 @@ class S3Stream:
         )
         self._pipeline = UploadPipeline(
             journal=journal,
-            wal_trimmer=self._wal_trimmer,
+            wal_trimmer=self.wal_trimmer,
             streams=self._streams,
             uploader=Uploader(
                 catalog=catalog,
@@ -197,7 +197,7 @@ class S3Stream:
     @property
     def stopped_streams(self) -> Mapping[int, StoppedStream]:
         """Streams stopped at recovery, with reason and extent of their records in the WAL, which is not trimmed."""
-        return dict(self._wal_trimmer.stopped)
+        return dict(self.wal_trimmer.stopped)
 
     # streams
 
@@ -210,7 +210,7 @@ class S3Stream:
         plan = await scan_wal(self._wal, self._catalog, self._node_id)
         self._streams.adopt(plan)
         if plan.last_wal_offset >= 0 and not plan.live:
-            await self._wal_trimmer.trim(plan.last_wal_offset)
+            await self.wal_trimmer.trim(plan.last_wal_offset)
         self._recovered = True
 
     async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:

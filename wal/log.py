@@ -55,6 +55,7 @@ from wal.recovery import BlockSpan, Scan, ScanEnd
 from wal.requests import Device, IoKind, perform
 from wal.settings import WalSettings
 from wal.stats import WalStats
+from wal.window import SlidingWindow
 
 _LOG = structlog.get_logger(__name__)
 _IDLE_BUFFERS_BYTES_MAX: Final = 16 << 20
@@ -79,7 +80,7 @@ class DeltaWal:
         self.stats: Final = WalStats()
         self.recovered: ScanEnd | None = None
         """Result of the recovery scan, once `recover` has finished."""
-        self._device: Final = device
+        self.device: Final = device
         self._settings: Final = settings
         self._owner: Final = Owner(node_id, node_epoch, cluster, catalog_id)
         self._now_ms: Final = now_ms
@@ -147,7 +148,7 @@ class DeltaWal:
     def description(self) -> str:
         """The device, its flags and guarantee, and the fencing in force, for the log text at start."""
         fence = "header re-read before each ack" if self._strict else "header re-read after header writes"
-        return f"{self._device.name}: {self._device.description}; {fence}"
+        return f"{self.device.name}: {self.device.description}; {fence}"
 
     def snapshot(self) -> WalStats:
         """Update the gauges of `stats` and return it."""
@@ -157,6 +158,11 @@ class DeltaWal:
         stats.capacity_bytes = self._capacity_bytes
         stats.queued_bytes = self._queued_bytes()
         return stats
+
+    @property
+    def window(self) -> SlidingWindow:
+        """The part of the ring that a recovery scans for writes under way."""
+        return self._writer.window
 
     def _head_offset(self) -> int:
         return self._live[0].start if self._live else self._writer.window.start
@@ -174,7 +180,7 @@ class DeltaWal:
         """
         assert not self._opened, "recover() runs once"
         self._opened = True
-        device = self._device
+        device = self.device
         found, header = await claim(device, self._settings, self._owner, self._now_ms())
         if header.capacity_bytes != self._settings.capacity_bytes:
             _LOG.warning(
@@ -209,7 +215,7 @@ class DeltaWal:
         self._flushed_head_offset = header.head_offset
         if live_records and end.needs_skip and len(header.gaps) < GAPS_MAX:
             header = replace(header, gaps=(*header.gaps, LogGap(end.end_offset, end.next_offset)))
-        self._header = HeaderWriter(self._device, header, self._make_header, self._on_header, self.failed)
+        self._header = HeaderWriter(self.device, header, self._make_header, self._on_header, self.failed)
         self._writer.start(self._header, end.next_offset)
         if live_records:
             self._advance_head()
@@ -222,7 +228,7 @@ class DeltaWal:
             page = aligned_buffer(PAGE_BYTES)
             at = page_up(end.end_offset)
             encode_skip_into(page, at, end.end_offset, end.next_offset, self._salt)
-            await perform(self._device, IoKind.WRITE, [(header.position_of(at), page)])
+            await perform(self.device, IoKind.WRITE, [(header.position_of(at), page)])
         await self._header.request()
         self._refusal = self._error
         _LOG.info(
@@ -255,7 +261,7 @@ class DeltaWal:
             raise self._refusal
         if size_bytes > self._record_bytes_max:
             raise RecordTooLarge(
-                f"{self._device.name}: record of {size_bytes} bytes, the largest is {self._record_bytes_max}"
+                f"{self.device.name}: record of {size_bytes} bytes, the largest is {self._record_bytes_max}"
             )
         if self._current is not None:
             self.seal_open_block()
@@ -268,7 +274,7 @@ class DeltaWal:
         if needed > free_bytes:
             self.stats.over_capacity += 1
             raise OverCapacity(
-                f"{self._device.name}: the ring is full: record of {size_bytes} bytes, {max(free_bytes, 0)} of "
+                f"{self.device.name}: the ring is full: record of {size_bytes} bytes, {max(free_bytes, 0)} of "
                 f"{self._capacity_bytes} bytes free"
             )
         if offset + needed - self._writer.window.start > self._settings.queue_bytes_max:
@@ -276,7 +282,7 @@ class DeltaWal:
             waiting = self._writer.oldest
             assert waiting is not None, "a record that fits an empty queue"
             raise QueueFull(
-                f"{self._device.name}: the device is behind: record of {size_bytes} bytes, {self._queued_bytes()} "
+                f"{self.device.name}: the device is behind: record of {size_bytes} bytes, {self._queued_bytes()} "
                 f"bytes wait for it, at most {self._settings.queue_bytes_max} may",
                 waiting.durable,
             )
@@ -402,15 +408,15 @@ class DeltaWal:
         self._closed = True
         opened = self._refusal is None
         if opened:
-            self._refusal = WalFailed(f"{self._device.name}: closed")
+            self._refusal = WalFailed(f"{self.device.name}: closed")
         try:
             if opened:
                 await self._drain()
                 self._shutdown = Shutdown.GRACEFUL
                 await self._header.request()
         except WalError as error:
-            _LOG.warning("closed without a graceful shutdown", device=self._device.name, error=str(error))
+            _LOG.warning("closed without a graceful shutdown", device=self.device.name, error=str(error))
         finally:
             self._writer.cancel_timers()
             if release_device:
-                await self._device.close()
+                await self.device.close()

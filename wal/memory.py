@@ -29,10 +29,10 @@ class MemoryWal:
         self.trims: list[int] = []
         """Offsets that `trim` was called with, for assertions."""
         self._capacity_bytes = capacity_bytes
-        self._records: list[_Record] = []
+        self.records: list[_Record] = []
         self._trimmed_end = 0
         self._next_offset = 0
-        self._pending: list[tuple[Durable, list[_Record]]] = []
+        self.pending: list[tuple[Durable, list[_Record]]] = []
         self._open: tuple[Durable, list[_Record]] | None = None
         self._recovered = False
         self._closed = False
@@ -57,7 +57,7 @@ class MemoryWal:
         """Yield the records past the trim offset, in order."""
         assert not self._recovered, "recover() runs once"
         self._recovered = True
-        for record in list(self._records):
+        for record in list(self.records):
             yield RecoveredRecord(record.offset, memoryview(record.body))
 
     def append(self, parts: Sequence[Buffer]) -> AppendedRecord:
@@ -74,20 +74,20 @@ class MemoryWal:
             )
         if self._open is None:
             self._open = (Durable(), [])
-            self._pending.append(self._open)
+            self.pending.append(self._open)
             get_running_loop().call_soon(self._turn)
         durable, records = self._open
         record = _Record(self._next_offset, body, durable=False)
         records.append(record)
-        self._records.append(record)
+        self.records.append(record)
         self._next_offset += size_bytes
         return AppendedRecord(record.offset, self._next_offset, durable)
 
     def complete(self, count: int | None = None) -> None:
         """Make the first `count` pending groups of records durable (all, if None)."""
         self._open = None
-        for _ in range(len(self._pending) if count is None else count):
-            durable, records = self._pending.pop(0)
+        for _ in range(len(self.pending) if count is None else count):
+            durable, records = self.pending.pop(0)
             for record in records:
                 record.durable = True
             durable.complete()
@@ -96,14 +96,14 @@ class MemoryWal:
         """Fail the log as a broken device would: nothing pending becomes durable, appends raise."""
         self._error = error or WalFailed("memory WAL: failed by the test")
         self._open = None
-        pending, self._pending = self._pending, []
+        pending, self.pending = self.pending, []
         for durable, _ in pending:
             durable.complete(self._error)
 
     def crash(self) -> "MemoryWal":
         """Fail this log and return the one that a restart would find."""
         after = MemoryWal(self._capacity_bytes, auto_complete=self.auto_complete)
-        after._records = [record for record in self._records if record.durable]
+        after.records = [record for record in self.records if record.durable]
         after._trimmed_end = self._trimmed_end
         after._next_offset = self._next_offset
         if self._error is None:
@@ -116,16 +116,16 @@ class MemoryWal:
         if self._error is not None:
             raise self._error
         kept = 0
-        for record in self._records:
+        for record in self.records:
             if record.offset > offset:
                 break
             self._trimmed_end = record.offset + _HEADER_BYTES + len(record.body)
             kept += 1
-        del self._records[:kept]
+        del self.records[:kept]
 
     async def reset(self) -> None:
         """Free all appended records."""
-        self._records.clear()
+        self.records.clear()
         self._trimmed_end = self._next_offset
 
     async def close(self) -> None:

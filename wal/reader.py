@@ -17,25 +17,25 @@ READ_AHEAD: Final = 3
 _HEADROOM_BYTES: Final = 1 << 20
 """Space before each chunk, for the partial record that the previous chunk ended with."""
 _BUFFER_BYTES: Final = _HEADROOM_BYTES + CHUNK_BYTES
-_KEPT: Final = READ_AHEAD + 5
+BUFFERS_KEPT: Final = READ_AHEAD + 5
 """Buffers read ahead, being scanned, and handed to the caller."""
 
 
-class _ChunkBuffers:
+class ChunkBuffers:
     """Buffers for chunks. One without views of its records is reused: fresh pages cost more than the read."""
 
     def __init__(self) -> None:
-        self._all: list[mmap] = []
+        self.kept: list[mmap] = []
 
     def take(self) -> memoryview:
         """Return a buffer for one chunk that no view refers to."""
-        for memory in self._all:
+        for memory in self.kept:
             with suppress(BufferError, OSError, SystemError):
                 memory.resize(_BUFFER_BYTES)  # to its current size: refused while a view of it exists
                 return memoryview(memory)
         memory = aligned_memory(_BUFFER_BYTES, huge_pages=True)
-        if len(self._all) < _KEPT:
-            self._all.append(memory)
+        if len(self.kept) < BUFFERS_KEPT:
+            self.kept.append(memory)
         return memoryview(memory)
 
 
@@ -44,7 +44,7 @@ class _ChunkRead:
 
     __slots__ = ("buffer", "done", "length", "offset", "request")
 
-    def __init__(self, device: Device, header: Header, memory: _ChunkBuffers, offset: int, length: int) -> None:
+    def __init__(self, device: Device, header: Header, memory: ChunkBuffers, offset: int, length: int) -> None:
         self.offset = offset
         self.length = length
         self.buffer = memory.take()[: _HEADROOM_BYTES + length]
@@ -74,7 +74,7 @@ class _ChunkRead:
 async def read_ring(device: Device, header: Header, scan: Scan) -> AsyncIterator[list[RecoveredRecord]]:
     """Feed `scan` from its offset until it has reached its end; yield the records of each chunk. Raises WalFailed."""
     ahead: deque[_ChunkRead] = deque()
-    memory = _ChunkBuffers()
+    memory = ChunkBuffers()
     offset = scan.at
     carry = memoryview(b"")
     while True:

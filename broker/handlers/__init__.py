@@ -35,12 +35,12 @@ class Handler:
         return min(self.min_version, self.api.advertised_min_version)
 
 
-def _handler_of(api: Api) -> Handler:
+def handler_of(api: Api) -> Handler:
     """Import the handler of an API. Raises ModuleNotFoundError if it is missing."""
     module = import_module(f"{__name__}.{api.module_name}")
     max_version = min(api.max_version, getattr(module, "MAX_VERSION", api.max_version))
     return Handler(api, api.min_version, max_version, module.handle)
 
 
-HANDLERS: Mapping[int, Handler] = {key: _handler_of(api) for key, api in APIS.items()}
+HANDLERS: Mapping[int, Handler] = {key: handler_of(api) for key, api in APIS.items()}
 """The handlers by API key, in ascending order."""

@@ -143,7 +143,7 @@ class Partition:
         batch = await self.stream.offset_for_time(timestamp_ms)
         while batch is not None:
             start_offset = self.log_start_offset
-            found = await self._first_record_at(batch, timestamp_ms)
+            found = await self.first_record_at(batch, timestamp_ms)
             if found[0] >= self.log_start_offset:
                 return found
             if start_offset == self.log_start_offset:  # otherwise the batch may hold another record, past the new start
@@ -172,7 +172,11 @@ class Partition:
                 low = max(middle, batch.max_timestamp_ms)
         return low
 
-    async def _first_record_at(self, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
+    async def first_record_at(self, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
+        """Return offset and timestamp of a batch's first record at or after a time that is not deleted.
+
+        The batch's base offset and largest timestamp if there is none, or the records cannot be decoded.
+        """
         header = parse_batch(batch.payload)
         start = self.log_start_offset
 

@@ -69,7 +69,7 @@ class IcebergTable:
         """Looks back from the current snapshot to the newest append of the query."""
         if not self._exists():
             return -1
-        table = self._load()
+        table = self.load()
         snapshot = table.currentSnapshot()
         newest = -1
         while snapshot is not None:
@@ -97,7 +97,7 @@ class IcebergTable:
             writer.append()
         finally:
             settings.unset(STAGE_ID)
-        self._publish(query_id, batch_id)
+        self.publish(query_id, batch_id)
 
     def compact(self, query_id: str) -> int:
         """Iceberg's rewrite of data files, with the identifiers carried on for when older snapshots expire."""
@@ -109,7 +109,7 @@ class IcebergTable:
             # Iceberg's threads take the settings of the session that this thread of the JVM has, or else none at all.
             sessions.setActiveSession(self._session())
         actions = self._jvm().org.apache.iceberg.spark.actions.SparkActions.get(self._session())
-        action = actions.rewriteDataFiles(self._load())
+        action = actions.rewriteDataFiles(self.load())
         options = {
             "target-file-size-bytes": str(self.target_file_bytes),
             "min-input-files": str(self.files_min),
@@ -153,12 +153,13 @@ class IcebergTable:
                 raise
 
     def _allow_staging(self) -> None:
-        table = self._load()
+        table = self.load()
         if table.properties().get(STAGING) != "true":
             table.updateProperties().set(STAGING, "true").commit()
 
-    def _publish(self, query_id: str, batch_id: int) -> None:
-        table, stage_id = self._load(), _stage_id(query_id, batch_id)
+    def publish(self, query_id: str, batch_id: int) -> None:
+        """Make the staged append of a micro-batch current. Raises AnotherDriver if another driver's append is."""
+        table, stage_id = self.load(), _stage_id(query_id, batch_id)
         # From the newest: one that a dead driver staged and did not publish has the same name.
         staged = next((each for each in reversed(table.snapshots()) if each.summary().get("wap.id") == stage_id), None)
         if staged is None:
@@ -174,7 +175,8 @@ class IcebergTable:
                 f"may run on a checkpoint"
             ) from None
 
-    def _load(self) -> Any:
+    def load(self) -> Any:
+        """Load the table from its catalog, as it is now."""
         table = self._jvm().org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._session(), self.name)
         table.refresh()
         return table

@@ -112,7 +112,7 @@ def read(node: NodeProcess, isolation: str) -> Records:
             assert message is not None, f"no end of {left}"
             place: Any = (message.topic(), message.partition())
             if (error := message.error()) is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
+                assert error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001 - the library's public name
                 left.discard(place)
             else:
                 found[place].append(_record(message))

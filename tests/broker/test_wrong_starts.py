@@ -43,7 +43,7 @@ def produce(bootstrap: str, name: str, count: int = RECORDS) -> None:
     def delivered(error: KafkaError | None, message: Message) -> None:
         offset = message.offset()
         if error is not None or offset is None:
-            errors.append(error or KafkaError(KafkaError._FAIL))
+            errors.append(error or KafkaError(KafkaError._FAIL))  # noqa: SLF001 - the library's public name
         else:
             acked.append(offset)
 

@@ -65,6 +65,10 @@ class ScheduledNode:
     waiting_ms: dict[int, int] = field(default_factory=dict)
     uploads_ms: list[int] = field(default_factory=list)
     under_pressure: bool = False
+    gate: asyncio.Event | None = None
+    """Sleeps wait for it instead of passing time."""
+    waits: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a sleep waits for the gate."""
     codec: BatchCodec = field(default_factory=KafkaBatches)
 
     def __post_init__(self) -> None:
@@ -89,7 +93,11 @@ class ScheduledNode:
         return self.histories.get(info.stream_id) or History(info.end_offset)
 
     async def _sleep(self, seconds: float) -> None:
-        self.made.clock.ms += int(seconds * 1000)
+        if self.gate is None:
+            self.made.clock.ms += int(seconds * 1000)
+        else:
+            self.waits.set()
+            await self.gate.wait()
 
     @property
     def cleaned(self) -> int:
@@ -385,18 +393,10 @@ def gate() -> asyncio.Event:
 
 async def paused_run(scheduled: ScheduledNode, gate: asyncio.Event) -> "asyncio.Task[object]":
     """A timed run that waits for the gate before its first write, as under the pressure of uploads."""
-    waits = asyncio.Event()
-
-    async def sleep(_: float) -> None:
-        waits.set()
-        await gate.wait()
-
-    scheduled.under_pressure = True
-    service = scheduled.service
-    service._node = replace(service._node, sleep=sleep)
-    run = asyncio.ensure_future(service.run_timed())
-    await waits.wait()
-    scheduled.under_pressure = False
+    scheduled.under_pressure, scheduled.gate = True, gate
+    run = asyncio.ensure_future(scheduled.service.run_timed())
+    await scheduled.waits.wait()
+    scheduled.under_pressure, scheduled.gate = False, None
     return run
 
 

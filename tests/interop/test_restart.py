@@ -75,7 +75,7 @@ async def test_members_of_a_killed_node_go_on_in_their_generation(tmp_path: Path
         async with AIOKafkaConsumer("t", **settings) as consumer, asyncio.timeout(TIMEOUT_S):
             found = [(await consumer.getone()).value for _ in EVENTS]
             await consumer.commit()
-            coordinator = consumer._coordinator
+            coordinator = consumer._coordinator  # noqa: SLF001 - aiokafka tells it in no other way
             member, generation = coordinator.member_id, coordinator.generation
             await asyncio.to_thread(node.kill9)
             await asyncio.to_thread(node.start)

@@ -205,7 +205,7 @@ async def crash_with(cluster: EngineCluster, ids: Sequence[int], batches: int) -
 
 def lose_record(cluster: EngineCluster, number: int) -> None:
     """Damage the WAL: a record in the middle is not there any more."""
-    del cluster.wal._records[number]
+    del cluster.wal.records[number]
 
 
 async def test_nothing_recovered_is_uploaded_before_its_owner_has_replayed_it(tmp_path: Path) -> None:

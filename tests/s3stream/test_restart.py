@@ -280,16 +280,14 @@ async def check_after_removal(cluster: EngineCluster, removal: Removal, kept: in
     assert len(alive) in {0, len(deleted)}, "a topic goes as a whole"
     assert removal.deletion_began or alive
     async with cluster.engine() as engine:
-        stream, *_ = await engine.open_streams([kept, *alive])
+        stream, *others = await engine.open_streams([kept, *alive])
         assert stream.start_offset in {0, removal.trimmed}
         found = await read_all(stream)
         expected = [batch for batch in removal.sent if batch.end_offset > stream.start_offset]
         assert same(found, expected), "all of it, in order, without a gap"
         await check_invariants(cluster)
-        stream.snapshot_source = partial(end_as_text, stream)
-        if alive:
-            for stream_id in alive:
-                engine._streams[stream_id].snapshot_source = partial(end_as_text, engine._streams[stream_id])
+        for each in (stream, *others):
+            each.snapshot_source = partial(end_as_text, each)
         await engine.close()
     await check_invariants(cluster)
     await check_nothing_is_left(cluster)

@@ -101,7 +101,7 @@ class Life:
                 for _ in range(self.rng.randint(1, 5)):
                     self.append(stream)
             case "c":
-                cluster.wal.complete(None if self.rng.random() < 0.5 else min(1, len(cluster.wal._pending)))
+                cluster.wal.complete(None if self.rng.random() < 0.5 else min(1, len(cluster.wal.pending)))
             case "r":
                 start = stream.start_offset
                 try:
@@ -165,7 +165,7 @@ async def test_nothing_acked_is_lost_in_a_hard_life(tmp_path: Path, seed: int) -
             await engine.close()
             for stream in streams:
                 assert stream.committed_offset == stream.next_offset
-        assert not cluster.wal._records
+        assert not cluster.wal.records
         await check_invariants(cluster)
         await check_nothing_is_left(cluster)
 

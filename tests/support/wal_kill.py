@@ -55,7 +55,7 @@ async def kill_and_recover(path: Path, rounds: int, capacity_bytes: int, durabil
         if random.random() < 0.5:
             await wal.close()
         else:
-            await wal._device.close()
+            await wal.device.close()
         assert numbers == list(range(numbers[0], numbers[-1] + 1)) if numbers else trimming == acked
         assert not numbers or trimmed < numbers[0] <= trimming + 1, f"{numbers[0]}, trimmed {trimmed} to {trimming}"
         assert not numbers or numbers[-1] >= acked, f"acked {acked}, found up to {numbers[-1]}"

@@ -219,8 +219,8 @@ async def test_a_slow_first_write_widens_the_window_before_it_is_passed() -> Non
             await sleep(0)
     header = newest_header(memoryview(disk.data)[:RING_POSITION])
     assert header is not None
-    assert SETTINGS.window_bytes < wal._writer.window.handed - wal._writer.window.start <= header.window_bytes
-    assert header.window_bytes == wal._writer.window.bound <= SETTINGS.window_bytes_max
+    assert SETTINGS.window_bytes < wal.window.handed - wal.window.start <= header.window_bytes
+    assert header.window_bytes == wal.window.bound <= SETTINGS.window_bytes_max
     assert wal.stats.window_growths > 0
     assert not any(appended.durable.done for appended in [first, *rest])
     device.release()

@@ -6,7 +6,7 @@ from tests.support.sim_device import SimDevice, SimDisk
 from wal import reader
 from wal.format import RING_POSITION
 from wal.log import DeltaWal
-from wal.reader import CHUNK_BYTES, _ChunkBuffers
+from wal.reader import CHUNK_BYTES, ChunkBuffers
 from wal.settings import WalSettings
 
 RING_BYTES = 12 * CHUNK_BYTES
@@ -40,7 +40,7 @@ async def test_records_that_are_kept_stay_as_they_are() -> None:
 
 
 def test_a_buffer_comes_back_only_when_no_view_of_it_lives() -> None:
-    memory = _ChunkBuffers()
+    memory = ChunkBuffers()
     first = memory.take()
     part = first[100:200]
     first[100] = 7
@@ -50,5 +50,5 @@ def test_a_buffer_comes_back_only_when_no_view_of_it_lives() -> None:
     assert memory.take()[100] == 0, "a part of the first is still held"
     del part
     assert memory.take()[100] == 7, "the first again"
-    assert len(memory._all) == reader._KEPT
+    assert len(memory.kept) == reader.BUFFERS_KEPT
     del held

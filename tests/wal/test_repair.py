@@ -171,11 +171,11 @@ async def test_what_was_never_acked_stays_dropped() -> None:
     crashed = log.wal()
     async for _ in crashed.recover():
         pass
-    device = crashed._device
+    device = crashed.device
     assert isinstance(device, SimDevice)
     device.hold_blocks = 1
     held = crashed.append([b"held"])
-    await crashed._device.close()
+    await crashed.device.close()
     assert not held.durable.done
     await log.fill(3)
     offsets = sorted(log.records)

@@ -42,7 +42,7 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             stream = partition.stream
             error = Discontinuity("a record is missing")
             stream.refuse(error)
-            node.storage._wal_trimmer.stop(stream.stream_id, StoppedStream(error, 0, -1, 4, 12, 5, 2000))
+            node.storage.wal_trimmer.stop(stream.stream_id, StoppedStream(error, 0, -1, 4, 12, 5, 2000))
             assert "\nanabranch_stopped_streams 1\n" in prometheus_text(node)
             shown = (await run("stopped")).output
             assert "t-0" in shown

@@ -43,7 +43,7 @@ async def fill(path: Path, *, clean: bool, catalog: bytes = CATALOG_UNKNOWN) -> 
     if clean:
         await log.close()
     else:
-        await log._device.close()
+        await log.device.close()
 
 
 @pytest.fixture

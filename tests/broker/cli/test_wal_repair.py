@@ -46,7 +46,7 @@ async def write(path: Path, bodies: list[bytes]) -> list[int]:
         appended = log.append([body])
         await appended.durable
         offsets.append(appended.offset)
-    await log._device.close()
+    await log.device.close()
     return offsets
 
 

@@ -27,4 +27,4 @@ def test_a_message_module_without_a_handler_fails_the_import() -> None:
     [unserved] = [api for api in all_apis().values() if api.name == "CreateAcls"]
     assert unserved.key not in APIS
     with pytest.raises(ModuleNotFoundError, match=r"broker\.handlers\.create_acls"):
-        broker.handlers._handler_of(unserved)
+        broker.handlers.handler_of(unserved)

@@ -165,14 +165,14 @@ async def test_a_start_that_moves_while_a_batch_is_looked_into_hides_no_more_of_
 ) -> None:
     await fill(client)
     await node.storage.flush()
-    first_at = Partition._first_record_at
+    first_at = Partition.first_record_at
 
     async def look_and_trim(partition: Partition, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:
         found = await first_at(partition, batch, timestamp_ms)
         await partition.stream.trim(4)
         return found
 
-    monkeypatch.setattr(Partition, "_first_record_at", look_and_trim)
+    monkeypatch.setattr(Partition, "first_record_at", look_and_trim)
     assert await look_up(client, T + 1000) == (0, 4, T + 1001)
 
 

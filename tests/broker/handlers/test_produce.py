@@ -221,7 +221,7 @@ async def test_a_retry_beside_a_new_batch_is_not_answered_before_both_are_durabl
             for name, batch in (("t", new), ("u", bytes(first)))
         ],
     )
-    device = node.wal._device
+    device = node.wal.device
     submit = device.submit
     held: list[IoRequest] = []
     async with raw_client(node.bootstrap) as other:
@@ -318,9 +318,13 @@ async def test_full_storage_makes_clients_wait_and_loses_nothing(tmp_path: Path)
 
 
 @contextlib.asynccontextmanager
-async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[Node, RawClient, asyncio.Event]]:
-    """A node whose object store takes nothing before the event is set, and the client that has filled its storage."""
+async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[Node, RawClient, asyncio.Event, list[None]]]:
+    """A node whose object store takes nothing before the event is set, and the client that has filled its storage.
+
+    The list has an element for each request that waits for room.
+    """
     store_is_back = asyncio.Event()
+    waiting: list[None] = []
     async with (
         running_node(tmp_path, wal_capacity_bytes=8 << 20, storage_log_cache_bytes=4 << 20) as node,
         raw_client(node.bootstrap) as client,
@@ -332,23 +336,33 @@ async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[Node, RawClie
             await store_is_back.wait()
             await put(*arguments, **named)
 
+        wait_writable = node.storage.wait_writable
+
+        async def counted() -> None:
+            waiting.append(None)
+            try:
+                await wait_writable()
+            finally:
+                waiting.pop()
+
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "put", held_up)
+            patch.setattr(node.storage, "wait_writable", counted)
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
             for _ in range(60):
                 client.send(produce_request("t", [batch_of(b"x" * 500_000)]), 9)
-            await until(lambda: any(each._exclusive is not None for each in node.server.connections))
+            await until(lambda: len(waiting) == 1)
             appended = node.topics.partition("t", 0).stream.next_offset
             for _ in range(appended):
                 await client.receive(ProduceRequest, 9)
             try:
-                yield node, client, store_is_back
+                yield node, client, store_is_back, waiting
             finally:
                 store_is_back.set()
 
 
 async def test_a_client_that_goes_away_from_a_full_node_takes_its_requests_along(tmp_path: Path) -> None:
-    async with node_that_is_full(tmp_path) as (node, client, store_is_back):
+    async with node_that_is_full(tmp_path) as (node, client, store_is_back, _):
         appended = node.topics.partition("t", 0).stream.next_offset
         await client.close()
         await until(lambda: not node.server.connections)
@@ -359,13 +373,13 @@ async def test_a_client_that_goes_away_from_a_full_node_takes_its_requests_along
 
 
 async def test_acks_0_that_fails_after_waiting_for_room_closes_the_connection(tmp_path: Path) -> None:
-    async with node_that_is_full(tmp_path) as (node, _, store_is_back), raw_client(node.bootstrap) as other:
+    async with node_that_is_full(tmp_path) as (node, _, store_is_back, waiting), raw_client(node.bootstrap) as other:
         data = [
             PartitionProduceData(index=0, records=bytes(batch_of(b"x" * 500_000))),
             PartitionProduceData(index=7, records=bytes(batch_of(b"there is no such partition"))),
         ]
         other.send(ProduceRequest(acks=0, topic_data=[TopicProduceData(name="t", partition_data=data)]), 9)
-        await until(lambda: sum(each._exclusive is not None for each in node.server.connections) == 2)
+        await until(lambda: len(waiting) == 2)
         store_is_back.set()
         assert await other.closed()
 

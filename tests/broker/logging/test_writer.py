@@ -84,17 +84,30 @@ def test_a_finalizer_may_speak_while_a_line_is_taken(pipe: tuple[int, int]) -> N
         def __del__(self) -> None:
             writer.line("last")
 
-    class Lines(list[bytes]):
-        def append(self, line: bytes) -> None:
-            if line == b"first\n":
-                cycle = [Last()]
-                cycle.append(cycle)  # type: ignore[arg-type]  # a cycle, for the collector to find
+    garbage: list[Last] = [Last()]
+
+    class Data(bytes):
+        """The writer asks for the length under its lock, and that has the collector run."""
+
+        def __add__(self, other: object) -> "Data":
+            assert isinstance(other, bytes)
+            return Data(bytes(self) + other)
+
+        def __len__(self) -> int:
+            if garbage:
+                cycle: list[object] = [garbage.pop()]
+                cycle.append(cycle)  # for the collector to find
                 del cycle
                 gc.collect()
-            super().append(line)
+            return super().__len__()
 
-    writer._lines = Lines()
-    speaker = threading.Thread(target=writer.line, args=("first",), daemon=True)
+    class Text(str):
+        __slots__ = ()
+
+        def encode(self, *_: str) -> bytes:
+            return Data(super().encode())
+
+    speaker = threading.Thread(target=writer.line, args=(Text("first"),), daemon=True)
     speaker.start()
     speaker.join(WAIT_S)
     assert not speaker.is_alive()

@@ -165,7 +165,7 @@ def _read_all(consumer: Consumer, left: set[tuple[str, int]]) -> dict[tuple[str,
         assert topic is not None
         assert partition is not None
         if error is not None:
-            assert error.code() == KafkaError._PARTITION_EOF, error
+            assert error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001 - the library's public name
             left.discard((topic, partition))
             continue
         offset, key, value = message.offset(), message.key(), message.value()

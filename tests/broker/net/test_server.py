@@ -68,7 +68,7 @@ async def test_a_slow_reader_does_not_hold_up_others(tmp_path: Path) -> None:
         async with raw_client(node.bootstrap) as slow, raw_client(node.bootstrap) as other:
             for _ in range(50):
                 slow.send(request, 12)
-            await until(lambda: any(each._writing_paused for each in node.server.connections))
+            await until(lambda: any(each.transfer is not None for each in node.server.connections))
             response = await other.call(request, 12)
             assert len(response.responses[0].partitions[0].records) > 9_000_000
             for _ in range(50):

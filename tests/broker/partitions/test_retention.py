@@ -140,7 +140,9 @@ async def test_what_a_snapshot_does_not_tell_is_looked_for(tmp_path: Path, versi
             await send(client, timestamp)
         await node.storage.flush()
         partition = node.topics.partition("t", 0)
-        stream, snapshot = partition.stream, partition._encode_snapshot()
+        stream, encode_snapshot = partition.stream, partition.stream.snapshot_source
+        assert encode_snapshot is not None
+        snapshot = encode_snapshot()
         stream.snapshot = bytes([version]) + snapshot[1:17] + snapshot[25:] if version else b""
         again = Partition("t", partition.topic_id, 0, stream, partition.config, partition.work, node.now_ms)
         assert again.untimed_end == 3

@@ -65,18 +65,31 @@ class CoordinatorProcess:
         self.now_ms = now_ms
         self.last_id = ids_from
         self.coordinator = TransactionCoordinator(
-            MemoryTopic([self.log]), self.markers, SETTINGS, now_ms=lambda: self.now_ms, next_producer_id=self._next_id
+            MemoryTopic([self.log]), self.markers, SETTINGS, now_ms=lambda: self.now_ms, next_producer_id=self.next_id
         )
 
-    async def _next_id(self) -> int:
+    async def next_id(self) -> int:
         await asyncio.sleep(0)
         self.last_id += 1
         return self.last_id
 
     async def open(self) -> "CoordinatorProcess":
         await self.coordinator.start()
-        await self.coordinator._shards.load()
+        await self.load()
         return self
+
+    async def load(self, name: str = "id") -> None:
+        """Have the coordinator load the shard of a transactional id."""
+        async with running(self):
+            await until(lambda: self.is_loaded(name))
+
+    def is_loaded(self, name: str) -> bool:
+        """True unless the coordinator answers that it loads."""
+        try:
+            self.coordinator.shard(name)
+        except KafkaError as error:
+            return error.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return True
 
     async def crash(self) -> "CoordinatorProcess":
         """The coordinator of a new process, with what was durable."""
@@ -378,7 +391,7 @@ async def test_ids_of_other_nodes_and_unloaded_ones_are_told() -> None:
     log = MemoryLog([[]])
     cluster = CoordinatorProcess()
     cluster.coordinator = TransactionCoordinator(
-        MemoryTopic([log, None]), cluster.markers, SETTINGS, now_ms=lambda: 0, next_producer_id=cluster._next_id
+        MemoryTopic([log, None]), cluster.markers, SETTINGS, now_ms=lambda: 0, next_producer_id=cluster.next_id
     )
     assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await cluster.coordinator.start()
@@ -386,7 +399,7 @@ async def test_ids_of_other_nodes_and_unloaded_ones_are_told() -> None:
     assert refusal(lambda: cluster.coordinator.shard(names[1])) is ErrorCode.NOT_COORDINATOR
     assert cluster.coordinator.is_coordinator_of(names[0])
     assert not cluster.coordinator.is_coordinator_of(names[1])
-    await cluster.coordinator._shards.load()
+    await cluster.load(names[0])
     cluster.coordinator.shard(names[0])
     cluster.coordinator.close()
     assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_NOT_AVAILABLE

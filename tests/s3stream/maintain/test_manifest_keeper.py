@@ -13,7 +13,7 @@ from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogError, CorruptObject, StoreError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest import Manifest, manifest_key, parse_manifest_key
-from s3stream.maintain.manifest_keeper import ManifestKeeper
+from s3stream.maintain.manifest_keeper import ManifestKeeper, ManifestSettings
 from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key, read_manifest
 from s3stream.maintain.verify import verify
 from s3stream.model import NewObject, ObjectKind, ObjectState, StreamRange, object_key
@@ -26,7 +26,9 @@ NOW = 1_700_000_000_000
 ID = bytes(range(16))
 
 
-def keeper_of(catalog: Catalog, store: MemoryStore, node_id: int = 1) -> ManifestKeeper:
+def keeper_of(
+    catalog: Catalog, store: MemoryStore, node_id: int = 1, *, settings: ManifestSettings | None = None
+) -> ManifestKeeper:
     numbers = iter(range(1000))
     return ManifestKeeper(
         catalog=catalog,
@@ -36,6 +38,7 @@ def keeper_of(catalog: Catalog, store: MemoryStore, node_id: int = 1) -> Manifes
         node_epoch=1,
         now_ms=lambda: NOW,
         new_writer_id=lambda: f"keeper-{node_id}-{next(numbers)}",
+        settings=settings,
     )
 
 
@@ -151,7 +154,9 @@ async def test_a_change_is_written_soon_and_several_at_once(catalog: Catalog, st
         for number in range(20):
             await create(catalog, f"topic-{number}")
         state = (await catalog.read_state())[1]
-        await until(lambda: keeper._written == state, timeout_s=30)
+        async with asyncio.timeout(30):
+            while (await newest(store)).state != state:  # noqa: ASYNC110 - a manifest has no event
+                await asyncio.sleep(0)
     assert len((await newest(store)).state.topics) == 20
     assert keeper.stats.writes <= 4, "a second's changes are one manifest"
 
@@ -196,15 +201,12 @@ async def test_a_full_store_keeps_the_newest_manifest_and_gets_room_for_the_next
     assert len((await newest(store)).state.topics) == 4
 
 
-async def test_a_store_that_does_not_answer_does_not_hold_a_stop_for_long(
-    catalog: Catalog, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_that_does_not_answer_does_not_hold_a_stop_for_long(catalog: Catalog, store: MemoryStore) -> None:
     async def hang(_call: str, _key: str) -> None:
         await asyncio.Event().wait()
 
     store.hook = hang
-    keeper = keeper_of(catalog, store)
-    monkeypatch.setattr(keeper, "_settings", type(keeper._settings)(stop_timeout_ms=1))
+    keeper = keeper_of(catalog, store, settings=ManifestSettings(stop_timeout_ms=1))
     await keeper.stop()
     assert keeper.stats.error == "the store does not answer"
 

@@ -74,7 +74,7 @@ def test_a_driver_that_was_taken_for_dead_adds_nothing(
     pipeline = read_pipeline(file)
 
     arrived, go = threading.Event(), threading.Event()
-    publish = IcebergTable._publish
+    publish = IcebergTable.publish
 
     def wait(table: IcebergTable, query_id: str, batch_id: int) -> None:
         arrived.set()
@@ -82,7 +82,7 @@ def test_a_driver_that_was_taken_for_dead_adds_nothing(
         publish(table, query_id, batch_id)
 
     with monkeypatch.context() as patched:
-        patched.setattr(IcebergTable, "_publish", wait)
+        patched.setattr(IcebergTable, "publish", wait)
         first = start_pipeline(spark, pipeline)
         try:
             assert arrived.wait(WAIT_S)
@@ -121,7 +121,7 @@ def test_iceberg_publishes_a_micro_batch_once_however_it_was_staged(
     first.append(numbers(spark, 1), "q", 0)
     with monkeypatch.context() as patched:
         # Both stage before one of them publishes; so does a driver that dies in between.
-        patched.setattr(IcebergTable, "_publish", lambda *_: None)
+        patched.setattr(IcebergTable, "publish", lambda *_: None)
         first.append(numbers(spark, 2), "q", 1)
         second.append(numbers(spark, 2), "q", 1)
     assert first.committed("q") == 0
@@ -131,10 +131,10 @@ def test_iceberg_publishes_a_micro_batch_once_however_it_was_staged(
     assert (first.committed("q"), first.committed("other"), first.committed("none")) == (1, 7, -1)
     for _ in range(2):
         with pytest.raises(AnotherDriver, match="micro-batch 1 has come into the table from another driver"):
-            first._publish("q", 1)
+            first.publish("q", 1)
     first.append(numbers(spark, 3), "q", 2)
     # A rewrite that began before that append says less than is there.
-    first._load().newAppend().set("anabranch.query-id", "q").set("anabranch.batch-id", "1").commit()
+    first.load().newAppend().set("anabranch.query-id", "q").set("anabranch.batch-id", "1").commit()
     assert sorted(row["n"] for row in first.read().collect()) == [1, 2, 3, 100]
     # Nobody else's appends are staged.
     numbers(spark, 4).writeTo(first.name).append()
