@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from s3stream.catalog.catalog import Catalog
+from tests.support.catalog_node import opened_catalog
 from tests.support.postgres import PostgresServer
 
 
@@ -20,7 +21,5 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def catalog(url: str) -> AsyncIterator[Catalog]:
-    catalog = Catalog(url)
-    await catalog.open(cluster="test")
-    yield catalog
-    await catalog.close()
+    async with opened_catalog(url) as catalog:
+        yield catalog

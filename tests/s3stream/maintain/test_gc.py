@@ -12,7 +12,7 @@ from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import NewObject, ObjectState, object_key
 from s3stream.settings import GcSettings
 from s3stream.store.memory import MemoryStore
-from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span
+from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span, sqlite_catalog
 from tests.support.clock import ManualClock
 
 CLUSTER = "test"
@@ -24,10 +24,8 @@ def key(object_id: int) -> str:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[MetadataNode]:
-    catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
-    await catalog.open(cluster=CLUSTER)
-    yield await MetadataNode.started(catalog)
-    await catalog.close()
+    async with sqlite_catalog(tmp_path) as catalog:
+        yield await MetadataNode.started(catalog)
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
 from s3stream.maintain.verify import Finding, FindingKind, VerifyReport, verify
 from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamBatch, object_key, parse_object_key
 from s3stream.object.format import FOOTER_BYTES
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.memory import MemoryStore
-from tests.support.catalog_node import LATER, NOW, MetadataNode
+from tests.support.catalog_node import LATER, NOW, MetadataNode, opened_catalog
 
 CLUSTER = "test"
 Runs = Sequence[tuple[int, int, int]]
@@ -68,12 +67,10 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def storage(url: str) -> AsyncIterator[Storage]:
-    catalog = Catalog(url)
-    await catalog.open(cluster=CLUSTER)
-    scene = await Storage.started(catalog)
-    scene.store = MemoryStore("main")
-    yield scene
-    await catalog.close()
+    async with opened_catalog(url) as catalog:
+        scene = await Storage.started(catalog)
+        scene.store = MemoryStore("main")
+        yield scene
 
 
 def only(report: VerifyReport) -> Finding:
