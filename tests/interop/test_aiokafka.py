@@ -172,7 +172,7 @@ async def test_a_long_poll_ends_with_the_record(servers: str, topic: str) -> Non
         client.assign([TopicPartition(topic, 0)])
         async with asyncio.TaskGroup() as group:
             task = group.create_task(consume(client, 1))
-            await asyncio.sleep(0.1)
+            await client.position(TopicPartition(topic, 0))  # known, so that the fetch is under way
             await produce(servers, topic, sample(1))
             async with asyncio.timeout(10):
                 assert await task == sample(1)
