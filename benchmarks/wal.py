@@ -267,7 +267,7 @@ async def recovery(path: Path, capacity_bytes: int, body_bytes: int) -> tuple[in
     while wal.used_bytes + 4 * MIB < wal.capacity_bytes:
         appended = [wal.append((body,)) for _ in range(max(1, 2 * MIB // body_bytes))]
         await appended[-1].durable
-    await wal.device.close()  # noqa: SLF001 - what a crash would leave
+    await wal.device.close()  # what a crash would leave
     del wal, appended
     gc.collect()
     began, cpu = time.perf_counter(), time.process_time()
