@@ -63,7 +63,7 @@ class FakeTransport(asyncio.Transport):
         self.closed = self.aborted = True
 
 
-class FakeHub:
+class FakeManager:
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.slabs = SlabPool(pooled_bytes_max=4 << 20)
@@ -109,9 +109,9 @@ class FakeHub:
 
 class Harness:
     def __init__(self) -> None:
-        self.hub = FakeHub()
+        self.manager = FakeManager()
         self.transport = FakeTransport()
-        self.connection = Connection(self.hub, 1)
+        self.connection = Connection(self.manager, 1)
         self.connection.connection_made(self.transport)
 
     def feed(self, data: bytes, *, at_once: int = 1 << 30) -> None:
@@ -125,11 +125,11 @@ class Harness:
 
     def send(self, *keys: int, size: int = 0) -> None:
         for key in keys:
-            number = len(self.hub.started) + 100
+            number = len(self.manager.started) + 100
             self.feed(request_frame(key, 9 if key == PRODUCE else 0, bytes(size), correlation_id=number))
 
     def answer(self, at: int) -> None:
-        exchange = self.hub.started[at][0]
+        exchange = self.manager.started[at][0]
         exchange.complete(ANSWERS[exchange.api_key])
 
     def closed(self) -> bool:
@@ -167,24 +167,24 @@ async def harness() -> Harness:
 def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], cuts: list[int]) -> None:
     async def check() -> None:
         harness = Harness()
-        harness.hub.connection_bytes_max = 1 << 30
+        harness.manager.connection_bytes_max = 1 << 30
         frames = [request_frame(PRODUCE, 9, bytes([at]) * size) for at, size in enumerate(sizes)]
         data, at = b"".join(frames), 0
         while data:
             count = cuts[at % len(cuts)]
             harness.feed(data[:count], at_once=count)
             data, at = data[count:], at + 1
-        assert [frame for _, frame in harness.hub.started] == [frame[4:] for frame in frames]
+        assert [frame for _, frame in harness.manager.started] == [frame[4:] for frame in frames]
         for at in range(len(frames)):
             harness.answer(at)
-        assert harness.hub.held == 0
+        assert harness.manager.held == 0
 
     asyncio.run(check())
 
 
 async def test_produces_start_at_once_and_are_answered_in_order(harness: Harness) -> None:
     harness.send(PRODUCE, PRODUCE, PRODUCE)
-    assert len(harness.hub.started) == 3
+    assert len(harness.manager.started) == 3
     harness.answer(2)
     harness.answer(1)
     await asyncio.sleep(0)
@@ -211,25 +211,25 @@ async def test_other_requests_wait_for_those_before_and_hold_those_behind(harnes
         )
     )
     for at in range(4):
-        assert len(harness.hub.started) == at + 1
+        assert len(harness.manager.started) == at + 1
         harness.answer(at)
     await asyncio.sleep(0)
     assert harness.answered == [0, 1, 2, 3]
 
 
 async def test_a_produce_that_waits_holds_those_behind(harness: Harness) -> None:
-    harness.hub.on_start = harness.connection.hold
+    harness.manager.on_start = harness.connection.hold
     harness.send(PRODUCE)
-    harness.hub.on_start = lambda _: None
+    harness.manager.on_start = lambda _: None
     harness.feed(request_frame(PRODUCE, 9, b""))
-    assert len(harness.hub.started) == 1
+    assert len(harness.manager.started) == 1
     harness.answer(0)
-    assert len(harness.hub.started) == 2
+    assert len(harness.manager.started) == 2
 
 
 async def test_requests_without_an_answer_keep_their_place(harness: Harness) -> None:
     harness.send(PRODUCE, PRODUCE)
-    harness.hub.started[0][0].complete(None)
+    harness.manager.started[0][0].complete(None)
     harness.answer(1)
     await asyncio.sleep(0)
     assert harness.answered == [101]
@@ -255,7 +255,7 @@ async def test_a_frame_under_way_is_always_finished(harness: Harness) -> None:
     frame = request_frame(PRODUCE, 9, bytes(200_000))
     harness.send(PRODUCE, size=1_000_000)
     harness.feed(frame[:100_000])
-    assert harness.hub.held > harness.hub.connection_bytes_max
+    assert harness.manager.held > harness.manager.connection_bytes_max
     assert harness.reading(), "only its rest can free its memory"
     harness.feed(frame[100_000:])
     assert not harness.reading()
@@ -269,25 +269,25 @@ class Other:
 
 
 async def test_a_frame_that_finds_no_room_waits_for_it(harness: Harness) -> None:
-    budget = harness.hub.budget
+    budget = harness.manager.budget
     other = Other()
     assert budget.reserve(other, 14 << 20)
     frame = request_frame(PRODUCE, 9, bytes(1_000_000))
     harness.feed(frame[:100])
     assert not harness.reading(), "the socket is left alone"
-    assert harness.hub.paused
-    assert harness.hub.held == 14 << 20
+    assert harness.manager.paused
+    assert harness.manager.held == 14 << 20
     budget.release_large(14 << 20)
     assert harness.reading()
-    assert harness.hub.held == len(frame), "reserved in full"
+    assert harness.manager.held == len(frame), "reserved in full"
     harness.feed(frame[100:])
-    assert [sent for _, sent in harness.hub.started] == [frame[4:]]
+    assert [sent for _, sent in harness.manager.started] == [frame[4:]]
     harness.answer(0)
-    assert harness.hub.held == 0
+    assert harness.manager.held == 0
 
 
 async def test_a_crowded_node_reads_no_more_than_sizes(harness: Harness) -> None:
-    budget = harness.hub.budget
+    budget = harness.manager.budget
     assert budget.reserve(Other(), 14 << 20)
     assert not budget.reserve(Other(), 14 << 20), "somebody waits"
     frame = request_frame(PRODUCE, 9, bytes(1_000))
@@ -295,20 +295,20 @@ async def test_a_crowded_node_reads_no_more_than_sizes(harness: Harness) -> None
     harness.feed(frame[:2])
     assert len(harness.connection.get_buffer(-1)) == 2
     harness.feed(frame[2:])
-    assert [sent for _, sent in harness.hub.started] == [frame[4:]], "small frames have a share of their own"
+    assert [sent for _, sent in harness.manager.started] == [frame[4:]], "small frames have a share of their own"
 
 
 async def test_a_large_frame_waits_for_the_request_that_its_client_makes_wait(harness: Harness) -> None:
     harness.send(OTHER)
     frame = request_frame(PRODUCE, 9, bytes(200_000))
-    held = harness.hub.held
+    held = harness.manager.held
     harness.feed(frame[:1000])
     assert not harness.reading()
-    assert harness.hub.held == held, "it would take memory for as long as the request before it waits"
+    assert harness.manager.held == held, "it would take memory for as long as the request before it waits"
     harness.answer(0)
     assert harness.reading()
     harness.feed(frame[1000:])
-    assert len(harness.hub.started) == 2
+    assert len(harness.manager.started) == 2
 
 
 async def test_a_connection_lost_gives_back_what_it_had_reserved(harness: Harness) -> None:
@@ -316,11 +316,11 @@ async def test_a_connection_lost_gives_back_what_it_had_reserved(harness: Harnes
     harness.send(PRODUCE, PRODUCE, size=300_000)
     harness.feed(frame[:1000])
     harness.connection.connection_lost(None)
-    assert harness.hub.held == 0
+    assert harness.manager.held == 0
 
 
 async def test_a_connection_lost_gives_up_its_place_in_the_line(harness: Harness) -> None:
-    budget = harness.hub.budget
+    budget = harness.manager.budget
     assert budget.reserve(Other(), 14 << 20)
     harness.feed(request_frame(PRODUCE, 9, bytes(500_000))[:1000])
     assert budget.waiting == 1
@@ -328,12 +328,12 @@ async def test_a_connection_lost_gives_up_its_place_in_the_line(harness: Harness
     assert budget.waiting == 0
     assert not budget.crowded
     budget.release_large(14 << 20)
-    assert harness.hub.held == 0
+    assert harness.manager.held == 0
 
 
 @pytest.mark.parametrize("leave", [Connection.close, Connection.drain])
 async def test_who_is_closed_leaves_the_line(harness: Harness, leave: Callable[[Connection], None]) -> None:
-    budget = harness.hub.budget
+    budget = harness.manager.budget
     assert budget.reserve(Other(), 14 << 20)
     harness.send(PRODUCE)
     harness.feed(request_frame(PRODUCE, 9, bytes(500_000))[:1000])
@@ -343,7 +343,7 @@ async def test_who_is_closed_leaves_the_line(harness: Harness, leave: Callable[[
     budget.release_large(14 << 20)
     harness.answer(0)
     harness.connection.connection_lost(None)
-    assert harness.hub.held == 0
+    assert harness.manager.held == 0
 
 
 async def test_a_peer_that_does_not_read_gets_nothing_more_started(harness: Harness) -> None:
@@ -352,9 +352,9 @@ async def test_a_peer_that_does_not_read_gets_nothing_more_started(harness: Harn
     harness.connection.pause_writing()
     assert not harness.reading()
     harness.answer(0)
-    assert len(harness.hub.started) == 1
+    assert len(harness.manager.started) == 1
     harness.connection.resume_writing()
-    assert len(harness.hub.started) == 2
+    assert len(harness.manager.started) == 2
     assert harness.reading()
 
 
@@ -367,17 +367,17 @@ async def test_draining_answers_what_is_under_way_and_closes(harness: Harness) -
     harness.answer(1)
     assert harness.answered == [100, 101]
     assert harness.closed()
-    assert len(harness.hub.started) == 2
+    assert len(harness.manager.started) == 2
 
 
 async def test_a_lost_connection_tells_those_who_wait(harness: Harness) -> None:
     harness.send(OTHER)
     lost: list[bool] = []
-    exchange = harness.hub.started[0][0]
+    exchange = harness.manager.started[0][0]
     exchange.on_close = lambda: lost.append(True)
     harness.connection.connection_lost(None)
     assert lost == [True]
-    assert harness.hub.held == 0
+    assert harness.manager.held == 0
     exchange.complete(ANSWERS[OTHER])
     assert exchange.closed
     assert harness.transport.writes == []
