@@ -135,7 +135,7 @@ def object_key(cluster: str, object_id: int) -> str:
 
 
 def parse_object_key(key: str) -> tuple[str, int] | None:
-    """Cluster and object id of a key that `object_key` made; None for any other."""
+    """Return cluster and object id of a key made by `object_key`; None for any other key."""
     spread, _, rest = key.partition("/")
     cluster, _, digits = rest.rpartition("/")
     if not cluster or not digits.isascii() or not digits.isdigit():

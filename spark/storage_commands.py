@@ -114,7 +114,7 @@ def print_verified(summary: Summary, console: Console) -> None:
     console.print(table)
     for finding in summary.shown[:FINDINGS_SHOWN]:
         console.print(
-            f"[red]{finding.trouble.value}[/red]: {escape(finding.where)}: {escape(finding.detail)}", highlight=False
+            f"[red]{finding.kind.value}[/red]: {escape(finding.where)}: {escape(finding.detail)}", highlight=False
         )
     if summary.findings > FINDINGS_SHOWN:
         console.print(f"(the first {FINDINGS_SHOWN} of {summary.findings:,}; --report writes all)")

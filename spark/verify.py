@@ -149,7 +149,7 @@ async def _check_object(store: ObjectStore | None, cluster: str, check: Check) -
 
 
 def _finding_row(subject: str, finding: Finding, object_id: int | None = None) -> Row:
-    return Row(subject, finding.where, object_id, trouble=finding.trouble.name, detail=finding.detail)
+    return Row(subject, finding.where, object_id, trouble=finding.kind.name, detail=finding.detail)
 
 
 async def _read_object(store: ObjectStore, key: str, check: Check, found: _Contents) -> None:

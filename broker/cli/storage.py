@@ -341,7 +341,7 @@ def print_report(report: VerifyReport, console: Console) -> None:
     for name in ("finding", "where", "detail"):
         table.add_column(name, overflow="fold")  # a key must not be cut off
     for finding in report.findings[:FINDINGS_SHOWN]:
-        table.add_row(*map(Text, (finding.trouble.value, finding.where, finding.detail)))
+        table.add_row(*map(Text, (finding.kind.value, finding.where, finding.detail)))
     console.print(table)
 
 

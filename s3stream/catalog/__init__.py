@@ -1,1 +1,1 @@
-"""The catalog: the nodes, topics, streams and objects of a cluster, who owns them, and where data is stored."""
+"""The catalog: nodes, topics, streams and objects of a cluster, their owners, and the place of all data."""

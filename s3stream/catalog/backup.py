@@ -1,7 +1,7 @@
-"""A consistent copy of an SQLite catalog, made while nodes use it or after they have stopped.
+"""Backs up an SQLite catalog, while nodes use it or after they have stopped.
 
-The copy is one snapshot: what is committed while it is made is not in it. It is written under a temporary name in the
-target's directory, checked, synced and only then given its name, so that a file of that name is always a whole backup.
+The copy is one snapshot, without changes that are committed while it is made. It is written under a temporary name in
+the target's directory, checked, synced and only then renamed, so that a file of that name is always a complete backup.
 """
 
 import os
@@ -20,23 +20,23 @@ from s3stream.catalog.schema import MIGRATIONS
 from s3stream.errors import CatalogError
 
 PAGES_PER_STEP: Final = 1024
-"""Pages copied between two reports of progress: 4 MiB."""
+"""Pages copied between two progress reports: 4 MiB."""
 COUNTED: Final = ("topics", "partitions", "detached_topics", "streams", "objects", "ranges")
 
 
 class Backup(NamedTuple):
-    """What a backup holds."""
+    """Summary of a backup."""
 
     path: Path
     size_bytes: int
     schema_version: int
     cluster: str
     counts: Mapping[str, int]
-    """Rows by table, those of COUNTED."""
+    """Number of rows by table, for the tables of COUNTED."""
 
 
 def sqlite_path(url: str) -> Path | None:
-    """File of an SQLite catalog; None for a catalog of another kind. Raises CatalogError."""
+    """Return the file of an SQLite catalog; None for another database. Raises CatalogError."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -49,7 +49,7 @@ def sqlite_path(url: str) -> Path | None:
 def back_up(
     source: Path, target: Path, *, overwrite: bool = False, on_progress: Callable[[int, int], None] = lambda *_: None
 ) -> Backup:
-    """Copy the catalog at `source` to the file `target`. `on_progress` is told the pages done and all of them.
+    """Copy the catalog at `source` to the file `target`. `on_progress` gets the number of pages done and of all pages.
 
     Raises CatalogError when there is no catalog, the target exists (unless `overwrite`) or cannot be written, or the
     copy is not sound.
@@ -85,7 +85,7 @@ def _copy(source: Path, temporary: Path, on_progress: Callable[[int, int], None]
         on_progress(total - left, total)
 
     with closing(connect_read_only(source.absolute())) as reading, closing(sqlite3.connect(temporary)) as writing:
-        # Without a transaction of its own the copy would begin again whenever a node commits.
+        # Without this transaction the copy would restart whenever a node commits.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_master").fetchone()
         reading.backup(writing, pages=PAGES_PER_STEP, progress=report)
@@ -93,8 +93,8 @@ def _copy(source: Path, temporary: Path, on_progress: Callable[[int, int], None]
 
 
 def _check(copy: Path, target: Path) -> Backup:
-    """Prove that the copy is a sound catalog of this program's schema."""
-    # Immutable: the copy says that it keeps a log beside it, and one must not be made.
+    """Check the integrity of the copy and that it has this program's schema."""
+    # Immutable: the copied header asks for a WAL file, which must not be created here.
     with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
@@ -106,8 +106,8 @@ def _check(copy: Path, target: Path) -> Backup:
             raise CatalogError(f"backup {target}: there is no catalog in the database") from None
         if version != newest:
             raise CatalogError(
-                f"backup {target}: the catalog has schema version {version}, this program {newest}: use the program of "
-                "the node"
+                f"backup {target}: the catalog has schema version {version}, this program {newest}: use the "
+                "program version of the node"
             )
         cluster = connection.execute("SELECT name FROM cluster").fetchone()
         counts = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in COUNTED}  # noqa: S608 - names of our own
@@ -128,7 +128,7 @@ def _publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make a file, or the names in a directory, durable."""
+    """Make a file, or the entries of a directory, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

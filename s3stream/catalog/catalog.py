@@ -1,6 +1,6 @@
 """The catalog: the metadata of a cluster in a SQL database.
 
-It names the cluster's nodes, topics, streams and objects, who owns them, and which object holds which offsets. Each
+It has the cluster's nodes, topics, streams and objects, their owners, and the object that holds each offset. Each
 method is one transaction of `Database`; the modules of this package hold the bodies of the transactions.
 
 Invariants:

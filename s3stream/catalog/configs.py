@@ -1,4 +1,4 @@
-"""Statements about what is set for things that are no topics: groups, features, subscriptions."""
+"""Statements about configs of things other than topics: groups, features, subscriptions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from s3stream.catalog.schema import configs
 def alter_config(
     connection: Connection, kind: str, name: str, set_configs: Mapping[str, str], unset: Sequence[str]
 ) -> Mapping[str, str]:
-    """Change what is set for one thing; a row without entries is not kept."""
+    """Change the configs of one resource; a row without entries is deleted."""
     row = (configs.c.kind == kind, configs.c.name == name)
     found = connection.execute(select(configs.c.entries).where(*row)).scalar_one_or_none()
     entries: dict[str, str] = {**json.loads(found or "{}"), **set_configs}
@@ -25,6 +25,6 @@ def alter_config(
 
 
 def list_configs(connection: Connection) -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """All of it."""
+    """Return all configs by kind and name."""
     rows = connection.execute(select(configs.c.kind, configs.c.name, configs.c.entries))
     return {(kind, name): json.loads(entries) for kind, name, entries in rows}

@@ -1,24 +1,23 @@
-"""Runs the catalog's transactions on SQLite or PostgreSQL, off the event loop.
+"""Runs the catalog's transactions on SQLite or PostgreSQL, in threads.
 
-What it keeps true: **one writer at a time**. SQLite has that by `BEGIN IMMEDIATE`; PostgreSQL gets it by an advisory
-lock taken first in each writing transaction. A command reads, decides and writes as if it were alone, with the same
+Invariant: **one writer at a time**. SQLite guarantees that with `BEGIN IMMEDIATE`, PostgreSQL with an advisory lock
+taken first in each writing transaction. A command reads, decides and writes as if it were alone, with the same
 statements on both engines and without retries for serialization. Writes are rare (an upload commits thousands of ranges
-at once), so this costs nothing that is missed. Reads run beside the writer on connections of their own and see one
+at once), so that the lock does not limit throughput. Reads run concurrently on separate connections, each on one
 snapshot.
 
 Each transaction on PostgreSQL names its isolation level, whatever the default of database or user is. Writers have READ
 COMMITTED: every statement sees what was committed before it began, so all that follow the lock see what was committed
 before the lock was granted. One snapshot for the whole transaction would be taken by the statement that waits for the
 lock, and show the state from before. Readers have REPEATABLE READ. `default_transaction_read_only` is left as it is:
-whoever sets it wants no writes, and they wait until it ends.
+while it is set, writes are an outage and wait.
 
-Whoever only looks (`read_only`) leaves no trace: no migration, no file made or changed, and SQLite's database may lie
-where nothing can be written.
+A `read_only` database is not migrated, no file is created or changed, and the file system may be read-only.
 
-Commands are idempotent, so one that met an outage is run again, for some seconds. `s3stream.catalog.outage` says which
-errors are outages. A command whose connection broke off during COMMIT may have taken effect: from then on either its
-repetition succeeds, or OutcomeUnknown is raised, also where the repetition is refused. Every other error of a command
-tells of a refusal in a transaction that was rolled back, or of an outage before anything was committed.
+Commands are idempotent, so that a command that meets an outage is repeated for some seconds. `s3stream.catalog.outage`
+decides which errors are outages. A command whose connection broke during COMMIT may have taken effect: from then on
+either its repetition succeeds, or OutcomeUnknown is raised, even when the repetition is refused. Every other error of a
+command means that it was refused and rolled back, or that an outage came before anything was committed.
 """
 
 import asyncio
@@ -60,7 +59,7 @@ POSTGRES_READERS: Final = 4
 BUSY_TIMEOUT_MS: Final = 30_000
 REPEAT_DELAYS_S: Final = (0.05, 0.2, 0.8, 2.0)
 SLOW_COMMAND_S: Final = 30.0
-"""A command that has no answer for so long is logged: a server that hangs raises no error."""
+"""Log a command that takes longer: a server that hangs raises no error."""
 SQLITE_PRAGMAS: Final = (
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
     "PRAGMA synchronous = FULL",
@@ -72,14 +71,14 @@ JOURNAL_PRAGMA: Final = "PRAGMA journal_mode = WAL"
 JOURNAL_ATTEMPTS: Final = 100
 JOURNAL_PAUSE_S: Final = 0.02
 POSTGRES_OPTIONS: Final = (
-    # A node that hangs in the middle of a command must not hold the writer's lock for ever. A commit of thousands of
+    # A node that hangs in the middle of a command must not hold the writer's lock forever. A commit of thousands of
     # ranges may take longer than what a database allows its users' statements by default.
     "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=60000 -c statement_timeout=0 -c synchronous_commit=on"
 )
 
 POSTGRES_CONNECTION: Final = {
     "client_encoding": "utf8",
-    # A server that is gone without a word is noticed in half a minute; a system's own limits are hours.
+    # Notices a server that disappeared within half a minute; the system's defaults are hours.
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -87,15 +86,15 @@ POSTGRES_CONNECTION: Final = {
     "tcp_user_timeout": 30_000,
 }
 POSTGRES_PRIMARY: Final = {"target_session_attrs": "primary"}
-"""A standby takes no writes, and its answers may be of yesterday: only who looks may ask it."""
+"""For writers: a standby refuses writes, and its answers may be stale."""
 DAMAGE_ADVICE: Final = (
-    "the database is damaged, or is no catalog any more: stop the nodes that use it, then restore a backup of it, or "
-    "make a new one from the objects with `anabranch catalog rebuild` (docs/operations.md)"
+    "the database is damaged, or no longer a catalog: stop the nodes that use it, then restore a backup, or rebuild it "
+    "from the objects with `anabranch catalog rebuild` (docs/operations.md)"
 )
 CLOSE_TIMEOUT_S: Final = 5.0
-"""How long a command under way may keep `close` waiting before its connection is cut."""
+"""Time that `close` gives a running command before it shuts down the connection."""
 CHECKPOINT_TIMEOUT_MS: Final = 2_000
-"""How long `close` waits for whoever reads SQLite's log."""
+"""Time that `close` waits for readers of SQLite's log."""
 
 
 class Database:
@@ -118,7 +117,7 @@ class Database:
         arguments: dict[str, Any] = {}
         if self._dialect == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-            # Who gives more options gets them beside these: the later ones of a name hold.
+            # Options in the URL are added to these; for a repeated name the last one counts.
             options = " ".join((POSTGRES_OPTIONS, *parsed.normalized_query.get("options", ())))
             wanted = {**POSTGRES_CONNECTION, **({} if read_only else POSTGRES_PRIMARY)}
             arguments = {name: value for name, value in wanted.items() if name not in parsed.query}
@@ -136,9 +135,9 @@ class Database:
                 f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
             ) from error
         self._damage: str | None = None
-        """Why nothing more is written: the database is damaged."""
+        """The damage found in the database, after which nothing is written."""
         self._connections: WeakSet[Any] = WeakSet()
-        """Those to a server, which may not answer."""
+        """Connections to a server, which may hang."""
         self._prepare_engines()
         self._writer_thread = ThreadPoolExecutor(1, "catalog-write")
         self._reader_threads = ThreadPoolExecutor(readers, "catalog-read")
@@ -163,7 +162,7 @@ class Database:
                 event.listen(engine, "handle_error", _drop_stale_session)
 
     def _prepare_postgres(self, connection: Any, _record: object, *, modes: Mapping[str, object]) -> None:
-        """Have the driver name the modes in the BEGIN of each transaction."""
+        """Make the driver set the modes in the BEGIN of each transaction."""
         self._connections.add(connection)
         for name, value in modes.items():
             setattr(connection, name, value)
@@ -174,8 +173,8 @@ class Database:
         return self._where
 
     async def open(self) -> None:
-        """Connect and bring the schema to this version; read-only, expect it to be of this version."""
-        # Without another try: whoever starts a node waits for the answer, and nothing is under way yet.
+        """Connect and migrate the schema; if read-only, check that it has this program's version."""
+        # Without retries: an operator waits for the start, and nothing depends on the catalog yet.
         if self._read_only:
             await self._run(
                 self._reader,
@@ -192,7 +191,7 @@ class Database:
             )
 
     async def read_unopened(self, query: Callable[[Connection], Result], *, absent: Result) -> Result:
-        """Run `query` on the database as it is, whatever its schema, and leave no trace; `absent` if there is none."""
+        """Run `query` before `open`, on a schema of any version; returns `absent` if there is no database."""
         if self._path is None:
             return await self._run(self._reader, self._reader_threads, query, repeated=False)
         path = self._path
@@ -202,7 +201,7 @@ class Database:
         return await self._run(engine, self._reader_threads, query, repeated=False)
 
     async def close(self) -> None:
-        """Release connections and threads. What a server does not answer within seconds is given up."""
+        """Release connections and threads. Commands that a server does not answer within seconds are abandoned."""
         if self._path is not None and not self._read_only and self._damage is None:
             self._writer_thread.submit(_checkpoint, self._writer, self._where)
         for threads, engine in ((self._writer_thread, self._writer), (self._reader_threads, self._reader)):
@@ -221,12 +220,12 @@ class Database:
             await asyncio.to_thread(threads.shutdown)
 
     async def write(self, command: Callable[[Connection], Result]) -> Result:
-        """Run `command` in a transaction of its own, alone among writers; commits if it returns.
+        """Run `command` in one transaction, the only writing one; commits if it returns.
 
-        Raises what `command` raises, then nothing has changed; CatalogUnavailable, CatalogDamaged; OutcomeUnknown.
+        Raises the errors of `command` after a rollback; CatalogUnavailable, CatalogDamaged, OutcomeUnknown.
         """
         if self._read_only:
-            raise CatalogError(f"catalog {self._where} was opened to be read, and takes no changes")
+            raise CatalogError(f"catalog {self._where} was opened read-only and cannot be changed")
         if self._damage is not None:
             raise CatalogDamaged(self._damage)
         return await self._run(self._writer, self._writer_thread, command)
@@ -261,7 +260,7 @@ class Database:
             except StorageError as error:
                 if lost is None:
                     raise
-                # Refused, but perhaps because it took effect before, and others have gone on from there.
+                # The refusal may mean that the lost commit took effect and others have changed the state since.
                 raise self._unknown(lost, error) from error
         raise AssertionError("the last attempt returns or raises")
 
@@ -274,7 +273,7 @@ class Database:
             slow.cancel()
 
     def _may_repeat(self, error: DBAPIError) -> bool:
-        """Whether to repeat at once; SQLite has waited already, and so has who wanted the lock."""
+        """Return whether to repeat. SQLite has waited already, and so has a command that waited for the lock."""
         return (
             self._dialect == "postgresql"
             and _classify(error) is Verdict.WAIT
@@ -282,7 +281,7 @@ class Database:
         )
 
     def _failure(self, error: DBAPIError, lost: BaseException | None) -> CatalogError:
-        """What the caller is told of a command that will not be repeated here."""
+        """Return the error to raise for a command that is not repeated."""
         verdict = _classify(error)
         text = f"catalog {self._where}: {_one_line(error.orig or error)}"
         if verdict is Verdict.STOP:
@@ -300,14 +299,14 @@ class Database:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One run of a command."""
+    """One attempt to run a command."""
 
     committing: bool = False
-    """Whether it got as far as COMMIT. What fails after that may have taken effect."""
+    """True once COMMIT was sent: an error after that does not tell whether it took effect."""
 
 
 def _sqlstate(error: DBAPIError) -> str:
-    """PostgreSQL's code; empty where there is none, as for a connection that broke off."""
+    """Return PostgreSQL's code; empty without one, as for a broken connection."""
     return str(getattr(error.orig, "sqlstate", None) or "")
 
 
@@ -317,25 +316,25 @@ def _classify(error: DBAPIError) -> Verdict:
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is not None:
         return classify_sqlite(code)
-    # Neither server nor library has said anything: no connection, or one that broke off.
+    # No code from server or library: there is no connection, or it broke.
     return Verdict.WAIT if isinstance(error, (OperationalError, InterfaceError)) else Verdict.REFUSE
 
 
 def _drop_stale_session(context: ExceptionContext) -> None:
-    """Have the pool drop the connection."""
+    """Make the pool drop the connection."""
     if getattr(context.original_exception, "sqlstate", None) in STALE_SESSION_STATES:
         context.is_disconnect = True
 
 
 def _shut_down_socket(connection: Any) -> None:
-    """End a connection under whoever waits for its answer."""
-    # Closed meanwhile: then nobody waits.
+    """Shut down a connection's socket, which ends the wait of its thread."""
+    # It may be closed already.
     with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as bare:
         bare.shutdown(socket.SHUT_RDWR)
 
 
 def _one_line(error: BaseException) -> str:
-    """A driver's message without its line breaks and its guesses."""
+    """Return a driver's message on one line, without its hints."""
     lines = (line.strip() for line in str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("Is the server running"))
 
@@ -348,7 +347,7 @@ def _transact(engine: Engine, command: Callable[[Connection], Result], attempt: 
 
 
 def _checkpoint(engine: Engine, where: str) -> None:
-    """Bring all of SQLite's log into the database's own file, so that a copy of that file alone is whole."""
+    """Move all of SQLite's log into the database file, so that a copy of that file alone is complete."""
     if not isinstance(engine.pool, QueuePool) or not engine.pool.checkedin():
         return  # never connected
     try:
@@ -360,15 +359,17 @@ def _checkpoint(engine: Engine, where: str) -> None:
     except (sqlite3.Error, SQLAlchemyError) as error:
         busy, reason = True, _one_line(error)
     if busy:
-        log.warning("the catalog's file is whole only with its -wal file: copy both", catalog=where, reason=reason)
+        log.warning(
+            "the catalog's file is complete only together with its -wal file: copy both", catalog=where, reason=reason
+        )
 
 
 def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
-    # With isolation_level None the driver leaves BEGIN and COMMIT to us.
+    # With isolation_level None the driver sends no BEGIN and COMMIT of its own.
     connection.isolation_level = None  # type: ignore[attr-defined]  # sqlite3.Connection behind the proxy's type
     for pragma in SQLITE_PRAGMAS:
         connection.execute(pragma)
-    # SQLite does not wait here, whatever the timeout says, when another connection makes the new file a WAL one, too.
+    # SQLite ignores the timeout here while another connection switches the new file to WAL mode as well.
     for attempt in range(JOURNAL_ATTEMPTS):
         try:
             connection.execute(JOURNAL_PRAGMA)
@@ -380,18 +381,18 @@ def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, whether a node has the database open, has crashed, or has stopped.
+    """Open a connection that changes nothing, whether a node has the database open, has crashed, or has stopped.
 
-    One for each transaction, since a node may start or stop between two.
+    Use a new one for each transaction, since a node may start or stop in between.
     """
     log = path.with_name(f"{path.name}-wal")
     if log.exists():
         mode = "mode=ro"
     elif os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        # SQLite needs its log to see what a node that starts meanwhile writes; it takes away again what it makes here.
+        # SQLite needs its log to see the writes of a node that starts meanwhile; it removes files that it creates here.
         mode = "mode=rw"
     else:
-        # Nothing can be made here, and without a log nobody else is writing.
+        # No file can be created here, and without a log no other process is writing.
         mode = "mode=ro&immutable=1"
     connection = sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
@@ -400,15 +401,15 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def check_version(connection: Connection, where: str) -> None:
-    """Refuse a database whose schema is not this program's."""
+    """Raise CatalogError unless the schema has this program's version."""
     newest = MIGRATIONS[-1][0]
     if not inspect(connection).has_table("schema_version"):
         raise CatalogError(f"catalog {where}: there is no catalog in this database")
     found = _found_version(connection)
     if found < newest:
         raise CatalogError(
-            f"catalog {where}: schema version {found} is older than this program's {newest}: it is brought up to date "
-            "when a node of this version starts"
+            f"catalog {where}: schema version {found} is older than this program's {newest}: it is migrated when a "
+            "node of this version starts"
         )
     _refuse_newer(found, where)
 
@@ -427,7 +428,7 @@ def _refuse_newer(found: int, where: str) -> None:
 
 
 def migrate(connection: Connection, dialect: str, where: str) -> None:
-    """Apply the migrations that the database has not had. Refuses a schema newer than this program."""
+    """Apply the missing migrations. Raises CatalogError for a schema newer than this program."""
     connection.execute(text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)"))
     found = _found_version(connection)
     _refuse_newer(found, where)

@@ -1,15 +1,15 @@
 """Statements that detach, attach and clone topics. Each function is the body of one transaction; no data is touched.
 
-What they keep true:
+Invariants:
 
 - An object lives as long as any range refers to it. A detached topic keeps its streams and their ranges; a clone gets
-  streams of its own with a copy of the ranges, which say under which stream's id the objects have the data. From then
-  on both are trimmed, compacted and deleted each by itself.
-- Detaching bumps the epochs of the streams: a writer that still has one of them open gets nothing through.
-- Nothing that is only in a log is left behind unseen: the caller states the ends up to which it has uploaded, and what
-  is committed must end there.
-- Each succeeds again when it is repeated, also by a node that has been fenced since: its answer was lost, and it must
-  not take that for a refusal.
+  separate streams with a copy of the ranges, which name the stream id that the objects have the data under. From then
+  on the two are trimmed, compacted and deleted independently.
+- Detaching increments the epochs of the streams: a writer that still has one of them open is fenced.
+- No record that is only in a log is lost silently: the caller passes the ends up to which it has uploaded, and the
+  committed ends must equal them.
+- A repeated command succeeds again, even from a node that has been fenced since: its first answer was lost, and the
+  node must not take the fence for a refusal.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def detach_topic(
     node_epoch: int,
     now_ms: int,
 ) -> None:
-    """Move the topic to the detached ones and fence its streams."""
+    """Move the topic to the detached topics and fence its streams."""
     row = connection.execute(select(topics).where(topics.c.name == name, topics.c.topic_id == topic_id)).first()
     if row is None and _find_detached(connection, topic_id) is not None:
         return
@@ -61,7 +61,7 @@ def detach_topic(
 
 
 def attach_topic(connection: Connection, topic_id: bytes, name: str, node_id: int, node_epoch: int) -> TopicInfo:
-    """Move a detached topic back under a name; it has its id as before."""
+    """Move a detached topic back under a name; its id stays the same."""
     attached = find_topic_by_id(connection, topic_id)
     if attached == name:
         return get_topic(connection, name)
@@ -116,7 +116,7 @@ def clone_topic(
 
 
 def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: int) -> None:
-    # Leader epochs go on from the original's, because its batches bear them.
+    # Leader epochs continue from the original's, because its batches contain them.
     own: dict[str, ColumnElement[Any]] = {
         "stream_id": literal(new_id),
         "epoch": literal(0),
@@ -129,7 +129,7 @@ def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: i
 
 
 def _copy_rows(connection: Connection, table: Table, stream_id: int, own: Mapping[str, ColumnElement[Any]]) -> None:
-    """Insert a stream's rows of a table once more, with some columns that are its own."""
+    """Copy a stream's rows of a table, with the columns in `own` replaced."""
     names = [column.name for column in table.columns]
     columns = [own.get(column.name, column) for column in table.columns]
     rows = select(*columns).where(table.c.stream_id == stream_id)
@@ -137,7 +137,7 @@ def _copy_rows(connection: Connection, table: Table, stream_id: int, own: Mappin
 
 
 def list_detached(connection: Connection, topic_id: bytes | None = None) -> Sequence[DetachedTopic]:
-    """All detached topics, or only the one."""
+    """Return all detached topics, or the one with `topic_id`."""
     heads = select(detached_topics).order_by(detached_topics.c.name, detached_topics.c.detached_ms.desc())
     parts = select(detached_partitions).order_by(detached_partitions.c.topic_id, detached_partitions.c.idx)
     if topic_id is not None:
@@ -172,7 +172,7 @@ def _check_free(connection: Connection, name: str) -> None:
 def _check_ends(
     connection: Connection, stream_ids: Sequence[int], ends: Mapping[int, int], node_id: int | None
 ) -> None:
-    """The streams end where the caller says; with `node_id`, no other node has one of them open."""
+    """Check that the streams end at `ends`; with `node_id`, also that no other node has one of them open."""
     for stream_id, info in find_streams(connection, stream_ids).items():
         if node_id is not None and info.node_id not in {node_id, NOBODY}:
             raise StreamFenced(f"stream {stream_id} is open on node {info.node_id}, not on node {node_id}")

@@ -17,7 +17,7 @@ from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 ENDED: Final = 0
 """End of the lease of a node that has stopped cleanly."""
 REMOVED_MAX: Final = -1
-"""The lease of a node whose registration was taken back ends here or before: minus the time of that, or this."""
+"""Upper bound of the lease end of a removed node: minus the time of its removal, or this."""
 DEVICE: Final = "device"
 """The only kind of log so far: a block device or a file."""
 UNKNOWN_ID: Final = bytes(16)
@@ -48,7 +48,7 @@ _WAL_COLUMNS: Final = (
 
 
 def is_blank(connection: Connection) -> bool:
-    """Whether nothing was ever registered here: there is no schema, or no node, topic or object has come yet."""
+    """Return whether nothing was ever registered: no schema exists, or no node, topic or object was ever created."""
     if not inspect(connection).has_table("schema_version"):
         return True
     if connection.execute(select(func.count()).select_from(nodes)).scalar_one():
@@ -58,7 +58,7 @@ def is_blank(connection: Connection) -> bool:
 
 
 def adopt_cluster(connection: Connection, name: str, new_id: bytes | None) -> bytes:
-    """Take the cluster's name and the catalog's id where there is none yet; returns the id. Raises CatalogError."""
+    """Set the cluster's name and the catalog's id unless they are set; returns the id. Raises CatalogError."""
     found = connection.execute(select(cluster.c.catalog_id)).scalar_one_or_none()
     drawn = "" if new_id is None else new_id.hex()
     if found is None:
@@ -81,12 +81,12 @@ def check_cluster(connection: Connection, name: str) -> bytes:
 
 
 def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | None) -> NodeInfo:
-    """Give the node its next epoch; with `after_epoch`, only if that is still its last one."""
+    """Give the node its next epoch; with `after_epoch`, only if that is its last one."""
     found = get_node(connection, wanted.node_id)
     epoch = 0 if found is None else found.epoch
     if after_epoch is not None and epoch != after_epoch:
         if found is not None and epoch == after_epoch + 1 and found.holder == wanted.holder:
-            return found  # a repetition: the answer was lost
+            return found  # a repeated command: the answer was lost
         raise NodeFenced(f"node {wanted.node_id} was registered by another process meanwhile, with epoch {epoch}")
     values = {
         "epoch": epoch + 1,
@@ -108,13 +108,13 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
 
 
 def renew_lease(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int) -> None:
-    """Move the end of the lease."""
+    """Set the end of the lease."""
     check_node(connection, node_id, node_epoch)
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=lease_until_ms))
 
 
 def stop_node(connection: Connection, node_id: int, node_epoch: int, drained_wal: str | None, now_ms: int) -> None:
-    """End the lease, and note that the node's log holds nothing any more."""
+    """End the lease, and mark the node's log as drained."""
     check_node(connection, node_id, node_epoch)
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
     if drained_wal is not None:
@@ -122,16 +122,16 @@ def stop_node(connection: Connection, node_id: int, node_epoch: int, drained_wal
 
 
 def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
-    """Take a dead node's registration back. The row stays for its epoch, which never falls, and which fences it."""
+    """Remove a dead node's registration. The row keeps the epoch, which never falls, and which fences the node."""
     row = nodes.c.node_id == node_id
     removed = min(REMOVED_MAX, -now_ms)
     lease_until_ms = connection.execute(select(nodes.c.lease_until_ms).where(row)).scalar_one_or_none()
     if lease_until_ms == removed:
-        return  # by this very command, repeated
+        return  # a repeated command
     if lease_until_ms is None or lease_until_ms <= REMOVED_MAX:
         raise NotFound(f"node {node_id} is not registered")
     if lease_until_ms > now_ms:
-        raise NodeInUse(f"node {node_id} lives: its lease ends in {lease_until_ms - now_ms} ms")
+        raise NodeInUse(f"node {node_id} is alive: its lease ends in {lease_until_ms - now_ms} ms")
     led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
     if led:
         raise NodeInUse(f"node {node_id} leads {led} partitions")
@@ -139,13 +139,13 @@ def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
 
 
 def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
-    """All nodes by id."""
+    """Return the nodes that are not removed, by id."""
     query = select(*_NODE_COLUMNS).where(nodes.c.lease_until_ms > REMOVED_MAX).order_by(nodes.c.node_id)
     return [_to_node(row) for row in connection.execute(query)]
 
 
 def get_node(connection: Connection, node_id: int) -> NodeInfo | None:
-    """A node that was registered once, removed or not."""
+    """Return a node that was ever registered, removed or not."""
     row = connection.execute(select(*_NODE_COLUMNS).where(nodes.c.node_id == node_id)).one_or_none()
     return None if row is None else _to_node(row)
 
@@ -159,13 +159,13 @@ def _to_node(row: Row[*tuple[Any, ...]]) -> NodeInfo:
 
 
 def list_wals(connection: Connection, node_id: int) -> Sequence[WalInfo]:
-    """Every log that the node has ever used, the one used last at the end."""
+    """Return every log that the node has used, in the order of their last use."""
     query = select(*_WAL_COLUMNS).where(wals.c.node_id == node_id).order_by(wals.c.node_epoch, wals.c.wal_id)
     return [_to_wal(row) for row in connection.execute(query)]
 
 
 def list_all_wals(connection: Connection) -> Sequence[WalInfo]:
-    """The logs of all nodes, by id."""
+    """Return the logs of all nodes, by id."""
     return [_to_wal(row) for row in connection.execute(select(*_WAL_COLUMNS).order_by(wals.c.wal_id))]
 
 
@@ -175,7 +175,7 @@ def _to_wal(row: Row[*tuple[Any, ...]]) -> WalInfo:
 
 
 def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int, location: str, now_ms: int) -> None:
-    """Note that the node acknowledges into this log from now on."""
+    """Register the log that the node acknowledges into from now on."""
     check_node(connection, node_id, node_epoch)
     known = {wal.wal_id: wal for wal in list_wals(connection, node_id)}
     found = known.pop(wal_id, None)
@@ -184,7 +184,7 @@ def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int,
     left = [wal for wal in known.values() if wal.state is WalState.OPEN]
     if left and count_open_streams(connection, node_id):
         raise CatalogError(f"the log {left[0].wal_id} of node {node_id} may hold records that are in no object")
-    for wal in left:  # of no stream there is: nothing that it holds is anybody's any more
+    for wal in left:  # the node has no streams, so that the records in it are not needed
         _set_state(connection, wal.wal_id, WalState.DRAINED, now_ms)
     values = {
         "node_id": node_id,
@@ -201,29 +201,29 @@ def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int,
 
 
 def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int) -> None:
-    """Accept the loss of an open log of a node that has not been heard of since it was `seen`."""
+    """Accept the loss of an open log of a node whose registration is still as `seen`."""
     found = get_node(connection, seen.node_id)
     fenced = replace(seen, epoch=seen.epoch + 1, lease_until_ms=ENDED)
     if found not in (seen, fenced):
-        raise NodeInUse(f"node {seen.node_id} lives: it was registered, or its lease renewed, meanwhile")
+        raise NodeInUse(f"node {seen.node_id} is alive: it was registered, or its lease renewed, meanwhile")
     state = {wal.wal_id: wal.state for wal in list_wals(connection, seen.node_id)}.get(wal_id)
     if state is None or state is WalState.DRAINED:
         raise NotFound(f"node {seen.node_id} has no log {wal_id} that may hold records")
     if state is WalState.OPEN:
         _set_state(connection, wal_id, WalState.GIVEN_UP, now_ms)
-    # A process that was only paused or cut off must not go on acknowledging into a log that nobody will read.
+    # A process that was only paused or cut off must not continue to acknowledge into a log that is never read again.
     row = nodes.c.node_id == seen.node_id
     connection.execute(update(nodes).where(row).values(epoch=fenced.epoch, lease_until_ms=fenced.lease_until_ms))
 
 
 def count_open_streams(connection: Connection, node_id: int) -> int:
-    """Streams that the node opened last: what is past their ends may be in its log."""
+    """Count the streams that the node opened last: records past their ends may be in its log."""
     query = select(func.count()).select_from(streams).where(streams.c.node_id == node_id)
     return connection.execute(query).scalar_one()
 
 
 def next_stream_id(connection: Connection) -> int:
-    """The id that the next stream gets: none from there on was ever handed out."""
+    """Return the id that the next stream will get."""
     query = select(counters.c.next).where(counters.c.name == "stream")
     found: int = connection.execute(query).scalar_one()
     return found

@@ -51,7 +51,7 @@ from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, Range
 OFFSET_MAX: Final = 2**63 - 1
 LOCATED: Final = select(*LOCATION_COLUMNS).join(objects, objects.c.object_id == ranges.c.object_id)
 IS_STREAM_OBJECT: Final = ranges.c.kind == literal_column(str(int(ObjectKind.SO)), Integer)
-"""Spelt out, not bound: SQLite uses the partial index only for a constant it sees."""
+"""A literal, not a bound value: SQLite uses the partial index only for a constant."""
 UNUSED: Final = (ObjectState.PREPARED, ObjectState.DESTROYED)
 
 
@@ -90,19 +90,19 @@ TIME_QUERY: Final = _time_query()
 
 
 def find_ranges(connection: Connection, stream_id: int, start: int, end: int, limit: int) -> Sequence[RangeLocation]:
-    """Ranges that overlap [start, end).
+    """Return the ranges that overlap [start, end).
 
-    The last one is the first that ends at or past `end`: looked up by itself, it bounds the scan of the key.
+    The last one is the first that ends at or past `end`. It is looked up separately and bounds the scan of the key.
     """
     asked = {"stream": stream_id, "start": start, "end": end, "most": limit}
     return [to_location(row) for row in connection.execute(RANGES_QUERY, asked)]
 
 
 def find_time(connection: Connection, stream_id: int, timestamp_ms: int) -> RangeLocation | None:
-    """The first range that reaches the timestamp.
+    """Return the first range that reaches the timestamp.
 
-    Peaks lead there in one descent; the range so found reaches it itself unless what set the peak was trimmed or split
-    off, and then the scan goes on from there.
+    The index of peaks finds the start of the scan in one descent. That range reaches the timestamp unless the data that
+    set its peak was trimmed or split off; then the scan continues from there.
     """
     row = connection.execute(TIME_QUERY, {"stream": stream_id, "timestamp": timestamp_ms}).first()
     return None if row is None else to_location(row)
@@ -144,10 +144,10 @@ def prepare_objects(
 
 
 def note_multipart(connection: Connection, object_id: int, upload_id: str) -> None:
-    """Keep the upload id with its prepared object."""
+    """Store the multipart upload id of a prepared object."""
     prepared = (objects.c.object_id == object_id, objects.c.state == ObjectState.PREPARED)
     if connection.execute(update(objects).where(*prepared).values(upload_id=upload_id)).rowcount != 1:
-        raise NotFound(f"object {object_id} is not prepared: it was never, or was committed or reaped meanwhile")
+        raise NotFound(f"object {object_id} is not prepared: it never was, or it was committed or reaped meanwhile")
 
 
 def commit_upload(connection: Connection, commit: UploadCommit) -> None:
@@ -170,7 +170,7 @@ def commit_upload(connection: Connection, commit: UploadCommit) -> None:
 
 
 def _stream_changes(plan: CommitPlan) -> dict[int, dict[str, Any]]:
-    """The columns that change, by stream."""
+    """Return the changed columns by stream."""
     changes: dict[int, dict[str, Any]] = {
         key: {"end_offset": state.end_offset, "peak_timestamp_ms": state.peak_timestamp_ms}
         for key, state in plan.ends.items()
@@ -212,7 +212,7 @@ def _delete_swapped(connection: Connection, commit: CompactionCommit, held: Sequ
 
 
 def _held_ranges(connection: Connection, object_ids: Collection[int]) -> list[LiveRange]:
-    """Live ranges of the objects, by stream and offset."""
+    """Return the live ranges of the objects, by stream and offset."""
     query = select(ranges.c.object_id, *RANGE_COLUMNS, ranges.c.peak_timestamp_ms)
     rows = select_in(connection, query, ranges.c.object_id, object_ids)
     held = [LiveRange(row[0], StreamRange(*row[1:-1]), row[-1]) for row in rows]
@@ -282,7 +282,7 @@ def _insert_ranges(connection: Connection, rows: Sequence[NewRange]) -> None:
 
 
 def list_node_ssos(connection: Connection, node_id: int, limit: int) -> Sequence[ObjectInfo]:
-    """The node's newest committed stream set objects, oldest first."""
+    """Return the node's newest committed stream set objects, oldest first."""
     query = (
         select(*OBJECT_COLUMNS)
         .where(
@@ -297,13 +297,13 @@ def list_node_ssos(connection: Connection, node_id: int, limit: int) -> Sequence
 
 
 def list_stream_objects(connection: Connection, stream_id: int) -> Sequence[RangeLocation]:
-    """The stream's ranges that lie in stream objects."""
+    """Return the stream's ranges in stream objects, in offset order."""
     query = LOCATED.where(ranges.c.stream_id == stream_id, IS_STREAM_OBJECT)
     return [to_location(row) for row in connection.execute(query.order_by(ranges.c.end_offset))]
 
 
 def list_compactable_streams(connection: Connection, node_id: int, objects_min: int, limit: int) -> Sequence[int]:
-    """The node's streams with the most stream objects."""
+    """Return the node's streams with the most stream objects."""
     count = func.count()
     query = (
         select(ranges.c.stream_id)
@@ -318,7 +318,7 @@ def list_compactable_streams(connection: Connection, node_id: int, objects_min: 
 
 
 def shared_objects(connection: Connection) -> frozenset[int]:
-    """Objects with ranges of several streams under one id. Clones are few, and so is what their index lists."""
+    """Return the stream objects that ranges of several streams refer to. The index of clones keeps this cheap."""
     other = ranges.alias()
     query = (
         select(ranges.c.object_id)
@@ -330,14 +330,14 @@ def shared_objects(connection: Connection) -> frozenset[int]:
 
 
 def stream_bytes(connection: Connection, stream_ids: Collection[int]) -> Mapping[int, int]:
-    """Bytes of each stream's live ranges."""
+    """Return the bytes of each stream's live ranges."""
     query = select(ranges.c.stream_id, func.sum(ranges.c.size_bytes)).group_by(ranges.c.stream_id)
     sizes = {row[0]: int(row[1]) for row in select_in(connection, query, ranges.c.stream_id, stream_ids)}
     return {stream_id: sizes.get(stream_id, 0) for stream_id in stream_ids}
 
 
 def object_ranges(connection: Connection, object_ids: Collection[int]) -> Mapping[int, Sequence[RangeLocation]]:
-    """The live ranges of each object that exists, by stream and offset."""
+    """Return the live ranges of each existing object, by stream and offset."""
     located: dict[int, list[RangeLocation]] = {key: [] for key in find_objects(connection, object_ids)}
     for row in select_in(connection, LOCATED, ranges.c.object_id, object_ids):
         location = to_location(row)
@@ -348,7 +348,7 @@ def object_ranges(connection: Connection, object_ids: Collection[int]) -> Mappin
 
 
 def list_reapable(connection: Connection, now_ms: int, limit: int) -> Sequence[tuple[ObjectInfo, str]]:
-    """Unused objects past their deadline, the longest due first."""
+    """Return prepared and destroyed objects past their deadline, by deadline."""
     query = (
         select(*OBJECT_COLUMNS, objects.c.upload_id)
         .where(objects.c.state.in_(UNUSED), objects.c.deadline_ms <= now_ms)
@@ -359,7 +359,7 @@ def list_reapable(connection: Connection, now_ms: int, limit: int) -> Sequence[t
 
 
 def expire_objects(connection: Connection, object_ids: Collection[int], now_ms: int) -> Sequence[int]:
-    """Turn prepared objects past their deadline into destroyed ones; returns which of the ids are now destroyed."""
+    """Make prepared objects past their deadline destroyed; returns which of the ids are now destroyed."""
     for piece in chunks(object_ids):
         connection.execute(
             update(objects)
@@ -372,7 +372,7 @@ def expire_objects(connection: Connection, object_ids: Collection[int], now_ms: 
 
 
 def discard_objects(connection: Connection, object_ids: Collection[int], delete_after_ms: int) -> None:
-    """Turn prepared objects into destroyed ones that are due then; leaves all others alone."""
+    """Make prepared objects destroyed, due at `delete_after_ms`; other objects are not changed."""
     for piece in chunks(object_ids):
         connection.execute(
             update(objects)
@@ -382,7 +382,7 @@ def discard_objects(connection: Connection, object_ids: Collection[int], delete_
 
 
 def forget_objects(connection: Connection, object_ids: Collection[int]) -> None:
-    """Drop unused objects; refused as a whole when one of them is committed."""
+    """Delete unused objects. Raises CatalogError, and deletes none, when one of them is committed."""
     for key, info in find_objects(connection, object_ids).items():
         if info.state is ObjectState.COMMITTED:
             raise CatalogError(f"object {key} is committed and cannot be forgotten")
@@ -391,13 +391,13 @@ def forget_objects(connection: Connection, object_ids: Collection[int]) -> None:
 
 
 def count_committed(connection: Connection) -> Mapping[str, int]:
-    """Count of committed objects in each store."""
+    """Count the committed objects in each store."""
     query = select(objects.c.store, func.count()).where(objects.c.state == ObjectState.COMMITTED)
     return {row[0]: row[1] for row in connection.execute(query.group_by(objects.c.store))}
 
 
 def count_objects(connection: Connection) -> Mapping[str, tuple[int, int]]:
-    """Count and bytes of each kind in each state."""
+    """Return count and bytes of each kind in each state."""
     total = func.coalesce(func.sum(objects.c.size_bytes), 0)
     query = select(objects.c.kind, objects.c.state, func.count(), total).group_by(objects.c.kind, objects.c.state)
     return {
@@ -407,6 +407,6 @@ def count_objects(connection: Connection) -> Mapping[str, tuple[int, int]]:
 
 
 def list_objects(connection: Connection, after: int, limit: int) -> Sequence[ObjectInfo]:
-    """A page of objects by id."""
+    """Return a page of objects by id."""
     page = select(*OBJECT_COLUMNS).where(objects.c.object_id > after).order_by(objects.c.object_id).limit(limit)
     return [to_object(row) for row in connection.execute(page)]

@@ -1,8 +1,8 @@
-"""Decides what a commit changes, or why it is refused: data in, plan out, no database.
+"""Plans the changes of a commit, or refuses it: data in, plan out, no database.
 
-`plan_upload` holds invariant 3 (a range begins exactly where its stream ends) and the stream fence; `plan_compaction`
-proves that no live offset of the inputs is lost, doubled or invented. What died meanwhile (a deleted stream, offsets
-before a trimmed start) is left out of the plan and is no error; an object with nothing alive in it is destroyed.
+`plan_upload` checks invariant 3 (a range begins exactly where its stream ends) and the stream fence; `plan_compaction`
+proves that no live offset of the inputs is lost, duplicated or added. Data that died meanwhile (a deleted stream,
+offsets before a trimmed start) is left out of the plan without an error; an object without live data is destroyed.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ Interval: TypeAlias = tuple[int, int]
 
 
 class CommittedStream(NamedTuple):
-    """What a plan must know of a stream."""
+    """The facts about a stream that a plan needs."""
 
     epoch: int
     start_offset: int
@@ -28,7 +28,7 @@ class CommittedStream(NamedTuple):
 
 
 class NewRange(NamedTuple):
-    """A row to insert: a live range, its object, and the peak of timestamps up to its end."""
+    """A row to insert: a live range, its object, and the largest timestamp of the stream up to its end."""
 
     object_id: int
     kind: ObjectKind
@@ -37,7 +37,7 @@ class NewRange(NamedTuple):
 
 
 class LiveRange(NamedTuple):
-    """A live range as it lies in the catalog."""
+    """A live range that the catalog has."""
 
     object_id: int
     range: StreamRange
@@ -46,7 +46,7 @@ class LiveRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """What a commit inserts and which of its objects are born dead. Sizes of objects come with the commit itself."""
+    """Rows that a commit inserts, and its objects without live data. Sizes of objects are in the commit itself."""
 
     ranges: Sequence[NewRange]
     dead_objects: frozenset[int]
@@ -56,13 +56,16 @@ class CommitPlan:
 
 
 def is_repeat(objects: Iterable[NewObject], found: Mapping[int, ObjectInfo]) -> bool:
-    """Whether every object was committed before: `committed_ms` stays when an object is destroyed later."""
+    """Return whether every object was committed before. `committed_ms` is kept when an object is destroyed."""
     ids = [item.object_id for item in objects]
     return bool(ids) and all(key in found and found[key].committed_ms > 0 for key in ids)
 
 
 def check_repeat(commit: UploadCommit, held: Mapping[int, Sequence[StreamRange]]) -> None:
-    """A repeated upload may hold fewer ranges by now (trimmed, compacted), never others; clones may refer to it."""
+    """Raise CatalogError unless a repeated upload has the same ranges as before, or fewer (trimmed, compacted).
+
+    Ranges of clones that refer to its objects are ignored.
+    """
     for item in commit.objects:
         own = {span.stream_id for span in item.ranges}
         if not {span for span in held.get(item.object_id, ()) if span.stream_id in own} <= set(item.ranges):
@@ -118,8 +121,8 @@ def plan_compaction(
     """Prove that the outputs hold every live offset of the inputs once, and list the ranges to insert.
 
     `found` has inputs and outputs, `held` the live ranges of the inputs by stream and offset. Offsets before a stream's
-    start count on neither side: the start may have moved since the compaction read them. For the same reason an input
-    may be gone, and then holds nothing live; outputs that still claim its offsets are refused.
+    start are ignored on both sides: the start may have moved since the compaction read it. For the same reason an input
+    may be gone, and then has no live ranges; outputs that still hold its offsets are refused.
     """
     gone = [key for key in commit.inputs if key not in found or found[key].state is ObjectState.DESTROYED]
     for input_id in commit.inputs:
@@ -159,12 +162,12 @@ def _check_stream_epoch(stream_id: int, epoch: int, shown: Mapping[int, int]) ->
 
 
 def _check_object(item: NewObject, found: Mapping[int, ObjectInfo], node_id: int) -> None:
-    """An object may be committed when its own node prepared it and nobody reaped it since."""
+    """Check that the commit's node prepared the object and that it was not reaped since."""
     info = found.get(item.object_id)
     if info is None:
         raise NotFound(f"object {item.object_id} is unknown: never prepared, or reaped after its deadline")
     if info.state is not ObjectState.PREPARED:
-        reaped = info.state is ObjectState.DESTROYED and not info.committed_ms  # condemned: soon it will be unknown
+        reaped = info.state is ObjectState.DESTROYED and not info.committed_ms  # expired: it will be unknown soon
         kind = NotFound if reaped else CatalogError
         raise kind(f"object {item.object_id} must be PREPARED to be committed, found {info.state.name}")
     if info.node_id != node_id:
@@ -204,7 +207,7 @@ def _check_coverage(
 
 
 def _union(start: int, spans: Iterable[StreamRange]) -> list[Interval]:
-    """Coalesce spans, sorted by offset, into maximal intervals, without what lies before `start`."""
+    """Merge spans, sorted by offset, into maximal intervals, without the offsets before `start`."""
     union: list[Interval] = []
     for span in spans:
         low = max(span.start_offset, start)
@@ -216,5 +219,5 @@ def _union(start: int, spans: Iterable[StreamRange]) -> list[Interval]:
 
 
 def _peak_at(end_offset: int, inputs: Sequence[LiveRange]) -> int:
-    """Peak of the last input that begins before `end_offset`: an upper bound that never falls along the stream."""
+    """Return the peak of the last input that begins before `end_offset`: a bound that never falls along the stream."""
     return max(row.peak_timestamp_ms for row in inputs if row.range.start_offset < end_offset)

@@ -1,6 +1,6 @@
-"""Brings a catalog in line with the object store: fills an empty one, or moves an older copy ahead.
+"""Restores a catalog: inserts a rebuilt one into an empty database, or advances an older copy.
 
-Each in one transaction: all of it, or nothing.
+Each function is the body of one transaction.
 """
 
 import json
@@ -34,20 +34,20 @@ from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, StreamRange
 
 EMPTY: Final = (nodes, topics, detached_topics, streams, objects, wals)
-"""Tables that have a row in any catalog that was ever used."""
+"""Tables of which at least one has rows in a catalog that was used."""
 
 
 class RestoredRange(NamedTuple):
-    """A run of a stream, and the object that holds it."""
+    """A range of a stream, and the object that holds it."""
 
     object_id: int
     range: StreamRange
     source_stream_id: int
-    """Stream whose id the object has it under; 0: the stream's own."""
+    """Stream id that the object has it under; 0: the same stream."""
 
 
 class RestoredStream(NamedTuple):
-    """A stream with all it has."""
+    """A stream with its snapshot and ranges."""
 
     stream_id: int
     epoch: int
@@ -61,7 +61,7 @@ class RestoredStream(NamedTuple):
 
 
 class RecoveredTopic(NamedTuple):
-    """A topic made for one stream that no topic is known of."""
+    """A new topic for a stream whose topic is unknown."""
 
     name: str
     topic_id: bytes
@@ -76,7 +76,7 @@ class CatalogContents:
     catalog_id: bytes
     counters: Mapping[str, int]
     manifest: int
-    """Number of the newest manifest there is."""
+    """Number of the newest manifest."""
     nodes: Mapping[int, int]
     """Epoch by node id."""
     wals: Sequence[WalInfo]
@@ -89,12 +89,12 @@ class CatalogContents:
 
 
 def is_empty(connection: Connection) -> bool:
-    """Whether the catalog, of this program's schema, has nothing yet."""
+    """Return whether the catalog, of this program's schema, is empty."""
     return not any(connection.execute(select(func.count()).select_from(table)).scalar_one() for table in EMPTY)
 
 
 def restore(connection: Connection, wanted: CatalogContents) -> None:
-    """Insert everything. Raises CatalogError when the catalog is not empty."""
+    """Insert all rows. Raises CatalogError when the catalog is not empty."""
     if not is_empty(connection):
         raise CatalogError("the catalog is not empty: nothing was changed")
     connection.execute(update(cluster).values(catalog_id=wanted.catalog_id.hex()))
@@ -218,20 +218,20 @@ def _detached_row(topic: DetachedTopic) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """How far an older copy of a catalog goes ahead, so that it gives nothing again that was given before."""
+    """Increments for an older copy of a catalog, so that it reuses no id or epoch that was given out after the copy."""
 
     object_id: int
-    """The least id of the next object."""
+    """Lower bound of the next object's id."""
     manifest: int
-    """Number of the newest manifest there is."""
+    """Number of the newest manifest."""
     node_epochs: Mapping[int, int]
-    """The least epoch of a node."""
+    """Lower bounds of the nodes' epochs, by node id."""
     epochs_skipped: int
     producer_ids_skipped: int
 
 
 def advance(connection: Connection, wanted: Advance) -> None:
-    """Move counters and epochs ahead, never back."""
+    """Increase counters and epochs; none decreases."""
     found = {row.name: row.next for row in connection.execute(select(counters))}
     _set_counter(connection, "object", max(found["object"], wanted.object_id))
     _set_counter(connection, "producer", found["producer"] + wanted.producer_ids_skipped)

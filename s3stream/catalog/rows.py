@@ -1,4 +1,4 @@
-"""Rows to values, and the look-ups that several commands share."""
+"""Conversion of rows to values, and statements that several commands share."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ STREAM_COLUMNS: Final = tuple(streams.c[field] for field in StreamInfo.__datacla
 
 
 def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
-    """Cut into pieces that fit one statement."""
+    """Split into chunks that fit one statement."""
     iterator = iter(items)
     while piece := list(islice(iterator, CHUNK)):
         yield piece
@@ -32,13 +32,13 @@ def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
 def select_in(
     connection: Connection, query: Select[*tuple[Any, ...]], column: Column[Item], ids: Collection[Item]
 ) -> Iterator[Row[*tuple[Any, ...]]]:
-    """Rows of `query` whose `column` is one of `ids`, in the query's order within each chunk of ids."""
+    """Yield the rows of `query` whose `column` is one of `ids`, in the query's order within each chunk of ids."""
     for piece in chunks(ids):
         yield from connection.execute(query.where(column.in_(piece)))
 
 
 def to_object(values: Sequence[Any]) -> ObjectInfo:
-    """Value of a row of OBJECT_COLUMNS."""
+    """Convert a row of OBJECT_COLUMNS."""
     object_id, kind, state, store, size, node_id, writer_id, deadline_ms, committed_ms, oldest_data_ms, cleaned = values
     return ObjectInfo(
         object_id,
@@ -56,19 +56,19 @@ def to_object(values: Sequence[Any]) -> ObjectInfo:
 
 
 def to_location(row: Sequence[Any]) -> RangeLocation:
-    """Value of a row of LOCATION_COLUMNS."""
+    """Convert a row of LOCATION_COLUMNS."""
     width = len(RANGE_COLUMNS)
     return RangeLocation(StreamRange(*row[:width]), to_object(row[width:-1]), row[-1])
 
 
 def find_objects(connection: Connection, ids: Collection[int]) -> dict[int, ObjectInfo]:
-    """Those of the objects that exist."""
+    """Return the objects that exist, by id."""
     rows = select_in(connection, select(*OBJECT_COLUMNS), objects.c.object_id, ids)
     return {row[0]: to_object(row) for row in rows}
 
 
 def find_streams(connection: Connection, ids: Collection[int]) -> dict[int, StreamInfo]:
-    """Those of the streams that exist."""
+    """Return the streams that exist, by id."""
     rows = select_in(connection, select(*STREAM_COLUMNS), streams.c.stream_id, ids)
     return {row[0]: StreamInfo(*row) for row in rows}
 
@@ -90,7 +90,7 @@ def check_node(connection: Connection, node_id: int, node_epoch: int) -> None:
 
 
 def destroy_if_dead(connection: Connection, ids: Collection[int], deadline_ms: int) -> None:
-    """Mark those committed objects destroyed that hold no live range any more."""
+    """Mark the committed objects among `ids` without live ranges as destroyed."""
     alive = exists().where(ranges.c.object_id == objects.c.object_id)
     for piece in chunks(ids):
         connection.execute(
@@ -101,7 +101,7 @@ def destroy_if_dead(connection: Connection, ids: Collection[int], deadline_ms: i
 
 
 def update_streams(connection: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
-    """Set columns of many streams: one statement for all that change the same columns."""
+    """Set columns of many streams, with one statement for all streams that change the same columns."""
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for key, change in changes.items():
         alike[tuple(change)].append(key)

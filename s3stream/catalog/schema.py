@@ -1,18 +1,18 @@
 """Tables of the catalog, and the steps that bring a database from one version of them to the next.
 
-The same statements run on SQLite and PostgreSQL. What the schema keeps true:
+The same statements run on SQLite and PostgreSQL. Invariants:
 
 - `ranges` holds live ranges only: trimming or deleting a stream deletes its rows, so an object without rows is dead.
 - `ranges` is keyed by (stream, end offset). A stream's ranges are disjoint, so their ends are in the order of their
-  starts, and the range that holds an offset is the first one whose end lies past it: one descent of the tree.
+  starts, and the range that holds an offset is the first one that ends past it: one descent of the tree.
 - `peak_timestamp_ms` of a range is at least the largest timestamp of the stream up to the range's end, and never falls
   from one range to the next. Timestamps of producers come in any order; this makes "the first range that reaches T" one
-  descent too.
+  descent as well.
 - Several streams may have ranges in one object under the same `source_stream_id`: a clone refers to what its original
-  wrote. The object dies with the last range that refers to it, whosever that is.
-- The streams of a detached topic stay in `streams` and `ranges`, so that their objects live on.
-- The log that a node acknowledges into stands in `wals`, as OPEN, before the first acknowledgement.
-- Ids come from `counters` and are never given twice, also when what they named is gone.
+  wrote. The object is destroyed with the last range that refers to it, of either stream.
+- The streams of a detached topic stay in `streams` and `ranges`, so that their objects are kept.
+- The log that a node acknowledges into has a row in `wals`, OPEN, before the first acknowledgement.
+- Ids come from `counters` and are never reused, even after the row that they named was deleted.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ cluster = Table(
     "cluster",
     METADATA,
     Column("name", Text, primary_key=True),
-    Column("catalog_id", Text),  # 32 hex digits: tells this catalog from any other; empty: not drawn yet
+    Column("catalog_id", Text),  # 32 hex digits, unique to this catalog; empty: none yet
 )
 
 counters = Table("counters", METADATA, Column("name", Text, primary_key=True), Column("next", BigInteger))
@@ -38,11 +38,11 @@ nodes = Table(
     Column("epoch", BigInteger),
     Column("host", Text),
     Column("port", Integer),
-    Column("lease_until_ms", BigInteger),  # 0: ended by a clean stop, -1: the registration was taken back
-    Column("lease_ms", BigInteger),  # its length; 0: not known
+    Column("lease_until_ms", BigInteger),  # 0: ended by a clean stop, negative: the registration was removed
+    Column("lease_ms", BigInteger),  # its duration; 0: unknown
     Column("host_name", Text),  # of the machine of the process that registered last
     Column("pid", BigInteger),
-    Column("lock_id", Text),  # what that process holds locked for as long as it lives; empty: not known
+    Column("lock_id", Text),  # names the lock that this process holds until it ends; empty: unknown
 )
 
 wals = Table(
@@ -50,7 +50,7 @@ wals = Table(
     METADATA,
     Column("wal_id", Text, primary_key=True),  # 16 hex digits: the log id in its header
     Column("node_id", BigInteger),
-    Column("node_epoch", BigInteger),  # under which it was claimed last
+    Column("node_epoch", BigInteger),  # of its last claim
     Column("kind", Text),  # 'device'
     Column("location", Text),  # path on the node's machine
     Column("state", Integer),
@@ -79,8 +79,8 @@ streams = Table(
     METADATA,
     Column("stream_id", BigInteger, primary_key=True, autoincrement=False),
     Column("epoch", BigInteger),
-    Column("node_id", BigInteger),  # who has it open, or -1
-    Column("leader", BigInteger),  # who serves it, or shall
+    Column("node_id", BigInteger),  # node that has it open, or -1
+    Column("leader", BigInteger),  # node that serves it, or will
     Column("leader_epoch", BigInteger),
     Column("start_offset", BigInteger),
     Column("end_offset", BigInteger),
@@ -99,7 +99,7 @@ objects = Table(
     Column("node_id", BigInteger),
     Column("writer_id", Text),
     Column("deadline_ms", BigInteger),
-    Column("committed_ms", BigInteger),  # 0: never was
+    Column("committed_ms", BigInteger),  # 0: never committed
     Column("upload_id", Text),
     Column("oldest_data_ms", BigInteger),  # first commit of the oldest data in it; 0 until it is committed
     Column("cleaned", Integer),  # 1: written by log compaction
@@ -117,7 +117,7 @@ ranges = Table(
     Column("size_bytes", BigInteger),
     Column("max_timestamp_ms", BigInteger),
     Column("peak_timestamp_ms", BigInteger),
-    Column("source_stream_id", BigInteger),  # whose id the object has it under, or 0: the stream's own
+    Column("source_stream_id", BigInteger),  # stream id in the object; 0: the same stream
 )
 
 configs = Table(
@@ -147,8 +147,8 @@ detached_partitions = Table(
 )
 
 DIALECT_SQL: Final = {
-    # The words in which the engines' DDL differs. SQLite: an INTEGER primary key is the row id itself, and a table
-    # without row ids is clustered by its key.
+    # Fragments in which the SQL of the two engines differs. SQLite: an INTEGER primary key is the row id itself, and a
+    # table without row ids is clustered by its key.
     "sqlite": {
         "id": "INTEGER",
         "blob": "BLOB",

@@ -1,4 +1,4 @@
-"""State of a catalog that the objects do not hold, as values. `s3stream/maintain/MANIFEST.md` describes them."""
+"""Values for the state of a catalog that the objects do not contain. `s3stream/maintain/MANIFEST.md` describes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from s3stream.catalog.values import DetachedTopic, WalInfo
 
 
 class TopicState(NamedTuple):
-    """A topic as a new catalog needs it."""
+    """A topic in a manifest."""
 
     name: str
     topic_id: bytes
     internal: bool
     configs: Mapping[str, str]
     stream_ids: Sequence[int]
-    """By partition."""
+    """In the order of the partitions."""
 
 
 class StreamState(NamedTuple):
-    """A stream as the catalog has it, without its snapshot: that is found again in the data."""
+    """A stream in a manifest, without its snapshot, which is restored from the data."""
 
     stream_id: int
     epoch: int
@@ -31,7 +31,7 @@ class StreamState(NamedTuple):
 
 
 class BorrowedRange(NamedTuple):
-    """A range of a clone that lies in an object under another stream's id."""
+    """A range of a clone that an object holds under another stream's id."""
 
     stream_id: int
     start_offset: int
@@ -42,7 +42,7 @@ class BorrowedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CatalogState:
-    """What the catalog says, all of it at one moment."""
+    """The state of a catalog at one moment."""
 
     catalog_id: bytes = bytes(16)
     schema_version: int = 0

@@ -1,4 +1,4 @@
-"""Statements that read what a manifest holds, and number the manifests."""
+"""Statements that read the state for a manifest, and number the manifests."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from s3stream.catalog.topics import parse_configs
 from s3stream.model import ObjectState
 
 MANIFEST_COUNTER: Final = "manifest"
-"""Counts the manifests of all nodes. The others of the table are ids of things."""
+"""Counter of the manifests of all nodes. The other rows of the table are counters of ids."""
 
 
 def read_state(connection: Connection) -> tuple[int, CatalogState]:
-    """The number of the manifest begun last, 0 if there is none, and all that a manifest tells."""
+    """Return the number of the last manifest begun, 0 if there is none, and the state that a manifest holds."""
     found = {row.name: row.next for row in connection.execute(select(counters.c.name, counters.c.next))}
     newest = found.pop(MANIFEST_COUNTER, 0)
     catalog_id = connection.execute(select(cluster.c.catalog_id)).scalar_one()
@@ -62,7 +62,7 @@ def last_manifest(connection: Connection) -> int:
 
 
 def next_number(connection: Connection, above: int) -> int:
-    """A number for a manifest, higher than all before and than `above`."""
+    """Return a new number for a manifest, higher than all before and than `above`."""
     newest = last_manifest(connection)
     number = max(newest, above) + 1
     if newest == 0:
@@ -91,7 +91,7 @@ def _list_streams(connection: Connection) -> Sequence[StreamState]:
 
 def _list_borrowed(connection: Connection) -> Sequence[BorrowedRange]:
     columns = [ranges.c[name] for name in BorrowedRange._fields]
-    # Spelt out, not bound: SQLite uses the partial index only for a constant that it sees.
+    # A literal, not a bound value: SQLite uses the partial index only for a constant.
     query = select(*columns).where(ranges.c.source_stream_id != literal_column("0"))
     return sorted(BorrowedRange(*row) for row in connection.execute(query))
 

@@ -35,7 +35,7 @@ NO_TIMESTAMP = -1
 def create_topics(
     connection: Connection, wanted: Sequence[NewTopic], leader: int
 ) -> Sequence[TopicInfo | AlreadyExists]:
-    """Insert the topics with their partitions and streams; the very same topic again is a success."""
+    """Insert the topics with their partitions and streams; a topic that exists with the same id is a success."""
     for topic in wanted:
         if topic.partitions < 1:
             raise CatalogError(f"topic {topic.name!r} needs at least one partition, found {topic.partitions}")
@@ -90,7 +90,7 @@ def add_partitions(connection: Connection, topic_id: bytes, total: int, leader: 
 
 
 def _add_streams(connection: Connection, wanted: Mapping[str, range], leader: int) -> None:
-    """Insert partitions, by topic their indexes, and the streams that hold them."""
+    """Insert partitions, given as indexes by topic, and their streams."""
     places = [(topic, idx) for topic, indexes in wanted.items() for idx in indexes]
     if not places:
         return
@@ -114,7 +114,7 @@ def _add_streams(connection: Connection, wanted: Mapping[str, range], leader: in
 
 
 def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_after_ms: int) -> None:
-    """Remove the topics, their streams and their ranges, and destroy the objects that held nothing else."""
+    """Delete the topics, their streams and their ranges, and destroy the objects that held nothing else."""
     names = [row[0] for row in select_in(connection, select(topics.c.name), topics.c.topic_id, topic_ids)]
     ids = [row[0] for row in select_in(connection, select(partitions.c.stream_id), partitions.c.topic, names)]
     touched = set(_object_ids(connection, ids))
@@ -135,7 +135,7 @@ def _object_ids(connection: Connection, stream_ids: Sequence[int]) -> Sequence[i
 def alter_topic(
     connection: Connection, topic_id: bytes, set_configs: Mapping[str, str], unset: Sequence[str]
 ) -> TopicInfo:
-    """Change the topic's settings."""
+    """Change the topic's configs."""
     topic = get_topic_by_id(connection, topic_id)
     configs = {**topic.configs, **set_configs}
     for key in unset:
@@ -145,7 +145,7 @@ def alter_topic(
 
 
 def get_topic(connection: Connection, name: str) -> TopicInfo:
-    """The topic of that name, or NotFound."""
+    """Return the topic with that name. Raises NotFound."""
     found = list_topics(connection, [name])
     if not found:
         raise NotFound(f"topic {name!r} does not exist")
@@ -153,7 +153,7 @@ def get_topic(connection: Connection, name: str) -> TopicInfo:
 
 
 def get_topic_by_id(connection: Connection, topic_id: bytes) -> TopicInfo:
-    """The topic with that id, or NotFound."""
+    """Return the topic with that id. Raises NotFound."""
     name = find_topic_by_id(connection, topic_id)
     if name is None:
         raise NotFound(f"topic id {topic_id.hex()} does not exist")
@@ -161,18 +161,18 @@ def get_topic_by_id(connection: Connection, topic_id: bytes) -> TopicInfo:
 
 
 def find_topic_by_id(connection: Connection, topic_id: bytes) -> str | None:
-    """Name of the topic with that id."""
+    """Return the name of the topic with that id, or None."""
     return connection.execute(select(topics.c.name).where(topics.c.topic_id == topic_id)).scalar_one_or_none()
 
 
 def parse_configs(text: str) -> Mapping[str, str]:
-    """A topic's configs as they lie in the database."""
+    """Decode a topic's configs from the database."""
     configs: dict[str, str] = json.loads(text)
     return configs
 
 
 def list_topics(connection: Connection, names: Collection[str] | None = None) -> Sequence[TopicInfo]:
-    """All topics by name, or only those of the names that exist, in any order."""
+    """Return all topics by name, or the existing ones of `names` in any order."""
     heads = select(topics.c.name, topics.c.topic_id, topics.c.internal, topics.c.configs).order_by(topics.c.name)
     parts = (
         select(partitions.c.topic, partitions.c.idx, partitions.c.stream_id, streams.c.leader, streams.c.leader_epoch)
@@ -189,7 +189,7 @@ def list_topics(connection: Connection, names: Collection[str] | None = None) ->
 
 
 def list_topic_configs(connection: Connection) -> Mapping[bytes, Mapping[str, str]]:
-    """What was set for topics."""
+    """Return the configs of topics by topic id, without topics that have none."""
     rows = connection.execute(select(topics.c.topic_id, topics.c.configs).where(topics.c.configs != _dump({})))
     return {topic_id: parse_configs(configs) for topic_id, configs in rows}
 
@@ -203,7 +203,7 @@ def _rows(
 def open_streams(
     connection: Connection, stream_ids: Sequence[int], node_id: int, node_epoch: int
 ) -> Sequence[OpenStream]:
-    """Give each stream its next epoch and leader epoch, led by the node."""
+    """Give each stream its next epoch and leader epoch, and make the node its leader."""
     check_node(connection, node_id, node_epoch)
     opened: dict[int, OpenStream] = {}
     columns = select(*STREAM_COLUMNS, streams.c.leader_epoch)
@@ -246,7 +246,7 @@ def trim_stream(connection: Connection, stream_id: int, epoch: int, new_start: i
 
 
 def list_streams(connection: Connection, after: int, limit: int) -> Sequence[StreamInfo]:
-    """A page of streams by id."""
+    """Return a page of streams by id."""
     page = select(*STREAM_COLUMNS).where(streams.c.stream_id > after).order_by(streams.c.stream_id).limit(limit)
     return [StreamInfo(*row) for row in connection.execute(page)]
 

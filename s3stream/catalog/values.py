@@ -12,14 +12,14 @@ from s3stream.model import NewObject, StreamInfo
 
 @dataclass(frozen=True, slots=True)
 class NodeHolder:
-    """The process that has registered a node."""
+    """The process that registered a node."""
 
     host_name: str = ""
-    """Name of its machine, for messages."""
+    """Host name of its machine, for messages."""
     pid: int = 0
     lock_id: str = ""
-    """Names what the process holds locked until it ends, boot of the machine included: whoever holds the very same
-    lock knows that the process is gone. Empty: not known."""
+    """Names the lock that the process holds until it ends, with the boot id of the machine. A process that gets the
+    same lock knows that the former holder is gone. Empty: unknown."""
 
 
 UNKNOWN_HOLDER = NodeHolder()
@@ -27,54 +27,54 @@ UNKNOWN_HOLDER = NodeHolder()
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A registered node. `lease_until_ms` in the past means it is not known to live."""
+    """A registered node. A `lease_until_ms` in the past means that the node may be dead."""
 
     node_id: int
     epoch: int
     host: str
     port: int
     lease_until_ms: int
-    """0: the node has stopped cleanly. -1: its registration was taken back."""
+    """0: the node has stopped cleanly. Negative: its registration was removed."""
     lease_ms: int = 0
-    """How long each renewal is good for; 0: not known."""
+    """Duration of the lease after each renewal; 0: unknown."""
     holder: NodeHolder = UNKNOWN_HOLDER
 
 
 class WalState(IntEnum):
-    """What the log of a node may hold."""
+    """The contents that a node's log may have."""
 
     OPEN = 1
     """Acknowledged records that are in no object yet."""
     DRAINED = 3
-    """Nothing: the node has stopped cleanly, with all in objects."""
+    """No records outside of objects: the node has stopped cleanly."""
     GIVEN_UP = 4
-    """Records whose loss was accepted: it must not be used again, since their offsets are given to others."""
+    """Records whose loss was accepted. The log must not be used again: their offsets are given to other records."""
 
 
 @dataclass(frozen=True, slots=True)
 class WalInfo:
-    """A log that a node has acknowledged into."""
+    """A write-ahead log that a node has acknowledged into."""
 
     wal_id: str
-    """16 hex digits: the log id in its header."""
+    """Log id in its header, 16 hex digits."""
     node_id: int
     node_epoch: int
-    """Under which it was claimed last: a node's logs in the order of their use."""
+    """Node epoch of its last claim; it orders a node's logs by their use."""
     location: str
     """Path of the device or file on the node's machine."""
     state: WalState
     seen_ms: int
-    """When the state was noted."""
+    """Time of the last change of `state`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """A partition: which stream holds it, which node serves it, and since which leader epoch."""
+    """A partition with its stream, its leader and its leader epoch."""
 
     index: int
     stream_id: int
     leader: int
-    """Node id; -1 while nobody serves it."""
+    """Node id; -1 without a leader."""
     leader_epoch: int
 
 
@@ -86,7 +86,7 @@ class TopicInfo:
     topic_id: bytes
     """16 bytes of a UUID."""
     configs: Mapping[str, str]
-    """Only what was set for this topic."""
+    """Configs set on this topic, without defaults."""
     partitions: Sequence[PartitionInfo]
     internal: bool = False
 
@@ -97,7 +97,7 @@ class NewTopic:
 
     name: str
     topic_id: bytes
-    """16 bytes of a UUID; it tells a repeated command from another topic of that name."""
+    """16 bytes of a UUID; it distinguishes a repeated command from another topic of that name."""
     partitions: int
     configs: Mapping[str, str]
     internal: bool = False
@@ -105,21 +105,21 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class DetachedTopic:
-    """A topic that is kept, but is none of the cluster's until it is attached."""
+    """A topic that is kept outside the cluster until it is attached."""
 
     name: str
-    """What it was called last."""
+    """Its last name."""
     topic_id: bytes
     configs: Mapping[str, str]
     stream_ids: Sequence[int]
-    """By partition."""
+    """In the order of the partitions."""
     internal: bool
     detached_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """Answer to opening a stream: its state, with the epoch that its writer shows from now on."""
+    """Result of opening a stream: its state, with the epoch that its writer must present."""
 
     info: StreamInfo
     leader_epoch: int
@@ -127,7 +127,7 @@ class OpenStream:
 
 @dataclass(frozen=True, slots=True)
 class UploadCommit:
-    """Everything an upload makes visible at once (invariant 3).
+    """All changes that an upload makes visible in one transaction (invariant 3).
 
     Each range must begin where its stream ends, after the ranges before it in this commit.
     """
@@ -138,13 +138,13 @@ class UploadCommit:
     stream_epochs: Mapping[int, int]
     """Epoch under which each stream in `objects` was written."""
     snapshots: Mapping[int, bytes]
-    """New snapshot of a stream's owner, as of the stream's new end."""
+    """New snapshots of the streams' owners, as of the streams' new ends."""
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionCommit:
-    """Replace ranges by ranges of other objects that cover them, at once; inputs without any left become destroyed."""
+    """Replacement of ranges by ranges of other objects that cover them; inputs without any left become destroyed."""
 
     node_id: int
     node_epoch: int
@@ -152,6 +152,6 @@ class CompactionCommit:
     outputs: Sequence[NewObject]
     now_ms: int
     delete_after_ms: int
-    """When the inputs may be deleted: readers in flight are done by then."""
+    """Time from which the inputs may be deleted, when readers in flight have finished."""
     streams: Collection[int] | None = None
-    """Only the ranges of these streams are swapped, and what others refer to in the inputs stays. None: all."""
+    """Streams whose ranges are replaced; other streams keep their ranges in the inputs. None: all streams."""

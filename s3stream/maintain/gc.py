@@ -1,14 +1,14 @@
-"""Collects objects that nobody needs: prepared ones whose writer never committed, destroyed ones past their delay.
+"""Deletes unused objects: prepared ones whose writer never committed, destroyed ones past their delay.
 
-What it keeps true:
+Invariants:
 
-- Data goes after metadata (invariant 4): an object is deleted only while the catalog has it as destroyed. A prepared
-  object past its deadline is expired first, so that a slow writer's commit cannot come after.
-- Of an object that was never committed only its own writer's bytes are deleted (invariant 5): the writer id in the
-  store must be the catalog's. Otherwise the bytes stay where they are, and a warning says so.
-- What was committed once is deleted only after `before_deleting` has returned: while the newest manifest in the store
-  lists an object, a catalog that is rebuilt from it needs that object.
-- An object is forgotten only when its bytes are gone. What could not be deleted stays for the next round.
+- Data is deleted after metadata (invariant 4): an object is deleted only while the catalog has it as destroyed. A
+  prepared object past its deadline is expired first, so that a slow writer can no longer commit it.
+- The bytes of an object that was never committed are deleted only if its own writer wrote them (invariant 5): the
+  writer id in the store must equal the catalog's. Otherwise the bytes are kept, with a warning.
+- An object that was ever committed is deleted only after `before_deleting` has returned: while the newest manifest in
+  the store lists an object, a catalog that is rebuilt from it needs that object.
+- An object's row is deleted only when its bytes are gone. Objects that could not be deleted stay for the next round.
 """
 
 import asyncio
@@ -30,35 +30,35 @@ log = structlog.get_logger(__name__)
 Reapable: TypeAlias = tuple[ObjectInfo, str]
 
 KEYS_PER_DELETE: Final = 250
-"""Objects of one delete call: several calls side by side beat one of the most keys S3 allows (1,000)."""
+"""Objects of one delete call: several concurrent calls are faster than one with the maximum of S3 (1,000)."""
 
 
 @dataclass(slots=True)
 class GcStats:
-    """Since the collector was made."""
+    """Counters since the collector was created."""
 
     rounds: int = 0
     rounds_failed: int = 0
-    """Rounds that the catalog, or a store that takes no manifest, ended."""
+    """Rounds ended by an error of the catalog, or of the store when a manifest was due."""
     expired: int = 0
     """Prepared objects whose writer did not commit in time."""
     deleted: int = 0
     """Objects deleted from the store and forgotten."""
     deleted_bytes: int = 0
-    """By the catalog's sizes; expired objects have none."""
+    """Sizes from the catalog; expired objects have none."""
     aborted_uploads: int = 0
     foreign: int = 0
-    """Objects of another writer under a expired object's key, left alone."""
+    """Objects of another writer under an expired object's key, which are kept."""
     failures: int = 0
-    """Objects that stay for the next round."""
+    """Deletions that failed; the objects stay for the next round."""
 
 
-async def _nobody_waits() -> None:
-    """Nobody keeps a manifest."""
+async def _no_manifest() -> None:
+    """Stand in for a manifest keeper where there is none."""
 
 
 class GarbageCollector:
-    """Deletes what `Catalog.list_reapable` names. Several collectors on one catalog do no harm."""
+    """Deletes the objects of `Catalog.list_reapable`. Several collectors may run on one catalog."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class GarbageCollector:
         cluster: str,
         now_ms: Callable[[], int],
         settings: GcSettings | None = None,
-        before_deleting: Callable[[], Awaitable[None]] = _nobody_waits,
+        before_deleting: Callable[[], Awaitable[None]] = _no_manifest,
     ) -> None:
-        """`before_deleting` may raise StorageError: nothing is deleted in that round then."""
+        """Create a collector. If `before_deleting` raises StorageError, the round ends without deleting."""
         self._catalog = catalog
         self._stores = stores
         self._cluster = cluster
@@ -80,7 +80,7 @@ class GarbageCollector:
         self.stats = GcStats()
 
     async def run(self) -> None:
-        """Collect periodically until cancelled. A catalog or a store in trouble ends a round, not the collector."""
+        """Collect periodically until cancelled. An error of the catalog or a store ends the round only."""
         while True:
             await asyncio.sleep(self._settings.period_ms / 1000)
             try:
@@ -90,15 +90,15 @@ class GarbageCollector:
                 log.warning("gc.round_failed", error=str(error))
 
     async def collect(self) -> int:
-        """One round: everything that is due now. Returns how many objects were forgotten.
+        """Run one round over all objects that are due now. Returns the number of deleted objects.
 
-        Raises CatalogError, and what `before_deleting` raises.
+        Raises CatalogError, and the errors of `before_deleting`.
         """
         now_ms = self._now_ms()
         done = 0
         failed: set[int] = set()
         while len(failed) < self._settings.failures_max:
-            # What failed in this round is still listed, before the rest: ask for as many more.
+            # Objects that failed in this round are still listed, before the others: list as many more.
             limit = self._settings.batch_objects + len(failed)
             listed = await self._catalog.list_reapable(now_ms=now_ms, limit=limit)
             due = [item for item in listed if item[0].object_id not in failed]
@@ -118,7 +118,7 @@ class GarbageCollector:
         return done
 
     async def _expire(self, due: Sequence[Reapable], now_ms: int) -> Sequence[Reapable]:
-        """Take prepared objects from their writers; returns what may be deleted."""
+        """Expire the prepared objects; returns the objects that may be deleted."""
         prepared = [info.object_id for info, _ in due if info.state is ObjectState.PREPARED]
         if not prepared:
             return due
@@ -127,7 +127,7 @@ class GarbageCollector:
         return [item for item in due if item[0].state is ObjectState.DESTROYED or item[0].object_id in expired]
 
     async def _delete(self, due: Sequence[Reapable]) -> Sequence[ObjectInfo]:
-        """Remove bytes and uploads; returns the objects of which nothing is left."""
+        """Delete bytes and multipart uploads; returns the objects that are gone."""
         gone: list[ObjectInfo] = []
         slots = asyncio.Semaphore(self._settings.calls_in_flight)
         plain: dict[str, list[ObjectInfo]] = defaultdict(list)

@@ -1,8 +1,8 @@
-"""The manifest: what a new catalog needs and the objects do not say. `s3stream/maintain/MANIFEST.md` describes it.
+"""The manifest: the state that a rebuilt catalog needs and the objects do not contain. `MANIFEST.md` describes it.
 
-An object knows its streams, offsets and records. Which topic a stream belongs to, which objects are committed, where a
-stream begins, whose data a clone refers to: only the catalog knows. Each node writes that to the default store, small
-and compressed, whenever it has changed. Pure: values, bytes and keys.
+An object contains its streams, offsets and records. Only the catalog has the topic of a stream, the committed
+objects, the start of a stream, and the original of a clone. Each node writes that state to the default store,
+compressed, whenever it has changed. Pure: values, bytes and keys.
 """
 
 import gzip
@@ -20,18 +20,18 @@ from s3stream.errors import CorruptObject
 FORMAT: Final = "anabranch manifest"
 VERSION: Final = 1
 PREFIX: Final = "manifest"
-"""First segment of the keys. Those of objects begin with 16 hex digits."""
+"""First segment of the keys. Keys of objects begin with 16 hex digits."""
 SEQUENCE_DIGITS: Final = 20
-"""Of a key: keys sort in the order of their sequence numbers."""
+"""Digits of the number in a key, so that keys sort by their numbers."""
 _COMPRESSION_LEVEL: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A state, with who wrote it down and as which one of all."""
+    """A catalog's state, with its writer and its number."""
 
     sequence: int
-    """Grows over all nodes of a catalog: of two manifests the one with the higher number tells of a later moment."""
+    """Grows over all nodes of a catalog: a higher number means a later state."""
     cluster: str
     node_id: int
     node_epoch: int
@@ -40,7 +40,7 @@ class Manifest:
 
 
 class ManifestKey(NamedTuple):
-    """What a manifest's key says."""
+    """The fields of a manifest's key."""
 
     cluster: str
     node_id: int
@@ -48,17 +48,17 @@ class ManifestKey(NamedTuple):
 
 
 def manifest_prefix(cluster: str) -> str:
-    """What the keys of a cluster's manifests begin with."""
+    """Return the prefix of the keys of a cluster's manifests."""
     return f"{PREFIX}/{cluster}/"
 
 
 def manifest_key(cluster: str, node_id: int, sequence: int) -> str:
-    """Key of a manifest. No two are written under one key, and none is changed."""
+    """Return the key of a manifest. A manifest is written once under its key and never changed."""
     return f"{manifest_prefix(cluster)}{node_id}/{sequence:0{SEQUENCE_DIGITS}}"
 
 
 def parse_manifest_key(key: str) -> ManifestKey | None:
-    """What `manifest_key` made the key of; None for any other key."""
+    """Return the fields of a key made by `manifest_key`; None for any other key."""
     prefix, _, rest = key.partition("/")
     parts = rest.rsplit("/", 2)
     if prefix != PREFIX or len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts[1:]):
@@ -71,12 +71,12 @@ def parse_manifest_key(key: str) -> ManifestKey | None:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as compressed JSON."""
+    """Encode the manifest as compressed JSON."""
     return gzip.compress(json_text(manifest).encode(), _COMPRESSION_LEVEL, mtime=0)
 
 
 def json_text(manifest: Manifest) -> str:
-    """The manifest as JSON, the same text for the same manifest."""
+    """Encode the manifest as JSON; the same manifest has the same text."""
     state = manifest.state
     content = {
         "format": FORMAT,
@@ -117,7 +117,7 @@ def json_text(manifest: Manifest) -> str:
 
 
 def decode_manifest(data: bytes, *, where: str) -> Manifest:
-    """Read a manifest. Raises CorruptObject for what is none, is damaged, or has a version that is not known."""
+    """Decode a manifest. Raises CorruptObject for other content, damage, or an unknown version."""
     try:
         content = json.loads(gzip.decompress(data))
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -158,10 +158,10 @@ def _manifest_of(content: Mapping[str, Any]) -> Manifest:
 
 
 def deltas(numbers: Sequence[int]) -> list[int]:
-    """The first number, then the difference of each to the one before: small numbers, which compress well."""
+    """Return the first number, then the differences between neighbours: small numbers compress well."""
     return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
 
 
 def summed(differences: Sequence[int]) -> list[int]:
-    """What `deltas` was made of."""
+    """Invert `deltas`."""
     return list(accumulate(differences))

@@ -1,12 +1,13 @@
 """Keeps the manifest of a node in the object store up to date.
 
-What it keeps true:
+Invariants:
 
-- Of two manifests of a catalog, the one with the higher number tells of a later moment: the catalog hands the numbers
-  out, and a state is written under a number only if that was still the newest when the state was read.
-- What the newest manifest lists as committed is in the store: the collector deletes only after `ensure_current`.
-- A change of a topic or a config never waits for the store, nor fails with it. What could not be written is written
-  later, and the failure stands in `stats` until then.
+- Of two manifests of a catalog, the one with the higher number has the later state: the catalog allocates the numbers,
+  and a state is written under a number only if that was still the newest when the state was read.
+- The objects that the newest manifest lists as committed are in the store: the collector deletes only after
+  `ensure_current`.
+- A change of a topic or a config neither waits for the store nor fails with it. A failed write is repeated, and `stats`
+  has the error until it succeeds.
 - Nothing is written while nothing has changed.
 """
 
@@ -37,32 +38,32 @@ RETRY_S_MAX: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ManifestSettings:
-    """Pace and number of manifests."""
+    """Intervals and number of manifests."""
 
     delay_ms: int = 1_000
-    """From a change of topics or configs to its manifest: changes meanwhile go into the same one."""
+    """Delay from a change of topics or configs to its manifest; changes meanwhile go into the same one."""
     period_ms: int = 60_000
-    """How often it is looked whether anything else has changed: new objects, moved starts."""
+    """Interval of checks for other changes: new objects, trimmed streams."""
     stop_timeout_ms: int = 5_000
-    """How long a stopping node tries to write its last one."""
+    """Time limit of a stopping node's last write."""
     kept: int = 3
-    """Manifests of a node that are kept, the newest ones."""
+    """Number of a node's manifests that are kept."""
 
 
 @dataclass(slots=True)
 class ManifestStats:
-    """Since the keeper was made."""
+    """Counters since the keeper was created, and the last manifest."""
 
     writes: int = 0
     failures: int = 0
     sequence: int = 0
-    """Number of the manifest written last; 0: none."""
+    """Number of the last manifest written; 0: none."""
     written_ms: int = 0
-    """When it was written."""
+    """Time of its write."""
     size_bytes: int = 0
     """Its size, compressed."""
     error: str | None = None
-    """Why the newest state is not in the store; None while it is."""
+    """Error that keeps the newest state out of the store; None while it is in the store."""
 
 
 class ManifestKeeper:
@@ -98,7 +99,7 @@ class ManifestKeeper:
         catalog.watch_metadata(self._changed.set)
 
     async def run(self) -> None:
-        """Write at once, and whenever there is something to write, until cancelled."""
+        """Write a manifest now and after every change, until cancelled."""
         retry_s = RETRY_S_MIN
         while True:
             try:
@@ -112,7 +113,7 @@ class ManifestKeeper:
                 await self._wait()
 
     async def stop(self) -> None:
-        """Write the last state, if the store takes it soon: what is missing, the next start writes."""
+        """Try to write the last state within the stop timeout; otherwise the next start writes it."""
         try:
             async with asyncio.timeout(self._settings.stop_timeout_ms / 1000):
                 await self.ensure_current()
@@ -128,15 +129,15 @@ class ManifestKeeper:
         await asyncio.sleep(self._settings.delay_ms / 1000)
 
     async def ensure_current(self) -> None:
-        """Have a manifest in the store that tells all that the catalog has now. Raises StorageError."""
+        """Make sure that a manifest with the catalog's present state is in the store. Raises StorageError."""
         async with self._writing:
             changed = self._changed.is_set()
             self._changed.clear()
             try:
                 await self._list_own()
                 newest, state = await self._catalog.read_state()
-                # A change made here is told again even where it only brought back what was: another node may have told
-                # of the state between.
+                # Write after a change made here even if it restored the state written last: another node may have
+                # written the state in between.
                 if state != self._written or (changed and newest != self.stats.sequence):
                     await self._write(*await self._numbered_state())
             except BaseException:
@@ -145,7 +146,7 @@ class ManifestKeeper:
         self.stats.error = None
 
     async def _list_own(self) -> None:
-        """Find out, once, which manifests earlier lives of the node have left."""
+        """List, once, the manifests that earlier processes of the node have left."""
         if self._listed:
             return
         prefix = f"{manifest_prefix(self._cluster)}{self._node_id}/"
@@ -154,7 +155,7 @@ class ManifestKeeper:
         self._listed = True
 
     async def _numbered_state(self) -> tuple[int, CatalogState]:
-        """A number, and a state that was read before any higher one was taken."""
+        """Return a number, and a state that was read before a higher number was allocated."""
         while True:
             number = await self._catalog.next_manifest(max(self._own, default=0))
             newest, state = await self._catalog.read_state()
@@ -168,7 +169,7 @@ class ManifestKeeper:
         try:
             await self._store.put(key, [data], writer_id=self._new_writer_id())
         except StoreError:
-            await self._drop_old(1)  # on a full disk that makes room for the next attempt
+            await self._drop_old(1)  # on a full disk this frees space for the next attempt
             raise
         self._written = state
         self._own.append(number)

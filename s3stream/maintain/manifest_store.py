@@ -11,7 +11,7 @@ log = structlog.get_logger(__name__)
 
 
 async def newest_manifest_key(store: ObjectStore, cluster: str) -> str | None:
-    """Key of the manifest that tells of the latest moment. Raises StoreError."""
+    """Return the key of the manifest with the highest number, or None. Raises StoreError."""
     newest: tuple[int, str] | None = None
     async for item in store.list(manifest_prefix(cluster)):
         key = parse_manifest_key(item.key)
@@ -29,24 +29,24 @@ async def read_manifest(store: ObjectStore, key: str) -> Manifest:
     found = parse_manifest_key(key)
     if found is None or (manifest.cluster, manifest.node_id, manifest.sequence) != found:
         raise CorruptObject(
-            f"manifest {where}: it says that it is number {manifest.sequence} of node {manifest.node_id}, cluster "
+            f"manifest {where}: its content is number {manifest.sequence} of node {manifest.node_id}, cluster "
             f"{manifest.cluster!r}"
         )
     return manifest
 
 
 async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
-    """Raise CatalogError when the store's newest manifest tells of what this catalog does not know.
+    """Raise CatalogError when the store's newest manifest is newer than this catalog, or of another one.
 
-    It was written for another catalog, or this one is an older copy: a backup that was brought back. A node that went
-    on with it would give ids and offsets again that are in the store already.
+    A newer manifest means that this catalog is an older copy, such as a restored backup. A node that used it would
+    reuse ids and offsets that are in the store already.
     """
     key = await newest_manifest_key(store, cluster)
     if key is None:
         return
     where = f"{store.name}:{key}"
     found = parse_manifest_key(key)
-    assert found is not None, "only keys of manifests are looked at"
+    assert found is not None, "only keys of manifests are compared"
     known = await catalog.last_manifest()
     try:
         manifest = await read_manifest(store, key)
@@ -55,7 +55,7 @@ async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster:
         log.warning("manifest.damaged", error=str(error))
         catalog_id = catalog.identity()
     except ObjectNotFound:
-        catalog_id = catalog.identity()  # its node has written newer ones meanwhile
+        catalog_id = catalog.identity()  # its node has written newer ones since
     if catalog_id not in {catalog.identity(), bytes(16)} and any(catalog.identity()):
         raise CatalogError(
             f"the object store {store.name!r} belongs to catalog {catalog_id.hex()} (manifest {where}), and this is "
@@ -63,7 +63,7 @@ async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster:
         )
     if found.sequence > known:
         raise CatalogError(
-            f"the catalog is older than the object store: it knows of {known} manifests, the store has number "
-            f"{found.sequence} ({where}). If a backup of the catalog was restored: `anabranch catalog rebuild` makes "
-            "one of all that the store holds; `anabranch catalog advance` goes on with the older one"
+            f"the catalog is older than the object store: its last manifest is number {known}, the store has number "
+            f"{found.sequence} ({where}). If a backup of the catalog was restored: `anabranch catalog rebuild` "
+            "creates one from all that the store holds; `anabranch catalog advance` continues with the older one"
         )

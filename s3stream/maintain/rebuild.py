@@ -1,8 +1,9 @@
-"""Makes what a new catalog holds out of the object store alone: looks, plans, reads everything, changes nothing.
+"""Assembles the contents of a new catalog from the object stores alone. Pure: the result is not written here.
 
-All records are read, because the state of a stream's owner (who wrote last, which transactions were aborted) is in them
-and nowhere else: without it a reader of committed records would be shown aborted ones. `rebuild_plan` says which
-objects count; `catalog.fill` writes the result.
+The steps of a rebuild: `rebuild_scan` lists the objects, `rebuild_plan` selects the objects that count, `rebuild_read`
+reads all records, `assemble` makes the rows, and `catalog.restore` writes them. All records are read because the state
+of a stream's owner (last writers, aborted transactions) is only in them: without it a reader of committed records would
+get aborted ones.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,19 +19,19 @@ from s3stream.model import ObjectInfo, ObjectKind, ObjectState
 from s3stream.object.writer_id import parse_compaction_writer, parse_upload_writer
 
 EPOCHS_SKIPPED: Final = 1_000
-"""How far epochs go beyond what the manifest says: nodes may have started, and streams been opened, after it."""
+"""Increment of epochs over those of the manifest: nodes may have started, and streams been opened, after it."""
 OBJECT_IDS_SKIPPED: Final = 100_000
-"""Object ids that may have been handed out, without a trace in the store."""
+"""Increment of object ids: ids may have been given out without an object in the store."""
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
-"""Producer ids that may have been handed out, without a trace in the records."""
+"""Increment of producer ids: ids may have been given out without a record of the producer."""
 
 
 class LocalLog(NamedTuple):
-    """The log of the node that is at hand."""
+    """The write-ahead log of the node that runs the rebuild."""
 
     wal: WalInfo
     stream_ids: frozenset[int]
-    """Streams that it has records of."""
+    """Streams that have records in the log."""
 
 
 def assemble(
@@ -46,10 +47,10 @@ def assemble(
     now_ms: int,
     keep_ms: int,
 ) -> CatalogContents:
-    """All rows of the new catalog. What is left out is deleted by the collector after `keep_ms`.
+    """Return all rows of the new catalog. The collector deletes skipped objects after `keep_ms`.
 
-    New streams are led by `node_id`, each as a topic of its own. `newest_sequence` is that of the newest manifest there
-    is, another one than `manifest`, maybe.
+    New streams are led by `node_id`, each as a separate topic. `newest_sequence` is the number of the newest manifest,
+    which may be another one than `manifest`.
     """
     state = manifest.state
     infos = {info.stream_id: info for info in state.streams}
@@ -106,7 +107,7 @@ def _free_name(stream_id: int, taken: Collection[str]) -> str:
 
 
 def _epochs(manifest: Manifest, node_id: int, log: LocalLog | None, stored: StoreContents) -> Mapping[int, int]:
-    """Epochs of the nodes: no process that may still live has such a high one."""
+    """Return epochs of the nodes, higher than that of any process that may still run."""
     epochs = dict(manifest.state.nodes)
     epochs.setdefault(node_id, 0)
     if log is not None:
@@ -119,7 +120,7 @@ def _epochs(manifest: Manifest, node_id: int, log: LocalLog | None, stored: Stor
 
 
 def _wals(manifest: Manifest, log: LocalLog | None) -> Sequence[WalInfo]:
-    """The logs: the one that is at hand may hold records, unless it was given up."""
+    """Return the logs of the nodes; the local log may hold records, unless it was given up."""
     wals = {wal.wal_id: wal for wal in manifest.state.wals}
     if log is not None:
         known = wals.get(log.wal.wal_id)

@@ -1,19 +1,19 @@
-"""Decides what a rebuilt catalog holds: the newest manifest and the objects found in, ranges out. Pure.
+"""Plans a rebuilt catalog: the newest manifest and the objects of the stores in, ranges of streams out. Pure.
 
-What counts, and why it is exact:
+The selection of objects, and why it is exact:
 
-- The collector deletes what was committed only after a newer manifest was written. So all objects that the newest
-  manifest lists as committed are in the store, and so is every upload that was committed later. They are what is taken.
-- **Listed objects** hold each stream from its start to the committed end that the manifest names. Where two of them
-  hold an offset (a clone keeps alive what compaction has replaced for the original) the newer one counts.
-- **Later uploads** continue exactly at that end, one after the other: a commit demands it. One that does not was never
-  committed. One that does, and was not committed either, holds records that are in the node's log as well, because
-  nothing is uploaded before it is durable; they were acknowledged, or about to be.
-- Where two continue at the same offset, the newer one was made by a later life of the node, or again from the same
-  records.
-- **What compaction made later is left out**: all that it was made of is there.
-- A stream that the manifest does not know, with an id that was handed out before it, was deleted. One with a later id
-  is of a topic made since: its records are kept under a name of their own.
+- The collector deletes committed objects only after a newer manifest was written. So all objects that the newest
+  manifest lists as committed are in the store, and so is every upload that was committed later. These are selected.
+- **Listed objects** hold each stream from its start to the committed end in the manifest. Where two of them hold an
+  offset (a clone keeps an object that compaction has replaced for the original) the newer one is selected.
+- **Later uploads** continue exactly at that end, one after the other: a commit requires it. An upload that does not was
+  never committed. An upload that does, and was not committed either, holds records that are in the node's log as well,
+  because nothing is uploaded before it is durable. They were acknowledged, or about to be.
+- Where two uploads continue at the same offset, the newer one was written by a later process of the node, or again from
+  the same records.
+- **Later outputs of compaction are skipped**: all of their inputs are there.
+- A stream that is not in the manifest, with an id given out before it, was deleted. A stream with a later id belongs to
+  a topic created since: its records are kept under a new topic name.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ from s3stream.object.writer_id import UploadWriter, parse_upload_writer
 
 
 class FoundObject(NamedTuple):
-    """An object in a store, with what its index says."""
+    """An object in a store, with the contents of its index."""
 
     object_id: int
     store: str
@@ -37,11 +37,11 @@ class FoundObject(NamedTuple):
     writer_id: str
     kind: ObjectKind
     ranges: Sequence[StreamRange] = ()
-    """Contiguous runs, by stream and offset; not looked at for an object that cannot be taken."""
+    """Contiguous runs, by stream and offset; empty for an object that cannot be selected."""
 
 
 class UnreadableObject(NamedTuple):
-    """An object in a store that is damaged."""
+    """A damaged object in a store."""
 
     object_id: int
     store: str
@@ -59,12 +59,12 @@ class StoredRun(NamedTuple):
     end_offset: int
     object_id: int
     stored_stream_id: int
-    """Stream under whose id the object has it."""
+    """Stream id that the object has it under."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamChain:
-    """A stream as it is rebuilt: pieces without a gap; `start_offset` may lie inside the first one."""
+    """A rebuilt stream: runs without a gap; `start_offset` may be inside the first one."""
 
     stream_id: int
     start_offset: int
@@ -73,7 +73,7 @@ class StreamChain:
 
 
 class Gap(NamedTuple):
-    """Offsets of a stream that no object holds, though they were committed."""
+    """Committed offsets of a stream that no object holds."""
 
     stream_id: int
     start_offset: int
@@ -81,39 +81,39 @@ class Gap(NamedTuple):
 
 
 class SkipReason(Enum):
-    """Why an object is not taken."""
+    """Reason to skip an object."""
 
     DEAD = "not committed when the manifest was written, and not later: replaced, trimmed, or never finished"
-    COMPACTED = "made by compaction after the manifest was written: all that it was made of is there"
+    COMPACTED = "written by compaction after the manifest: all of its inputs are there"
     UNCOMMITTED = "does not continue a stream: its upload was never committed"
 
 
 @dataclass(slots=True)
 class RebuildPlan:
-    """What to take, what to leave, and what is missing."""
+    """Objects to use, objects to skip, and missing data."""
 
     chains: dict[int, StreamChain] = field(default_factory=dict)
-    """By stream."""
+    """Chains by stream id."""
     new_streams: list[int] = field(default_factory=list)
-    """Of the chains, those that the manifest does not know."""
+    """Streams of chains that are not in the manifest."""
     skipped: dict[int, SkipReason] = field(default_factory=dict)
-    """By object."""
+    """Reasons by object id."""
     missing: list[int] = field(default_factory=list)
-    """Objects that the manifest lists as committed, and no store has."""
+    """Objects that the manifest lists as committed, but no store has."""
     damaged: list[UnreadableObject] = field(default_factory=list)
-    """Objects that would be taken, but cannot be read."""
+    """Objects that are needed but cannot be read."""
     gaps: list[Gap] = field(default_factory=list)
 
     @property
     def has_loss(self) -> bool:
-        """Whether records that were committed are gone."""
+        """True if committed records are lost."""
         return bool(self.gaps or self.damaged)
 
 
 def select_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set[int], set[int]]:
-    """Of the stored objects (writer id by object id): those listed as committed, and the later uploads.
+    """Select from the stored objects (writer id by object id): those listed as committed, and the later uploads.
 
-    An empty writer id is one that could not be read: it may be an upload's.
+    An empty writer id could not be read; it may be an upload's.
     """
     listed = {object_id for ids in state.committed.values() for object_id in ids}
     prepared = frozenset(state.prepared)
@@ -124,7 +124,7 @@ def select_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set
             return writer is not None or not writer_id
         if object_id not in prepared:
             return False
-        # By a life of the node that had ended by then: its commit is refused ever after.
+        # An older epoch of the node had ended by then: its commit would have been refused.
         return not writer_id or (writer is not None and writer.node_epoch >= state.nodes.get(writer.node_id, 0))
 
     later = {object_id for object_id, writer_id in writers.items() if is_later(object_id, writer_id)}
@@ -140,7 +140,7 @@ def plan_rebuild(
 ) -> RebuildPlan:
     """Plan over all objects of the cluster in all stores.
 
-    `streams_in_log` are the streams that the node's log has records of: new ones among them get an empty chain.
+    `streams_in_log` are the streams with records in the node's log: new ones among them get an empty chain.
     """
     return _Planner(state, {each.object_id: each for each in objects}, list(unreadable)).plan(streams_in_log)
 
@@ -206,7 +206,7 @@ class _Planner:
         pieces, gaps = cover(committed.get(stream_id, ()), start_offset, end_offset)
         self._plan.gaps += [Gap(stream_id, *gap) for gap in gaps]
         if gaps:
-            # What lies past the gap is newer, and leads on to what is in the log.
+            # The data past the gap is newer, and the log continues it.
             start_offset = gaps[-1][1]
             pieces = [piece for piece in pieces if piece.start_offset >= start_offset]
         pieces += self._continue(uploads.get(stream_id, ()), end_offset)
@@ -214,7 +214,7 @@ class _Planner:
         self._plan.chains[stream_id] = StreamChain(stream_id, start_offset, end_offset, pieces)
 
     def _continue(self, uploads: Sequence[StoredRun], end_offset: int) -> list[StoredRun]:
-        """The uploads that follow each other from `end_offset` on."""
+        """Return the uploads that continue the stream from `end_offset` on."""
         at: dict[int, list[StoredRun]] = defaultdict(list)
         for piece in uploads:
             at[piece.start_offset].append(piece)
@@ -227,7 +227,7 @@ class _Planner:
         return taken
 
     def _may_follow(self, piece: StoredRun, before: StoredRun) -> bool:
-        """A life of a node uploads nothing once a later one does; of two nodes the later one made the newer object."""
+        """Return whether an upload may follow another: epochs of one node do not fall, nor object ids of two nodes."""
         writer, last = self._writer(piece.object_id), self._writer(before.object_id)
         if writer.node_id == last.node_id:
             return writer.node_epoch >= last.node_epoch
@@ -257,9 +257,9 @@ def _piece_of(span: StreamRange, object_id: int) -> StoredRun:
 def cover(
     pieces: Sequence[StoredRun], start_offset: int, end_offset: int
 ) -> tuple[list[StoredRun], list[tuple[int, int]]]:
-    """Cover [start, end) with pieces, the newest object at each place; returns them, and the gaps there are.
+    """Cover [start, end) with runs, from the newest object at each offset; returns the runs and the gaps.
 
-    The first piece may begin before the start, as a trimmed stream's does; the others begin where the one before ends.
+    The first run may begin before the start, as in a trimmed stream; each other run begins where the previous one ends.
     """
     left = sorted((piece for piece in pieces if piece.end_offset > start_offset), key=lambda piece: piece.start_offset)
     chosen: list[StoredRun] = []
@@ -283,17 +283,16 @@ def cover(
 
 
 class ObjectVisit(NamedTuple):
-    """One visit to an object: the pieces to read there."""
+    """One visit to an object: the runs to read from it."""
 
     object_id: int
     pieces: Sequence[StoredRun]
 
 
 def read_order(chains: Iterable[StreamChain]) -> list[ObjectVisit]:
-    """In which order to visit the objects so that each stream is read from its start to its end.
+    """Order the visits to the objects so that each stream is read from its start to its end.
 
-    Each object once, where that is possible: streams that share two objects in opposite orders make another visit
-    necessary.
+    Each object is visited once if possible: streams that share two objects in opposite orders need another visit.
     """
     waiting = {chain.stream_id: iter(chain.pieces) for chain in chains if chain.pieces}
     left: dict[int, int] = defaultdict(int)

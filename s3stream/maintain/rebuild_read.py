@@ -14,43 +14,43 @@ from s3stream.tasks import side_by_side
 
 READS_IN_FLIGHT: Final = 4
 READ_BYTES_MAX: Final = 8 << 20
-"""Of one read of data; a block may be larger."""
+"""Size of one read of data; a single block may be larger."""
 
 
 class StreamReplay(Protocol):
-    """The state of a stream's owner, brought forward batch by batch."""
+    """The state of a stream's owner, replayed batch by batch."""
 
     @property
     def leader_epoch(self) -> int:
-        """The newest leader epoch met, or -1."""
+        """Newest leader epoch so far, or -1."""
         ...
 
     @property
     def producer_id(self) -> int:
-        """The largest producer id met, or -1."""
+        """Largest producer id so far, or -1."""
         ...
 
     def add(self, batch: StreamBatch) -> None:
-        """Take the next batch. Raises CorruptObject for what the owner cannot have written."""
+        """Apply the next batch. Raises CorruptObject for a batch that the owner cannot have written."""
         ...
 
     def encode(self, start_offset: int) -> bytes:
-        """The snapshot as of the last batch."""
+        """Encode the snapshot as of the last batch."""
         ...
 
 
 @dataclass(slots=True)
 class ReadReport:
-    """How far the reading has come."""
+    """Progress of the reading."""
 
     bytes_done: int = 0
     bytes_total: int = 0
     damaged: list[str] = field(default_factory=list)
-    """Blocks that could not be read; their streams have them in their ranges."""
+    """Errors of blocks that could not be read; the ranges of their streams include them."""
 
 
 class StreamReader:
-    """Reads all pieces of a plan, each stream from its start to its end, and feeds the replays of their owners."""
+    """Reads all runs of a plan, each stream from its start to its end, into the replays of the streams' owners."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class StreamReader:
         accept_loss: bool,
         on_progress: Callable[[ReadReport], None] = lambda _: None,
     ) -> None:
-        """With `accept_loss` a damaged block is noted and stepped over; it is an error otherwise."""
+        """Create a reader. With `accept_loss` damaged blocks are reported and skipped; otherwise they are an error."""
         self._stores = stores
         self._cluster = cluster
         self._objects = objects
@@ -71,12 +71,12 @@ class StreamReader:
         self._on_progress = on_progress
         self.report = ReadReport()
         self.replays: dict[int, StreamReplay] = {}
-        """By stream."""
+        """Replays by stream id."""
         self.spans: dict[int, list[tuple[StoredRun, StreamRange]]] = {}
-        """By stream, in order: each piece, and what it holds by its object's index."""
+        """By stream id, in order: each run, and its range from the object's index."""
 
     async def read(self, chains: Iterable[StreamChain]) -> None:
-        """Read it all. Raises CorruptObject, StoreError."""
+        """Read all chains. Raises CorruptObject, StoreError."""
         chains = list(chains)
         for chain in chains:
             self.replays[chain.stream_id] = self._new_replay(chain.stream_id)
@@ -138,7 +138,7 @@ def _span_of(piece: StoredRun, entries: Sequence[IndexEntry]) -> StreamRange:
 
 
 def _runs(entries: Sequence[IndexEntry]) -> list[list[IndexEntry]]:
-    """Neighbouring blocks, to be read at once, up to a size."""
+    """Group adjacent blocks into reads of bounded size."""
     runs: list[list[IndexEntry]] = []
     for entry in entries:
         last = runs[-1] if runs else None

@@ -20,12 +20,12 @@ OBJECTS_IN_FLIGHT: Final = 32
 
 
 class StoreContents(NamedTuple):
-    """What the stores have of a cluster."""
+    """Objects of a cluster in all stores."""
 
     objects: Mapping[int, FoundObject]
     unreadable: Sequence[UnreadableObject]
     id_max: int
-    """Largest object id that is used, 0 if there is none."""
+    """Largest object id in the stores, 0 if there is none."""
 
 
 async def scan_stores(
@@ -34,9 +34,10 @@ async def scan_stores(
     *,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> StoreContents:
-    """List all stores, and read writer and index of each object. `on_progress` is told objects done and all.
+    """List all stores, and read writer and index of each object.
 
-    Raises StorageError when a store cannot be read, or two of them have the same object.
+    `on_progress` gets the number of steps done and of all steps. Raises StorageError when a store
+    cannot be read, or two of them have the same object.
     """
     listed: dict[int, tuple[ObjectStore, StoredObject]] = {}
     for store in stores.values():
@@ -89,7 +90,7 @@ async def scan_stores(
 
 
 async def _in_turn(works: Iterable[Coroutine[object, object, T]]) -> list[T]:
-    """Results of all, some at a time."""
+    """Run all with bounded concurrency; returns their results in order."""
     slots = asyncio.Semaphore(OBJECTS_IN_FLIGHT)
 
     async def one(work: Coroutine[object, object, T]) -> T:

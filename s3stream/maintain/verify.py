@@ -1,7 +1,7 @@
-"""Proves that catalog and stores agree: nothing is missing, damaged, unaccounted for, or discontinuous.
+"""Checks that catalog and stores agree: nothing is missing, damaged, unaccounted for, or discontinuous.
 
-Works beside running nodes. Stores are listed before the catalog is read, and every suspicion is looked at again, both
-sides afresh, before it is reported: an object that was committed, compacted or collected meanwhile is no finding.
+Works while nodes run. Stores are listed before the catalog is read, and every difference is checked again on both sides
+before it is reported: an object that was committed, compacted or collected meanwhile is not a finding.
 """
 
 import asyncio
@@ -26,39 +26,39 @@ FINDINGS_MAX: Final = 1_000
 
 
 class FindingKind(Enum):
-    """What kind of disagreement was found."""
+    """Kind of a disagreement between catalog and stores."""
 
     MISSING = "a committed object is not in its store"
     CORRUPT = "bytes do not match their checksum or format"
     UNREADABLE = "the store could not read the object"
     RANGE = "the catalog's range is not in the object's index"
-    UNACCOUNTED = "the catalog does not know the object"
+    UNACCOUNTED = "the catalog does not have the object"
     DISCONTINUOUS = "the stream's ranges leave a gap"
-    UNKNOWN_STORE = "the object lies in a store that is not configured"
+    UNKNOWN_STORE = "the object is in a store that is not configured"
 
 
 class Finding(NamedTuple):
-    """One disagreement: what, where, and what was expected and found."""
+    """One disagreement: its kind, place, and what was expected and found."""
 
-    trouble: FindingKind
+    kind: FindingKind
     where: str
     detail: str
 
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was looked at, and what was wrong. Findings are kept up to a limit and counted beyond."""
+    """Counts of what was checked, and the findings. Findings beyond a limit are only counted."""
 
     deep: bool
     objects: Counter[ObjectState] = field(default_factory=Counter)
     object_bytes: int = 0
-    """Of committed objects."""
+    """Bytes of committed objects."""
     stored_objects: int = 0
-    """Found by listing the stores, those of other clusters left out."""
+    """Objects listed in the stores, without those of other clusters."""
     stored_bytes: int = 0
     other_clusters: int = 0
     manifests: int = 0
-    """Of this cluster, in any store: they are no objects of the catalog."""
+    """Manifests of this cluster in any store; they are not objects of the catalog."""
     streams: int = 0
     ranges: int = 0
     blocks: int = 0
@@ -69,13 +69,13 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing was wrong."""
+        """True without findings."""
         return not self.findings
 
-    def add(self, trouble: FindingKind, where: str, detail: str) -> None:
-        """Note a finding."""
+    def add(self, kind: FindingKind, where: str, detail: str) -> None:
+        """Add a finding."""
         if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(Finding(trouble, where, detail))
+            self.findings.append(Finding(kind, where, detail))
         else:
             self.findings_dropped += 1
 
@@ -89,9 +89,9 @@ async def verify(
     read_objects: bool = True,
     on_progress: Callable[[VerifyReport], None] | None = None,
 ) -> VerifyReport:
-    """Compare catalog and stores; with `deep` every data block is read. `on_progress` sees the growing report.
+    """Compare catalog and stores; with `deep` every data block is read. `on_progress` gets the report as it grows.
 
-    Without `read_objects` the stores are listed only: somebody else reads the objects.
+    Without `read_objects` the stores are only listed, for a caller that reads the objects itself.
     """
     return await _Verification(
         catalog, stores, cluster, VerifyReport(deep), on_progress or (lambda _: None), read_objects=read_objects
@@ -128,7 +128,7 @@ class _Verification:
         return self._report
 
     async def _list_store(self, store: ObjectStore) -> set[int]:
-        """Ids of this cluster's objects in a store; what has no object's key is a finding."""
+        """Return the ids of this cluster's objects in a store; a key of another form is a finding."""
         ids: set[int] = set()
         async for item in store.list():
             manifest = parse_manifest_key(item.key)
@@ -159,7 +159,7 @@ class _Verification:
             after = page[-1].object_id
 
     async def _check_objects(self, page: Sequence[ObjectInfo], stored: Mapping[str, set[int]]) -> None:
-        """Check the committed ones of a page; strikes all of its objects off `stored`."""
+        """Check the committed objects of a page, and remove all of its objects from `stored`."""
         for info in page:
             self._report.objects[info.state] += 1
             if info.store in stored:
@@ -223,7 +223,7 @@ class _Verification:
         return now is not None and now.state is ObjectState.COMMITTED
 
     async def _check_unaccounted(self, store: ObjectStore, suspects: Sequence[int]) -> None:
-        """Objects that were listed, but are not in the catalog: collected meanwhile, or really nobody's."""
+        """Check objects that were listed but are not in the catalog: collected meanwhile, or unaccounted for."""
         for start in range(0, len(suspects), PAGE):
             piece = suspects[start : start + PAGE]
             known = await self._catalog.get_objects(piece)
@@ -238,16 +238,16 @@ class _Verification:
         while page := await self._catalog.list_streams(after=after, limit=PAGE):
             for stream in page:
                 self._report.streams += 1
-                detail = await self._stream_trouble(stream)
+                detail = await self._find_stream_gap(stream)
                 if detail and (now := (await self._catalog.get_streams([stream.stream_id])).get(stream.stream_id)):
-                    detail = await self._stream_trouble(now)
+                    detail = await self._find_stream_gap(now)
                     if detail:
                         self._report.add(FindingKind.DISCONTINUOUS, f"stream {stream.stream_id}", detail)
             after = page[-1].stream_id
             self._on_progress(self._report)
 
-    async def _stream_trouble(self, stream: StreamInfo) -> str | None:
-        """Walk the stream's ranges from start to end; a compaction between two pages may shift their bounds."""
+    async def _find_stream_gap(self, stream: StreamInfo) -> str | None:
+        """Check the stream's ranges from start to end; a compaction between two pages may move their bounds."""
         cursor = stream.start_offset
         while cursor < stream.end_offset:
             found = await self._catalog.find_ranges(stream.stream_id, cursor, stream.end_offset, limit=PAGE)
@@ -261,7 +261,7 @@ class _Verification:
 
 
 def find_range_problem(location: RangeLocation, index: ObjectIndex) -> str | None:
-    """Why the object's blocks do not hold a range of the catalog, or None: they do, without a gap."""
+    """Return why the object's blocks do not hold a range of the catalog, or None if they hold it without a gap."""
     span = location.range
     entries = index.find(location.stored_stream_id, span.start_offset, span.end_offset)
     cursor, records = span.start_offset, 0
@@ -281,7 +281,7 @@ def find_range_problem(location: RangeLocation, index: ObjectIndex) -> str | Non
 
 
 def read_runs(index: ObjectIndex) -> list[list[IndexEntry]]:
-    """The blocks of an object, grouped into reads of bounded size (one block may be larger)."""
+    """Group the blocks of an object into reads of bounded size (a single block may be larger)."""
     runs: list[list[IndexEntry]] = []
     for entry in index:
         if runs and entry.end_position - runs[-1][0].position <= READ_BYTES_MAX:

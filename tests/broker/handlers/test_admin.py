@@ -184,7 +184,7 @@ async def test_a_node_that_lives_is_not_unregistered_and_one_that_is_gone_is(nod
     assert (await unregister(7))[0] == ErrorCode.BROKER_ID_NOT_REGISTERED
     code, message = await unregister(1)
     assert code == ErrorCode.INVALID_REQUEST
-    assert "node 1 lives" in message
+    assert "node 1 is alive" in message
 
 
 async def test_transactions_are_listed_by_a_pattern_of_their_ids(client: RawClient) -> None:

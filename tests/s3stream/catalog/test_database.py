@@ -109,7 +109,7 @@ async def test_whoever_only_looks_changes_nothing(url: str) -> None:
     await database.write(lambda c: c.execute(text("INSERT INTO cluster (name) VALUES ('x')")))
     count = text("SELECT count(*) FROM cluster")
     assert await only.read(lambda c: c.execute(count).scalar_one()) == 1, "what came meanwhile is seen"
-    with pytest.raises(CatalogError, match="was opened to be read"):
+    with pytest.raises(CatalogError, match="was opened read-only"):
         await only.write(lambda c: c.execute(text("DELETE FROM cluster")))
     with pytest.raises(CatalogError, match=r"read-only|readonly"):
         await only.read(lambda c: c.execute(text("DELETE FROM cluster")))

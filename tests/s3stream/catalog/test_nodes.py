@@ -189,7 +189,7 @@ async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
     await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW + 5, lease_ms=100)
-    with pytest.raises(NodeInUse, match="node 1 lives"):
+    with pytest.raises(NodeInUse, match="node 1 is alive"):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     seen = await catalog.get_node(NODE_ID)
     assert seen is not None
@@ -243,7 +243,7 @@ async def test_a_reader_in_the_middle_of_a_snapshot_does_not_hold_up_a_close(
         beside.execute("SELECT * FROM topics").fetchall()
         await MetadataNode.started(catalog)
         await catalog.close()
-    assert "whole only with its -wal file" in capsys.readouterr().out
+    assert "complete only together with its -wal file" in capsys.readouterr().out
 
 
 async def test_manifests_are_numbered_above_all_before(catalog: Catalog) -> None:

@@ -320,7 +320,7 @@ async def test_producer_ids_are_given_once(catalog: Catalog) -> None:
 
 async def test_only_a_dead_node_that_leads_nothing_is_removed(catalog: Catalog) -> None:
     first = await catalog.register_node(7, "a", 1, now_ms=100, lease_ms=50)
-    with pytest.raises(NodeInUse, match="node 7 lives"):
+    with pytest.raises(NodeInUse, match="node 7 is alive"):
         await catalog.remove_node(7, now_ms=149)
     await catalog.create_topic("led", b"t" * 16, partitions=2, configs={}, leader=7, internal=False)
     with pytest.raises(NodeInUse, match="node 7 leads 2 partitions"):

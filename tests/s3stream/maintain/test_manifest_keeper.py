@@ -363,5 +363,5 @@ async def test_the_store_of_another_catalog_is_refused(store: MemoryStore, catal
 async def test_a_manifest_under_the_key_of_another_is_corrupt(catalog: Catalog, store: MemoryStore) -> None:
     await keeper_of(catalog, store).ensure_current()
     store.objects[manifest_key(CLUSTER, 1, 9)] = store.objects[manifest_key(CLUSTER, 1, 1)]
-    with pytest.raises(CorruptObject, match="it says that it is number 1"):
+    with pytest.raises(CorruptObject, match="its content is number 1"):
         await read_manifest(store, manifest_key(CLUSTER, 1, 9))

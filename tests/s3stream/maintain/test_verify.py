@@ -110,7 +110,7 @@ async def test_a_missing_object_is_found(storage: Storage) -> None:
     item = await storage.write([(storage.streams[0], 0, 50)])
     del storage.store.objects[storage.key(item.object_id)]
     finding = only(await storage.verify())
-    assert finding.trouble is FindingKind.MISSING
+    assert finding.kind is FindingKind.MISSING
     assert finding.where == f"main:{storage.key(item.object_id)}"
 
 
@@ -118,7 +118,7 @@ async def test_a_missing_object_is_found(storage: Storage) -> None:
 async def test_damage_to_footer_or_index_is_found(storage: Storage, position: int) -> None:
     item = await storage.write([(storage.streams[0], 0, 50)])
     storage.damage(item, position)
-    assert only(await storage.verify()).trouble is FindingKind.CORRUPT
+    assert only(await storage.verify()).kind is FindingKind.CORRUPT
 
 
 @pytest.mark.parametrize("position", [0, 300, 700])
@@ -127,7 +127,7 @@ async def test_damage_to_a_block_is_found_by_the_deep_check(storage: Storage, po
     storage.damage(item, position)
     assert (await storage.verify()).ok
     finding = only(await storage.verify(deep=True))
-    assert finding.trouble is FindingKind.CORRUPT
+    assert finding.kind is FindingKind.CORRUPT
     assert "CRC32C" in finding.detail
 
 
@@ -150,7 +150,7 @@ async def test_ranges_that_the_object_does_not_hold_are_found(storage: Storage, 
     ):
         await sql(url, f"UPDATE ranges SET {change}")
         report = await storage.verify()
-        assert report.findings[0].trouble is FindingKind.RANGE
+        assert report.findings[0].kind is FindingKind.RANGE
         assert message in report.findings[0].detail
         await sql(url, "UPDATE ranges SET end_offset = 100, record_count = 100")
     assert item.ranges
@@ -163,7 +163,7 @@ async def test_what_the_catalog_does_not_know_is_found(storage: Storage) -> None
     assert only(await storage.verify()).where == "main:notes.txt"
     await storage.catalog.forget_objects([item.object_id])
     found = await storage.verify()
-    assert {finding.trouble for finding in found.findings} == {FindingKind.UNACCOUNTED}
+    assert {finding.kind for finding in found.findings} == {FindingKind.UNACCOUNTED}
     assert found.findings[1] == (FindingKind.UNACCOUNTED, f"main:{storage.key(item.object_id)}", "written by 'writer'")
 
 
@@ -181,7 +181,7 @@ async def test_an_object_in_an_unknown_store_is_found(storage: Storage, url: str
     await storage.write([(storage.streams[0], 0, 50)])
     await sql(url, "UPDATE objects SET store = 'lost'")
     report = await storage.verify()
-    assert {finding.trouble for finding in report.findings} == {FindingKind.UNKNOWN_STORE, FindingKind.UNACCOUNTED}
+    assert {finding.kind for finding in report.findings} == {FindingKind.UNKNOWN_STORE, FindingKind.UNACCOUNTED}
 
 
 async def test_what_changes_meanwhile_is_no_finding(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
