@@ -1,4 +1,4 @@
-"""CatalogContents a catalog with what a rebuild found, and moving an older copy ahead, on both engines."""
+"""Restoring a catalog from the result of a rebuild, and advancing an older copy, on both engines."""
 
 from collections.abc import Mapping
 from dataclasses import replace
