@@ -82,7 +82,7 @@ def test_a_running_node_then_a_stopped_one(tmp_path: Path) -> None:
     planned = run("--data-dir", str(data_dir), "--plan")
     assert planned.exit_code == 0, planned.output
     assert "stream set objects with 3 streams" in planned.output
-    assert "node 1 is stopped: its storage is looked at" in planned.output
+    assert "node 1 is stopped: reading its storage" in planned.output
     assert asyncio.run(objects(data_dir)) == before
     done = run("--data-dir", str(data_dir), "--json")
     assert done.exit_code == 0, done.output
