@@ -26,7 +26,7 @@ from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from broker.fetch_sessions import FetchSessions
 from broker.groups.consumer.topic_image import TopicImageSource
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers import HANDLERS
+from broker.handlers import advertised_apis
 from broker.handlers.dispatch import Dispatcher
 from broker.logging.levels import LogLevels
 from broker.membership.join import join, log_owner, open_catalog_and_stores
@@ -54,8 +54,6 @@ from broker.transactions.producer_ids import ProducerIds
 from compaction.node import CompactionNode
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
-from protocol.messages import get_telemetry_subscriptions, push_telemetry
-from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo
 from s3stream.engine import S3Stream
@@ -66,8 +64,6 @@ from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_ID_BYTES
 from wal.interface import WalError
 from wal.log import DeltaWal
-
-TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY})
 
 
 class StartError(Exception):
@@ -324,12 +320,8 @@ def _make_node(
         tasks=tasks,
         failure=failure,
         advertised=advertised,
-        advertised_apis=[
-            ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
-            for key, handler in HANDLERS.items()
-            # Pushed metrics are read on the admin port, so they need it.
-            if (settings.telemetry.enabled and settings.admin.enabled) or key not in TELEMETRY_APIS
-        ],
+        # The admin port exposes the metrics that clients push, so telemetry needs it.
+        advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
     server.dispatch = Dispatcher(node, spawn=tasks.spawn).dispatch
     node.limit_connections()

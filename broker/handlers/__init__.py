@@ -6,14 +6,18 @@ the import. ApiVersions answers from it, and the dispatcher looks handlers up in
 the registry, up to `MAX_VERSION` of the handler's module if that is lower.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from broker.net.exchange import Exchange
 from broker.node import Node
+from protocol.messages import get_telemetry_subscriptions, push_telemetry
+from protocol.messages.api_versions import ApiVersion
 from protocol.registry import APIS, Api
+
+TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY})
 
 HandlerFunction = Callable[[Node, Any, Exchange], Any]
 """`handle(node, request, exchange)` returns the response, a coroutine for it, or None if it calls `exchange.complete`
@@ -44,3 +48,12 @@ def handler_of(api: Api) -> Handler:
 
 HANDLERS: Mapping[int, Handler] = {key: handler_of(api) for key, api in APIS.items()}
 """The handlers by API key, in ascending order."""
+
+
+def advertised_apis(*, telemetry: bool) -> Sequence[ApiVersion]:
+    """Return the APIs and versions for the answer to ApiVersions, with or without those of client metrics (KIP-714)."""
+    return [
+        ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
+        for key, handler in HANDLERS.items()
+        if telemetry or key not in TELEMETRY_APIS
+    ]

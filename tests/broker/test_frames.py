@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import TELEMETRY_APIS
-from broker.handlers import HANDLERS
+from broker.handlers import HANDLERS, TELEMETRY_APIS
 from broker.node import Node
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
