@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.values import UploadCommit
 from s3stream.engine import S3Stream
 from s3stream.errors import (
     AppendTooLarge,
@@ -20,11 +19,10 @@ from s3stream.errors import (
     StorageStopped,
     UnknownStreams,
 )
-from s3stream.model import ObjectKind, StreamBatch, StreamInfo, object_key
-from s3stream.object.writer import ObjectWriter
-from tests.support.catalog_node import delete_topic
+from s3stream.model import ObjectKind, StreamBatch, StreamInfo
+from tests.support.catalog_node import CLUSTER, UploadingNode, delete_topic
 from tests.support.steps import Steps, step_catalog
-from tests.support.storage import CLUSTER, SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from wal.interface import AppendedRecord, Buffer, QueueFull
 from wal.memory import MemoryWal
 
@@ -465,17 +463,10 @@ async def test_stream_cached_here_but_grown_elsewhere_is_read_from_objects(tmp_p
 async def commit_elsewhere(cluster: EngineCluster, stream_id: int, base: int) -> StreamBatch:
     """Another node appends a batch to the stream and goes."""
     batch = make_batch(stream_id, base)
-    node = await cluster.catalog.register_node(2, "127.0.0.1", 9093, now_ms=0, lease_ms=1)
-    (opened,) = await cluster.catalog.open_streams([stream_id], node_id=2, node_epoch=node.epoch)
-    (object_id,) = await cluster.catalog.prepare_objects(
-        1, node_id=2, node_epoch=node.epoch, writer_id="w", store="main", now_ms=0, deadline_ms=1
-    )
-    key = object_key(CLUSTER, object_id)
-    async with ObjectWriter(cluster.store, key, object_id=object_id, kind=ObjectKind.SSO, writer_id="w") as writer:
-        await writer.write(batch)
-        made = await writer.close()
-    epochs = {stream_id: opened.info.epoch}
-    await cluster.catalog.commit_upload(UploadCommit(2, node.epoch, [made], epochs, {}, 0))
+    node = UploadingNode(cluster.catalog, cluster.store, cluster.clock, node_id=2)
+    await node.register()
+    await node.open_streams([stream_id])
+    await node.upload((ObjectKind.SSO, [batch]))
     return batch
 
 

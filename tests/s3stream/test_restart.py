@@ -19,9 +19,9 @@ from s3stream.maintain.verify import verify
 from s3stream.model import ObjectState, StreamBatch, object_key
 from s3stream.object.format import decode_block
 from s3stream.object.reader import read_index
-from tests.support.catalog_node import delete_topic
+from tests.support.catalog_node import CLUSTER, delete_topic
 from tests.support.steps import Steps, step_catalog, step_store, step_wal
-from tests.support.storage import CLUSTER, SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from wal.interface import WalError
 
 PART_BYTES = 5 << 20

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from s3stream.append.stream import Stream
-from s3stream.catalog.values import CompactionCommit
 from s3stream.engine import S3Stream
 from s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
-from s3stream.object.writer import ObjectWriter
+from tests.support.catalog_node import CLUSTER, NODE_ID
 from tests.support.steps import Steps, step_catalog
-from tests.support.storage import CLUSTER, NODE_ID, EngineCluster, fill, memory_cluster, read_all, same
+from tests.support.storage import EngineCluster, fill, memory_cluster, read_all, same
 
 CLEANED = b"cleaned"
 
@@ -36,27 +35,8 @@ async def clean(cluster: EngineCluster, engine: S3Stream, batches: Sequence[Stre
     assert locations[-1].range.end_offset == end
     node = await cluster.catalog.get_node(NODE_ID)
     assert node is not None
-    epoch, writer_id, now_ms = node.epoch, cluster.new_writer_id(), cluster.clock.ms
-    (object_id,) = await cluster.catalog.prepare_objects(
-        1,
-        node_id=NODE_ID,
-        node_epoch=epoch,
-        writer_id=writer_id,
-        store="main",
-        now_ms=now_ms,
-        deadline_ms=now_ms + 1000,
-    )
-    key = object_key(CLUSTER, object_id)
-    async with ObjectWriter(
-        cluster.store, key, object_id=object_id, kind=ObjectKind.SO, writer_id=writer_id, block_bytes=4096
-    ) as writer:
-        for batch in cleaned:
-            await writer.write(batch)
-        made = await writer.close()
-    inputs = [each.object.object_id for each in locations]
-    await cluster.catalog.commit_compaction(
-        CompactionCommit(NODE_ID, epoch, inputs, [made], now_ms=now_ms, delete_after_ms=now_ms + 1000)
-    )
+    node = await cluster.uploading_node()
+    await node.compact([each.object for each in locations], (ObjectKind.SO, cleaned), block_bytes=4096)
     return cleaned
 
 

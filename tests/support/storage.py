@@ -12,11 +12,10 @@ from s3stream.model import StreamBatch
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.memory import MemoryStore
+from tests.support.catalog_node import CLUSTER, NODE_ID, UploadingNode
 from tests.support.clock import ManualClock
 from wal.memory import MemoryWal
 
-CLUSTER = "test"
-NODE_ID = 1
 SMALL = StorageSettings(
     upload_threshold_bytes=64 * 1024,
     split_bytes=16 * 1024,
@@ -91,6 +90,12 @@ class EngineCluster:
             if recover:
                 await engine.recover()
             yield engine
+
+    async def uploading_node(self, node_id: int = NODE_ID) -> UploadingNode:
+        """A registered node that commits objects itself, as compaction or another process does."""
+        node = UploadingNode(self.catalog, self.store, self.clock, node_id=node_id)
+        (node.epoch,) = [each.epoch for each in await self.catalog.list_nodes() if each.node_id == node_id]
+        return node
 
     def crash(self) -> None:
         """Lose what is not durable."""

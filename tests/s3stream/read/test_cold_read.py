@@ -26,8 +26,8 @@ from s3stream.object.reader import decode_index
 from s3stream.read.cold_read import ColdReader
 from s3stream.read.loader import LOCATIONS_PER_LOOKUP
 from s3stream.settings import StorageSettings
-from tests.support.catalog_node import delete_topic
-from tests.support.storage import CLUSTER, SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.catalog_node import CLUSTER, delete_topic
+from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual
 
 NO_CACHE = replace(SMALL, log_cache_bytes=1, upload_threshold_bytes=1 << 20)
@@ -159,27 +159,12 @@ async def test_a_read_looks_again_when_compaction_has_replaced_its_object(tmp_pa
 
 async def compact_by_hand(cluster: EngineCluster, stream_id: int) -> None:
     """Replace the stream's only object by a copy, and delete it at once."""
-    from s3stream.catalog.values import CompactionCommit
-    from s3stream.object.format import decode_block
-    from s3stream.object.reader import read_index
-    from s3stream.object.writer import ObjectWriter
 
     (location,) = await cluster.catalog.find_ranges(stream_id, 0, 1 << 40, limit=10)
-    (node,) = await cluster.catalog.list_nodes()
-    old = object_key(CLUSTER, location.object.object_id)
-    (new_id,) = await cluster.catalog.prepare_objects(
-        1, node_id=1, node_epoch=node.epoch, writer_id="c", store="main", now_ms=0, deadline_ms=1
-    )
-    writer = ObjectWriter(
-        cluster.store, object_key(CLUSTER, new_id), object_id=new_id, kind=location.object.kind, writer_id="c"
-    )
-    index = await read_index(cluster.store, old)
-    for entry in index:
-        for batch in decode_block(await cluster.store.get(old, entry.position, entry.end_position), entry, where=old):
-            await writer.write(batch)
-    commit = CompactionCommit(1, node.epoch, [location.object.object_id], [await writer.close()], 0, 1)
-    await cluster.catalog.commit_compaction(commit)
-    assert not await cluster.store.delete([old])
+    node = await cluster.uploading_node()
+    old_id = location.object.object_id
+    await node.compact([location.object], (location.object.kind, await node.read_object(old_id)))
+    assert not await cluster.store.delete([object_key(CLUSTER, old_id)])
 
 
 async def test_lost_object_and_damaged_block_are_errors_with_names(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from s3stream.catalog.values import CompactionCommit
 from s3stream.model import ObjectKind, object_key
 from s3stream.object.writer import ObjectWriter
 from s3stream.read.size_lookup import SLACK_SHARE
-from tests.support.storage import CLUSTER, NODE_ID, fill, make_batch, memory_cluster
+from tests.support.catalog_node import CLUSTER, NODE_ID
+from tests.support.storage import fill, make_batch, memory_cluster
 
 BATCH = 3_000
 COUNT = 12

@@ -8,14 +8,12 @@ from typing import Any, cast
 import pytest
 
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import CompactionCommit, UploadCommit
+from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogDamaged, CatalogUnavailable, OutcomeUnknown, StorageStopped
 from s3stream.maintain.gc import GarbageCollector
-from s3stream.model import NewObject, ObjectKind, ObjectState, object_key
-from s3stream.object.format import decode_block
-from s3stream.object.reader import read_index
-from s3stream.object.writer import ObjectWriter
-from tests.support.storage import CLUSTER, NODE_ID, SMALL, EngineCluster, fill, memory_cluster, read_all, same
+from s3stream.model import ObjectKind, ObjectState
+from tests.support.catalog_node import CLUSTER
+from tests.support.storage import SMALL, EngineCluster, fill, memory_cluster, read_all, same
 
 Answer = Callable[[UploadCommit], Awaitable[None]]
 
@@ -56,32 +54,8 @@ async def collect(cluster: EngineCluster) -> None:
 async def replace_and_forget(cluster: EngineCluster) -> None:
     """Compaction and collection by other processes: what was uploaded lies elsewhere now."""
     (info,) = [each for each in await cluster.catalog.list_objects(after=-1, limit=10) if each.committed_ms]
-    (node,) = await cluster.catalog.list_nodes()
-    (new_id,) = await cluster.catalog.prepare_objects(
-        1,
-        node_id=NODE_ID,
-        node_epoch=node.epoch,
-        writer_id="compaction",
-        store="main",
-        now_ms=cluster.clock.ms,
-        deadline_ms=cluster.clock.ms + 1_000,
-    )
-    (stream,) = [each.stream_id for each in await cluster.catalog.list_streams(after=0, limit=10)]
-    locations = await cluster.catalog.find_ranges(stream, 0, 1 << 40, limit=10)
-    writer = ObjectWriter(
-        cluster.store, object_key(CLUSTER, new_id), object_id=new_id, kind=ObjectKind.SO, writer_id="compaction"
-    )
-    key = object_key(CLUSTER, info.object_id)
-    async with writer:
-        for entry in (await read_index(cluster.store, key)).find(stream):
-            data = await cluster.store.get(key, entry.position, entry.end_position)
-            for batch in decode_block(data, entry, where=key):
-                await writer.write(batch)
-        made = await writer.close()
-    outputs = [NewObject(new_id, ObjectKind.SO, made.size_bytes, [each.range for each in locations])]
-    await cluster.catalog.commit_compaction(
-        CompactionCommit(NODE_ID, node.epoch, [info.object_id], outputs, cluster.clock.ms, cluster.clock.ms)
-    )
+    node = await cluster.uploading_node()
+    await node.compact([info], (ObjectKind.SO, await node.read_object(info.object_id)))
     await collect(cluster)
     assert info.object_id not in await cluster.catalog.get_objects([info.object_id])
 

@@ -13,19 +13,9 @@ from s3stream.model import ObjectState, StreamBatch, object_key
 from s3stream.outages import Outage
 from s3stream.settings import MIB, StorageSettings
 from s3stream.store.memory import let_through
-from tests.support.catalog_node import delete_topic
+from tests.support.catalog_node import CLUSTER, NODE_ID, delete_topic
 from tests.support.steps import Steps, step_catalog, step_store
-from tests.support.storage import (
-    CLUSTER,
-    NODE_ID,
-    SMALL,
-    EngineCluster,
-    fill,
-    make_batch,
-    memory_cluster,
-    read_all,
-    same,
-)
+from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until
 
 
