@@ -11,7 +11,7 @@ import pytest
 from s3stream.append.stream import Stream
 from s3stream.engine import S3Stream
 from s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
-from tests.support.catalog_node import CLUSTER, NODE_ID
+from tests.support.catalog_node import CLUSTER
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import EngineCluster, fill, memory_cluster, read_all, same
 
@@ -33,8 +33,6 @@ async def clean(cluster: EngineCluster, engine: S3Stream, batches: Sequence[Stre
     cleaned = [batch._replace(payload=CLEANED) for batch in batches]
     locations = await cluster.catalog.find_ranges(stream_id, 0, end, limit=100)
     assert locations[-1].range.end_offset == end
-    node = await cluster.catalog.get_node(NODE_ID)
-    assert node is not None
     node = await cluster.uploading_node()
     await node.compact([each.object for each in locations], (ObjectKind.SO, cleaned), block_bytes=4096)
     return cleaned
