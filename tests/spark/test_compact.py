@@ -16,7 +16,7 @@ from compaction.settings import CompactionSettings
 from s3stream.model import object_key
 from spark.compact import CompactSummary, SparkCompaction
 from tests.conftest import QUICK_JVM
-from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.spark.programs import WAIT_S, Program, program
 from tests.support.catalog_node import CLUSTER
 
@@ -28,9 +28,9 @@ SMALL = CompactionSettings(memory_bytes=256 * KIB, split_bytes=48 * KIB, block_b
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Iterator[KafkaCluster]:
+def filled(tmp_path: Path) -> Iterator[KafkaObjects]:
     """Two streams with enough for objects of their own, and three without."""
-    with kafka_cluster(tmp_path / "storage") as made:
+    with kafka_objects(tmp_path / "storage") as made:
         ids = list(asyncio.run(made.made.start(5)))
         made.upload(ids[:2], objects=6, batches=4, value_bytes=2000)
         made.upload(ids, objects=2, batches=1, value_bytes=100)
@@ -39,7 +39,7 @@ def filled(tmp_path: Path) -> Iterator[KafkaCluster]:
 
 def compact(
     spark: SparkSession,
-    filled: KafkaCluster,
+    filled: KafkaObjects,
     tell: Callable[[str], None] = lambda _: None,
     settings: CompactionSettings = SMALL,
 ) -> CompactSummary:
@@ -55,7 +55,7 @@ def compact(
     return asyncio.run(run.run())
 
 
-def test_a_backlog_becomes_few_objects_and_loses_nothing(spark: SparkSession, filled: KafkaCluster) -> None:
+def test_a_backlog_becomes_few_objects_and_loses_nothing(spark: SparkSession, filled: KafkaObjects) -> None:
     before = filled.contents()
     summary = compact(spark, filled)
     assert not summary.refused
@@ -68,7 +68,7 @@ def test_a_backlog_becomes_few_objects_and_loses_nothing(spark: SparkSession, fi
     assert compact(spark, filled).commits == 0, "it comes to rest"
 
 
-def test_of_two_that_compact_the_same_one_commits(spark: SparkSession, filled: KafkaCluster) -> None:
+def test_of_two_that_compact_the_same_one_commits(spark: SparkSession, filled: KafkaObjects) -> None:
     before = filled.contents()
 
     def meanwhile(_: str) -> None:
@@ -84,7 +84,7 @@ def test_of_two_that_compact_the_same_one_commits(spark: SparkSession, filled: K
     assert filled.counts()["SSO committed"] <= 1
 
 
-def test_a_node_that_starts_anew_fences_the_job(spark: SparkSession, filled: KafkaCluster) -> None:
+def test_a_node_that_starts_anew_fences_the_job(spark: SparkSession, filled: KafkaObjects) -> None:
     before = filled.contents()
 
     def restart(_: str) -> None:
@@ -99,7 +99,7 @@ def test_a_node_that_starts_anew_fences_the_job(spark: SparkSession, filled: Kaf
     assert filled.contents() == before
 
 
-def test_a_damaged_input_is_left_alone_and_the_others_are_compacted(spark: SparkSession, filled: KafkaCluster) -> None:
+def test_a_damaged_input_is_left_alone_and_the_others_are_compacted(spark: SparkSession, filled: KafkaObjects) -> None:
     infos = asyncio.run(filled.made.catalog.list_node_ssos(1, limit=100))
     path = filled.objects / object_key(CLUSTER, infos[3].object_id)
     data = bytearray(path.read_bytes())
@@ -115,7 +115,7 @@ def test_a_damaged_input_is_left_alone_and_the_others_are_compacted(spark: Spark
 
 
 @contextmanager
-def job(filled: KafkaCluster, master: str) -> Iterator[Program]:
+def job(filled: KafkaObjects, master: str) -> Iterator[Program]:
     """The job as a process of its own."""
     root = str(Path(__file__).parents[2])
     command = [
@@ -131,16 +131,16 @@ def job(filled: KafkaCluster, master: str) -> Iterator[Program]:
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Iterator[KafkaCluster]:
+def large(tmp_path: Path) -> Iterator[KafkaObjects]:
     """Enough for several tasks of the command, each of which takes a while."""
-    with kafka_cluster(tmp_path / "storage") as made:
+    with kafka_objects(tmp_path / "storage") as made:
         ids = list(asyncio.run(made.made.start(8)))
         made.upload(ids, objects=6, batches=4, value_bytes=50_000)
         yield made
 
 
 @pytest.mark.slow
-def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaCluster) -> None:
+def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaObjects) -> None:
     before, files = large.contents(), large.files()
     with job(large, "local-cluster[2,1,1024]") as started:
         started.wait(lambda: len(large.files()) > len(files))
@@ -152,7 +152,7 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaCluster) 
 
 @pytest.mark.slow
 def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
-    spark: SparkSession, large: KafkaCluster
+    spark: SparkSession, large: KafkaObjects
 ) -> None:
     before, files = large.contents(), large.files()
     with job(large, "local[1]") as started:
@@ -167,7 +167,7 @@ def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
     assert not [name for name in large.counts() if "prepared" in name.lower()]
 
 
-async def reap(filled: KafkaCluster) -> None:
+async def reap(filled: KafkaObjects) -> None:
     from s3stream.maintain.gc import GarbageCollector
 
     filled.made.clock.ms = time.time_ns() // 1_000_000 + 25 * 3_600_000  # the killed job went by the real time

@@ -15,26 +15,26 @@ from s3stream.model import object_key
 from spark import storage_commands
 from spark.cli import main
 from spark.verify import verify
-from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Iterator[KafkaCluster]:
-    with kafka_cluster(tmp_path / "storage") as made:
+def filled(tmp_path: Path) -> Iterator[KafkaObjects]:
+    with kafka_objects(tmp_path / "storage") as made:
         made.upload(list(asyncio.run(made.made.start(3))), objects=6)
         yield made
 
 
-def path_of(filled: KafkaCluster, number: int) -> Path:
+def path_of(filled: KafkaObjects, number: int) -> Path:
     """File of an object, by its turn."""
     infos = asyncio.run(filled.made.catalog.list_objects(after=0, limit=100))
     return filled.objects / object_key(CLUSTER, infos[number].object_id)
 
 
-def test_a_sound_cluster(spark: SparkSession, filled: KafkaCluster, tmp_path: Path) -> None:
+def test_a_sound_cluster(spark: SparkSession, filled: KafkaObjects, tmp_path: Path) -> None:
     summary = verify(spark, filled.location, report=str(tmp_path / "report"))
     assert summary.ok
     assert (summary.objects, summary.batches, summary.records, summary.streams) == (6, 36, 360, 3)
@@ -44,7 +44,7 @@ def test_a_sound_cluster(spark: SparkSession, filled: KafkaCluster, tmp_path: Pa
 
 
 def test_each_damage_is_found_and_named(
-    spark: SparkSession, filled: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, filled: KafkaObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flipped = bytearray(path_of(filled, 1).read_bytes())
     flipped[3000] ^= 1

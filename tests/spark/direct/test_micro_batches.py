@@ -23,7 +23,7 @@ from spark.direct.offsets import Storage, TopicPartition, check_bounds, find_par
 from spark.direct.options import DataLossError, parse_options
 from spark.direct.plan import Piece
 from spark.direct.readers import JsonOffsets, StreamRead, from_json
-from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER, NODE_ID, delete_topic
 
 SCHEMA = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])
@@ -33,7 +33,7 @@ Row = tuple[int, int]
 class Query:
     """A query as Spark runs it, 4.1 or one with limits (`asks_start`), its checkpoint, and its sink."""
 
-    def __init__(self, filled: KafkaCluster, *, asks_start: bool = False, **options: str) -> None:
+    def __init__(self, filled: KafkaObjects, *, asks_start: bool = False, **options: str) -> None:
         self._location = filled.location
         self._options = {"subscribe": "t", **options}
         self._asks_start = asks_start
@@ -86,8 +86,8 @@ class Query:
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Iterator[KafkaCluster]:
-    with kafka_cluster(tmp_path / "storage") as made:
+def filled(tmp_path: Path) -> Iterator[KafkaObjects]:
+    with kafka_objects(tmp_path / "storage") as made:
         made.upload(list(asyncio.run(made.made.start(2))), objects=3)
         yield made
 
@@ -96,7 +96,7 @@ Start = Callable[..., Query]
 
 
 @pytest.fixture
-def start(filled: KafkaCluster) -> Iterator[Start]:
+def start(filled: KafkaObjects) -> Iterator[Start]:
     """Starts queries, which end with the test."""
     queries: list[Query] = []
 
@@ -109,7 +109,7 @@ def start(filled: KafkaCluster) -> Iterator[Start]:
         query.reader.stop()
 
 
-def compact(filled: KafkaCluster) -> None:
+def compact(filled: KafkaObjects) -> None:
     """Replace objects, and delete what was replaced."""
     assert not asyncio.run(filled.made.service().run_once()).errors
     filled.made.clock.ms += 24 * 3_600_000
@@ -122,7 +122,7 @@ def compact(filled: KafkaCluster) -> None:
     asyncio.run(collector.collect())
 
 
-def add_partition(filled: KafkaCluster) -> None:
+def add_partition(filled: KafkaObjects) -> None:
     async def add() -> None:
         there = await filled.made.find_topic("t")
         total = len(there.partitions) + 1
@@ -132,7 +132,7 @@ def add_partition(filled: KafkaCluster) -> None:
     asyncio.run(add())
 
 
-def all_rows(filled: KafkaCluster, since: JsonOffsets | None = None) -> Counter[Row]:
+def all_rows(filled: KafkaObjects, since: JsonOffsets | None = None) -> Counter[Row]:
     """Each record there is once, from some offsets on."""
     topic = asyncio.run(filled.made.find_topic("t"))
     first = from_json(since or {})
@@ -147,7 +147,7 @@ def all_rows(filled: KafkaCluster, since: JsonOffsets | None = None) -> Counter[
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 @pytest.mark.parametrize("seed", range(2))
 def test_each_record_once_through_crashes_new_data_new_partitions_and_compaction(
-    filled: KafkaCluster, start: Start, seed: int, starting: str, asks_start: bool
+    filled: KafkaObjects, start: Start, seed: int, starting: str, asks_start: bool
 ) -> None:
     rng = random.Random(seed)
     query = start(asks_start=asks_start, startingOffsets=starting)
@@ -173,7 +173,7 @@ def test_each_record_once_through_crashes_new_data_new_partitions_and_compaction
     assert query.rows == all_rows(filled, begun)
 
 
-def test_a_first_batch_that_is_repeated_leaves_nothing_out(filled: KafkaCluster, start: Start) -> None:
+def test_a_first_batch_that_is_repeated_leaves_nothing_out(filled: KafkaObjects, start: Start) -> None:
     query = start(asks_start=True, startingOffsets="latest")
     began = query.reader.initialOffset()
     filled.upload([1, 2], objects=1)
@@ -185,7 +185,7 @@ def test_a_first_batch_that_is_repeated_leaves_nothing_out(filled: KafkaCluster,
     assert len(query.rows) == 80
 
 
-def make_anew(filled: KafkaCluster, objects: int) -> None:
+def make_anew(filled: KafkaObjects, objects: int) -> None:
     async def replace() -> list[int]:
         catalog = filled.made.catalog
         await delete_topic(catalog, "t", now_ms=filled.made.clock.ms, delete_after_ms=filled.made.clock.ms)
@@ -200,7 +200,7 @@ def make_anew(filled: KafkaCluster, objects: int) -> None:
 
 @pytest.mark.parametrize("when", ["before planning", "after planning"])
 def test_a_topic_that_is_made_anew_and_longer_than_before_is_data_loss(
-    filled: KafkaCluster, start: Start, when: str
+    filled: KafkaObjects, start: Start, when: str
 ) -> None:
     strict = start(startingOffsets="earliest")
     lenient = start(startingOffsets="earliest", failOnDataLoss="false")
@@ -222,7 +222,7 @@ def test_a_topic_that_is_made_anew_and_longer_than_before_is_data_loss(
 
 
 def test_a_new_partition_whose_first_records_expired_before_they_were_read_is_data_loss(
-    filled: KafkaCluster, start: Start
+    filled: KafkaObjects, start: Start
 ) -> None:
     query = start(startingOffsets="earliest")
     query.catch_up()
@@ -237,7 +237,7 @@ def test_a_new_partition_whose_first_records_expired_before_they_were_read_is_da
 class Meddled:
     """A catalog in which something happens after the first answer."""
 
-    def __init__(self, filled: KafkaCluster, happens: Callable[[], object]) -> None:
+    def __init__(self, filled: KafkaObjects, happens: Callable[[], object]) -> None:
         self._catalog = filled.made.catalog
         self._happens: Callable[[], object] | None = happens
 
@@ -250,7 +250,7 @@ class Meddled:
 
 
 def test_ranges_that_compaction_joins_between_two_pages_are_read_once(
-    filled: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+    filled: KafkaObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offsets, "RANGES_PAGE", 2)
     pieces = asyncio.run(plan_meddled(filled, lambda: compact(filled)))
@@ -260,7 +260,7 @@ def test_ranges_that_compaction_joins_between_two_pages_are_read_once(
     assert all(one[1] == next_[0] for one, next_ in pairwise(spans))
 
 
-def test_what_expires_while_it_is_planned_is_data_loss(filled: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_expires_while_it_is_planned_is_data_loss(filled: KafkaObjects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets, "RANGES_PAGE", 1)
     with pytest.raises(DataLossError, match=r"partition 0: offset 20 of \[0, 60\) is in no object any more"):
         asyncio.run(plan_meddled(filled, lambda: asyncio.run(filled.made.trim(1, 45))))
@@ -268,7 +268,7 @@ def test_what_expires_while_it_is_planned_is_data_loss(filled: KafkaCluster, mon
     assert sum(piece.end_offset - piece.start_offset for piece in pieces) == 15
 
 
-async def plan_meddled(filled: KafkaCluster, happens: Callable[[], object], **options: str) -> list[Piece]:
+async def plan_meddled(filled: KafkaObjects, happens: Callable[[], object], **options: str) -> list[Piece]:
     """The pieces of partition 0."""
     chosen = parse_options({"assign": '{"t": [0]}', **options})
     storage = Storage(filled.made.catalog, {"local": filled.made.store}, CLUSTER)

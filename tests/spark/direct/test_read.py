@@ -17,7 +17,7 @@ from spark.direct.plan import INT64_MAX, Task
 from spark.direct.read import ObjectGoneError, read_task
 from spark.direct.readers import FORMAT_TYPES
 from spark.storage import StorageLocation
-from tests.spark.kafka_cluster import KafkaCluster, kafka_cluster
+from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER
 
 SCHEMA = pa.schema([pa.field(name, FORMAT_TYPES[name]) for name in ("topic", "partition", "offset", "value")])
@@ -26,13 +26,13 @@ OBJECTS = 10
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Iterable[KafkaCluster]:
-    with kafka_cluster(tmp_path / "storage") as made:
+def filled(tmp_path: Path) -> Iterable[KafkaObjects]:
+    with kafka_objects(tmp_path / "storage") as made:
         made.upload(list(asyncio.run(made.made.start(2))), objects=OBJECTS)
         yield made
 
 
-def plan(filled: KafkaCluster, topics: str = "t") -> Task:
+def plan(filled: KafkaObjects, topics: str = "t") -> Task:
     """Everything in one task."""
 
     async def find() -> Task:
@@ -55,7 +55,7 @@ def read(location: StorageLocation, task: Task) -> Iterable[pa.RecordBatch]:
     return read_task(location, task, SCHEMA, timestamp_ms_min=-INT64_MAX)
 
 
-def compact(filled: KafkaCluster) -> None:
+def compact(filled: KafkaObjects) -> None:
     """Replace all objects, and delete what was replaced."""
     assert not asyncio.run(filled.made.service().run_once()).errors
     filled.made.clock.ms += 24 * 3_600_000
@@ -68,7 +68,7 @@ def compact(filled: KafkaCluster) -> None:
     asyncio.run(collector.collect())
 
 
-def expected(filled: KafkaCluster, topic: str = "t") -> list[tuple[str, int, int, bytes]]:
+def expected(filled: KafkaObjects, topic: str = "t") -> list[tuple[str, int, int, bytes]]:
     return [
         (topic, partition, offset, (b"%d-%d-" % (partition + 1, offset)).ljust(1000, b"x"))
         for partition in range(2)
@@ -76,17 +76,17 @@ def expected(filled: KafkaCluster, topic: str = "t") -> list[tuple[str, int, int
     ]
 
 
-def test_a_task_reads_what_was_planned(filled: KafkaCluster) -> None:
+def test_a_task_reads_what_was_planned(filled: KafkaObjects) -> None:
     assert rows(read(filled.location, plan(filled))) == expected(filled)
 
 
-def test_objects_that_are_gone_are_found_where_they_lie_now(filled: KafkaCluster) -> None:
+def test_objects_that_are_gone_are_found_where_they_lie_now(filled: KafkaObjects) -> None:
     task = plan(filled)
     compact(filled)
     assert rows(read(filled.location, task)) == expected(filled)
 
 
-def test_what_was_read_before_its_object_went_is_not_read_twice(filled: KafkaCluster) -> None:
+def test_what_was_read_before_its_object_went_is_not_read_twice(filled: KafkaObjects) -> None:
     task = plan(filled)
     batches = iter(read(filled.location, task))
     first = next(batches)
@@ -94,7 +94,7 @@ def test_what_was_read_before_its_object_went_is_not_read_twice(filled: KafkaClu
     assert rows([first, *batches]) == expected(filled)
 
 
-def test_without_a_catalog_the_task_fails_and_says_what_to_do(filled: KafkaCluster, tmp_path: Path) -> None:
+def test_without_a_catalog_the_task_fails_and_says_what_to_do(filled: KafkaObjects, tmp_path: Path) -> None:
     task = plan(filled)
     compact(filled)
     location = replace(filled.location, catalog_url=f"sqlite:///{tmp_path}/nowhere/catalog.db")
@@ -103,7 +103,7 @@ def test_without_a_catalog_the_task_fails_and_says_what_to_do(filled: KafkaClust
     assert rows(read(location, plan(filled))) == expected(filled), "planned afresh, it needs no catalog"
 
 
-def test_what_expired_meanwhile_is_named(filled: KafkaCluster) -> None:
+def test_what_expired_meanwhile_is_named(filled: KafkaObjects) -> None:
     task = plan(filled)
     asyncio.run(filled.made.trim(1, 25))
     compact(filled)
@@ -111,13 +111,13 @@ def test_what_expired_meanwhile_is_named(filled: KafkaCluster) -> None:
         rows(read(filled.location, task))
 
 
-def test_a_topic_and_its_clone_share_blocks(filled: KafkaCluster) -> None:
+def test_a_topic_and_its_clone_share_blocks(filled: KafkaObjects) -> None:
     asyncio.run(filled.made.clone())
     clone = [("clone", *row[1:]) for row in expected(filled)]
     assert rows(read(filled.location, plan(filled, "t,clone"))) == [*clone, *expected(filled)]
 
 
-def test_a_damaged_block_is_refused(filled: KafkaCluster) -> None:
+def test_a_damaged_block_is_refused(filled: KafkaObjects) -> None:
     task = plan(filled)
     path = filled.objects / object_key(CLUSTER, task.pieces[3].object_id)
     data = bytearray(path.read_bytes())

@@ -16,7 +16,7 @@ from tests.support.catalog_node import CLUSTER, UploadingNode
 RECORDS = 10
 
 
-class KafkaCluster:
+class KafkaObjects:
     """Uploads as a node does; `made` reads it back."""
 
     def __init__(self, folder: Path, made: UploadingNode) -> None:
@@ -63,13 +63,13 @@ class KafkaCluster:
 
 
 @contextmanager
-def kafka_cluster(folder: Path) -> Iterator[KafkaCluster]:
+def kafka_objects(folder: Path) -> Iterator[KafkaObjects]:
     folder.mkdir()
     catalog, store = Catalog(f"sqlite:///{folder / 'catalog.db'}"), LocalStore("local", folder / "objects")
     asyncio.run(catalog.open(cluster=CLUSTER))
     try:
         asyncio.run(store.open())
-        yield KafkaCluster(folder, UploadingNode(catalog, store))
+        yield KafkaObjects(folder, UploadingNode(catalog, store))
     finally:
         asyncio.run(store.close())
         asyncio.run(catalog.close())
