@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.support import CONSOLE, Report, p99, parser
 from broker.cli.admin_port import AdminPort
 from compaction.service import CompactionService
-from compaction.sets.plan import Source, Survey, iterations
+from compaction.sets.plan import InputObject, Survey, iterations
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind, object_key
 from s3stream.object.format import Footer, IndexEntry, encode_trailer
@@ -142,7 +142,7 @@ def plan_scale(sizes: Sizes, report: Report) -> None:
         entries = [IndexEntry(at, number, number + 1, 1, at * 4096, 4096, 0, 0) for at in range(streams)]
         index, _ = encode_trailer(entries, kind=SSO, object_id=number)
         footer = Footer(streams * 4096, len(index), streams, 0, SSO, number)
-        sources.append(Source(number, ObjectIndex("k", footer, memoryview(index), 0), 0, streams * 4096))
+        sources.append(InputObject(number, ObjectIndex("k", footer, memoryview(index), 0), 0, streams * 4096))
     gc.collect()
     base, began = resident_bytes(), time.process_time()
     survey = Survey(dict.fromkeys(range(streams), 0))

@@ -51,7 +51,7 @@ from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
-from compaction.node import CompactionNode
+from compaction.context import CompactionContext
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from s3stream.catalog.catalog import Catalog
@@ -284,7 +284,7 @@ def _make_node(
         settings=gc_settings(settings),
         before_deleting=manifests.ensure_current,
     )
-    compaction_node, compaction, cleaning = _make_compaction(opened, topics, cautious)
+    compaction_context, compaction, cleaning = _make_compaction(opened, topics, cautious)
     node = Node(
         settings=settings,
         memory=memory,
@@ -300,7 +300,7 @@ def _make_node(
         storage=storage,
         manifests=manifests,
         collector=collector,
-        compaction_node=compaction_node,
+        compaction_context=compaction_context,
         compaction=compaction,
         cleaning=cleaning,
         topics=topics,
@@ -331,10 +331,10 @@ def _make_node(
 
 def _make_compaction(
     opened: _OpenStorage, topics: TopicManager, cautious: CautiousClock
-) -> tuple[CompactionNode, CompactionService, CleaningScheduler]:
+) -> tuple[CompactionContext, CompactionService, CleaningScheduler]:
     settings, storage = opened.settings, opened.storage
     cleaning = make_cleaning(topics, storage)
-    node = CompactionNode(
+    node = CompactionContext(
         catalog=opened.catalog,
         stores=opened.stores,
         settings=compaction_settings(settings, opened.memory.sizes),

@@ -35,7 +35,7 @@ from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
-from compaction.node import CompactionNode
+from compaction.context import CompactionContext
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from protocol.messages.api_versions import ApiVersion
@@ -128,7 +128,7 @@ class Node:
     storage: S3Stream
     manifests: ManifestKeeper
     collector: GarbageCollector
-    compaction_node: CompactionNode
+    compaction_context: CompactionContext
     compaction: CompactionService
     cleaning: CleaningScheduler
 

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from compaction.proof import Totals
+from compaction.proof import BlockTotals
 from s3stream.object.format import BLOCK_HEADER, IndexEntry
 
 
-class Piece(NamedTuple):
+class LiveBlock(NamedTuple):
     """A live block of an input, and the stream it is written for: a clone gets blocks of its own."""
 
     object_id: int
@@ -17,7 +17,7 @@ class Piece(NamedTuple):
     stream_id: int
 
 
-class Read(NamedTuple):
+class BlockRead(NamedTuple):
     """Adjacent blocks of one object: one ranged GET."""
 
     object_id: int
@@ -31,15 +31,16 @@ def live_entries(entries: Iterable[IndexEntry], stream_start: int) -> list[Index
     return [entry for entry in entries if entry.end_offset > stream_start]
 
 
-def merge_reads(pieces: Iterable[Piece]) -> list[Read]:
+def merge_reads(blocks: Iterable[LiveBlock]) -> list[BlockRead]:
     """One read per run of adjacent blocks of an object, which come in the order of positions; by object."""
     reads: dict[int, list[list[IndexEntry]]] = {}
-    _add_reads(reads, pieces)
-    return _reads_of(reads)
+    add_to_reads(reads, blocks)
+    return reads_of(reads)
 
 
-def _add_reads(reads: dict[int, list[list[IndexEntry]]], pieces: Iterable[Piece]) -> None:
-    for object_id, entry, _ in pieces:
+def add_to_reads(reads: dict[int, list[list[IndexEntry]]], blocks: Iterable[LiveBlock]) -> None:
+    """Append blocks to `reads`, which holds groups of adjacent entries by object."""
+    for object_id, entry, _ in blocks:
         groups = reads.get(object_id)
         if groups is None:
             reads[object_id] = [[entry]]
@@ -52,11 +53,12 @@ def _add_reads(reads: dict[int, list[list[IndexEntry]]], pieces: Iterable[Piece]
             groups.append([entry])
 
 
-def _reads_of(reads: Mapping[int, Sequence[Sequence[IndexEntry]]]) -> list[Read]:
+def reads_of(reads: Mapping[int, Sequence[Sequence[IndexEntry]]]) -> list[BlockRead]:
+    """Return the reads that `add_to_reads` has grouped."""
     return [_read(object_id, entries) for object_id in sorted(reads) for entries in reads[object_id]]
 
 
-def cut_read(read: Read, bytes_max: int) -> Iterator[Read]:
+def cut_read(read: BlockRead, bytes_max: int) -> Iterator[BlockRead]:
     """Cut a long read at block boundaries; a longer block stays whole."""
     entries: list[IndexEntry] = []
     for entry in read.entries:
@@ -68,13 +70,13 @@ def cut_read(read: Read, bytes_max: int) -> Iterator[Read]:
         yield _read(read.object_id, entries)
 
 
-def _read(object_id: int, entries: Sequence[IndexEntry]) -> Read:
-    return Read(object_id, entries[0].position, entries[-1].end_position, entries)
+def _read(object_id: int, entries: Sequence[IndexEntry]) -> BlockRead:
+    return BlockRead(object_id, entries[0].position, entries[-1].end_position, entries)
 
 
-def totals_of(entries: Sequence[IndexEntry]) -> Totals:
+def totals_of(entries: Sequence[IndexEntry]) -> BlockTotals:
     """What blocks hold together."""
-    return Totals(
+    return BlockTotals(
         len(entries), sum(entry.record_count for entry in entries), sum(entry.size_bytes for entry in entries)
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compaction.blocks import Read, cut_read
+from compaction.blocks import BlockRead, cut_read
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.errors import ObjectDamage, Place, StorageError
@@ -31,7 +31,7 @@ BLOCK_COST_BYTES = 16 * 1024
 """A block takes the time of so many bytes beside its own."""
 
 
-class BadInput(StorageError):
+class UnreadableInput(StorageError):
     """An input that cannot be read: it is left out of later runs until the node starts again."""
 
     def __init__(self, object_id: int, cause: StorageError | str) -> None:
@@ -40,11 +40,11 @@ class BadInput(StorageError):
         self.cause = str(cause)
         self.damage = cause if isinstance(cause, ObjectDamage) else None
 
-    def __reduce__(self) -> tuple[type["BadInput"], tuple[int, str]]:
-        return BadInput, (self.object_id, self.cause)
+    def __reduce__(self) -> tuple[type["UnreadableInput"], tuple[int, str]]:
+        return UnreadableInput, (self.object_id, self.cause)
 
 
-class Turn:
+class TurnBudget:
     """How much is done before others have their turn on the event loop: a fraction of a millisecond's work."""
 
     def __init__(self) -> None:
@@ -68,19 +68,19 @@ class OutputId(NamedTuple):
     writer: CompactionWriter
 
 
-async def _note_nothing(_object_id: int, _upload_id: str) -> None:
+async def _ignore_multipart(_object_id: int, _upload_id: str) -> None:
     """Nobody remembers uploads: for workers without a catalog, whose outputs are one PUT each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class ExecutionContext:
     """What carrying out needs."""
 
     store: ObjectStore
     cluster: str
     settings: CompactionSettings
     throttle: Throttle = field(default_factory=lambda: Throttle(0))
-    on_multipart: Callable[[int, str], Awaitable[None]] = _note_nothing
+    on_multipart: Callable[[int, str], Awaitable[None]] = _ignore_multipart
     """Told of each multipart upload (object id, upload id) before its first part: a crash leaves none behind."""
     on_read: Callable[[int], None] = lambda _: None
     """Told how many bytes were read."""
@@ -110,12 +110,12 @@ class Workshop:
             on_multipart=lambda upload_id: self.on_multipart(output.object_id, upload_id),
         )
 
-    async def read_blocks(self, reads: Sequence[Read]) -> dict[tuple[int, int], memoryview]:
+    async def read_blocks(self, reads: Sequence[BlockRead]) -> dict[tuple[int, int], memoryview]:
         """The blocks of the reads, checked. Raises BadInput and StoreError."""
         blocks: dict[tuple[int, int], memoryview] = {}
         slots = asyncio.Semaphore(self.in_flight)
 
-        async def fetch(read: Read) -> None:
+        async def fetch(read: BlockRead) -> None:
             key = self.key(read.object_id)
             async with slots:
                 await self.throttle.spend(read.end - read.start)
@@ -124,10 +124,10 @@ class Workshop:
                     await self._check(read, data, blocks)
                 except ObjectDamage as error:
                     error.place = Place(read.object_id, self.store.name, key, read.start)
-                    raise BadInput(read.object_id, error) from error
+                    raise UnreadableInput(read.object_id, error) from error
             self.on_read(read.end - read.start)
 
-        await side_by_side(fetch(piece) for read in reads for piece in cut_read(read, self.settings.read_bytes_max))
+        await side_by_side(fetch(part) for read in reads for part in cut_read(read, self.settings.read_bytes_max))
         return blocks
 
     async def read_index(self, info: ObjectInfo) -> ObjectIndex:
@@ -138,12 +138,12 @@ class Workshop:
             expect_object(index, info.object_id)
         except ObjectDamage as error:
             error.place = Place(info.object_id, self.store.name, key, -1)
-            raise BadInput(info.object_id, error) from error
+            raise UnreadableInput(info.object_id, error) from error
         return index
 
-    async def _check(self, read: Read, data: memoryview, blocks: dict[tuple[int, int], memoryview]) -> None:
+    async def _check(self, read: BlockRead, data: memoryview, blocks: dict[tuple[int, int], memoryview]) -> None:
         where = f"{self.store.name}:{self.key(read.object_id)}"
-        turn = Turn()
+        turn = TurnBudget()
         for entry in read.entries:
             if turn.add(entry.size_bytes):
                 await asyncio.sleep(0)

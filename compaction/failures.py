@@ -10,9 +10,9 @@ from typing import TypeVar
 import structlog
 
 from compaction.cleaning.plan import CleanPlan
-from compaction.execution import BadInput
-from compaction.joins.plan import StreamGroup
-from compaction.node import CompactionNode
+from compaction.context import CompactionContext
+from compaction.execution import UnreadableInput
+from compaction.joins.plan import JoinGroup
 from compaction.proof import CoverageError
 from compaction.throttle import Throttle
 from s3stream.errors import (
@@ -27,14 +27,14 @@ from s3stream.read.damage import ADVICE
 
 log = structlog.get_logger(__name__)
 
-P = TypeVar("P", StreamGroup, CleanPlan)
+P = TypeVar("P", JoinGroup, CleanPlan)
 
 
 class FailurePolicy:
     """Carries out single plans, and decides what their failures mean."""
 
-    def __init__(self, node: CompactionNode) -> None:
-        self._node = node
+    def __init__(self, context: CompactionContext) -> None:
+        self._context = context
 
     async def attempt(
         self,
@@ -49,7 +49,7 @@ class FailurePolicy:
             await execute(plan, throttle)
         except (NodeFenced, CatalogUnavailable, CatalogDamaged):
             raise
-        except BadInput as error:
+        except UnreadableInput as error:
             self.leave_alone(error)
             errors.append(str(error))
         except (CoverageError, ObjectDamage) as error:
@@ -62,7 +62,7 @@ class FailurePolicy:
             raise
         except Exception as error:
             # What a client wrote into one stream must not stop the node.
-            self._node.stats.runs_failed += 1
+            self._context.stats.runs_failed += 1
             errors.append(repr(error))
             log.exception("compaction of a stream failed", stage=stage, stream_id=plan.stream_id)
         else:
@@ -71,14 +71,14 @@ class FailurePolicy:
 
     def refuse(self, stage: str, error: StorageError, errors: list[str]) -> None:
         """Inputs that contradict the catalog or each other: nothing was changed; the rest of the run goes on."""
-        self._node.stats.runs_failed += 1
+        self._context.stats.runs_failed += 1
         errors.append(str(error))
         log.error("compaction refused", stage=stage, error=str(error))
 
-    def leave_alone(self, error: BadInput) -> None:
+    def leave_alone(self, error: UnreadableInput) -> None:
         """Leave an input that cannot be read out of all later plans, and report it."""
-        self._node.left_alone.add(error.object_id)
-        self._node.stats.objects_left_alone += 1
+        self._context.left_alone.add(error.object_id)
+        self._context.stats.objects_left_alone += 1
         log.error(
             "compaction leaves an object alone until the node starts again",
             object_id=error.object_id,
@@ -86,4 +86,4 @@ class FailurePolicy:
             advice=ADVICE,
         )
         if error.damage is not None:
-            self._node.on_damaged(error.damage)
+            self._context.on_damaged(error.damage)

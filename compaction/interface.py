@@ -1,6 +1,6 @@
 """Interface between log compaction and the owner of the streams, which knows what is in their batches.
 
-The owner implements `BatchCodec`, and hands over policies, transactions and callbacks in `Cleaning`. Values only.
+The owner implements `BatchCodec`, and hands over policies, transactions and callbacks in `CleaningHooks`. Values only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ NO_HORIZON = -1
 NEVER_MS = (1 << 63) - 1
 
 
-class Marker(Enum):
+class MarkerKind(Enum):
     """What a control batch says."""
 
     COMMIT = "commit"
@@ -76,13 +76,13 @@ class BatchInfo(NamedTuple):
     producer_epoch: int = -1
     is_transactional: bool = False
     is_control: bool = False
-    marker: Marker | None = None
+    marker: MarkerKind | None = None
     """Of a control batch; None: it is empty."""
     delete_horizon_ms: int = NO_HORIZON
     """When its tombstones, or the marker it is, may go."""
 
 
-class TakesTooMuch(Exception):
+class BatchTooLarge(Exception):
     """Telling what a batch holds takes more memory than was allowed: it may unfold to a thousand times its size."""
 
 
@@ -120,13 +120,13 @@ class CleanPolicy:
     """Age at which Kafka would close the segment that is written to, and so let it be cleaned."""
 
     @property
-    def ripe_ms(self) -> int:
+    def cleanable_age_ms(self) -> int:
         """Age at which data must be where it can be cleaned, in stream objects: sooner would be of no use."""
         return max(min(self.lag_ms_max, self.segment_ms), self.lag_ms_min)
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaning:
+class CleaningHooks:
     """What log compaction needs from the node."""
 
     codec: BatchCodec
@@ -144,7 +144,7 @@ class Cleaning:
     """
 
 
-class Tail(NamedTuple):
+class StreamTail(NamedTuple):
     """An open stream, and how long its end has been waiting."""
 
     start_offset: int

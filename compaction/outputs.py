@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
+from compaction.context import CompactionContext
 from compaction.execution import OutputId
-from compaction.node import CompactionNode
 from s3stream.errors import CatalogError, CatalogUnavailable
 from s3stream.model import NewObject
 from s3stream.object.writer_id import CompactionWriter
@@ -14,7 +14,7 @@ from s3stream.store.interface import ObjectStore
 log = structlog.get_logger(__name__)
 
 
-class Drafts:
+class PreparedOutputs:
     """Outputs of one run, prepared in the catalog and not committed yet.
 
     What a crash leaves of them is reaped after its deadline. A run that fails and lives discards them, or a run that
@@ -22,22 +22,22 @@ class Drafts:
     the collector deletes the rest.
     """
 
-    def __init__(self, node: CompactionNode, store: ObjectStore) -> None:
-        self._node = node
+    def __init__(self, context: CompactionContext, store: ObjectStore) -> None:
+        self._context = context
         self._store = store
         self._object_ids: list[int] = []
 
     async def prepare(self, count: int, writer: CompactionWriter) -> Sequence[OutputId]:
         """Reserve ids."""
-        now_ms = self._node.now_ms()
-        object_ids = await self._node.catalog.prepare_objects(
+        now_ms = self._context.now_ms()
+        object_ids = await self._context.catalog.prepare_objects(
             count,
-            node_id=self._node.node_id,
-            node_epoch=self._node.node_epoch,
+            node_id=self._context.node_id,
+            node_epoch=self._context.node_epoch,
             writer_id=writer.writer_id,
             store=self._store.name,
             now_ms=now_ms,
-            deadline_ms=now_ms + self._node.settings.prepare_ttl_ms,
+            deadline_ms=now_ms + self._context.settings.prepare_ttl_ms,
             oldest_data_ms=writer.oldest_data_ms,
             cleaned=writer.cleaned,
         )
@@ -49,7 +49,7 @@ class Drafts:
     ) -> None:
         """Swap inputs for outputs. What the catalog refuses is discarded; what it may have taken is left alone."""
         try:
-            await self._node.commit(inputs, outputs, streams)
+            await self._context.commit(inputs, outputs, streams)
         except CatalogUnavailable:
             raise
         except CatalogError:
@@ -58,10 +58,10 @@ class Drafts:
 
     async def discard(self) -> None:
         """Give up what is not committed. Raises no StorageError: what cannot be discarded has its deadline."""
-        now_ms = self._node.now_ms()
+        now_ms = self._context.now_ms()
         try:
-            await self._node.catalog.discard_objects(
-                self._object_ids, now_ms=now_ms, delete_after_ms=now_ms + self._node.settings.delete_delay_ms
+            await self._context.catalog.discard_objects(
+                self._object_ids, now_ms=now_ms, delete_after_ms=now_ms + self._context.settings.delete_delay_ms
             )
         except CatalogError as error:
             log.warning("drafts of a failed compaction stay until their deadline", error=str(error))

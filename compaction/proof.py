@@ -16,7 +16,7 @@ class CoverageError(StorageError):
     """The outputs would lose, double or invent offsets or records. Names stream, expected and found."""
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Offsets [start, end) of a stream."""
 
     stream_id: int
@@ -24,7 +24,7 @@ class Span(NamedTuple):
     end_offset: int
 
 
-class Totals(NamedTuple):
+class BlockTotals(NamedTuple):
     """What was copied or joined, counted on one side."""
 
     blocks: int
@@ -32,9 +32,9 @@ class Totals(NamedTuple):
     size_bytes: int
 
 
-def sum_totals(each: Iterable[Totals]) -> Totals:
+def sum_totals(each: Iterable[BlockTotals]) -> BlockTotals:
     """Added up."""
-    return Totals(*map(sum, zip(Totals(0, 0, 0), *each, strict=True)))
+    return BlockTotals(*map(sum, zip(BlockTotals(0, 0, 0), *each, strict=True)))
 
 
 class LiveRanges:
@@ -56,11 +56,13 @@ class LiveRanges:
         """Whose ranges there are."""
         return sorted(self._ranges)
 
-    def __iter__(self) -> Iterator[Span]:
-        return (Span(stream_id, *each) for stream_id, ranges in self._ranges.items() for each in ranges)
+    def __iter__(self) -> Iterator[OffsetSpan]:
+        return (OffsetSpan(stream_id, *each) for stream_id, ranges in self._ranges.items() for each in ranges)
 
 
-def prove_coverage(live: Iterable[Span | StreamRange], outputs: Sequence[NewObject], starts: Mapping[int, int]) -> None:
+def prove_coverage(
+    live: Iterable[OffsetSpan | StreamRange], outputs: Sequence[NewObject], starts: Mapping[int, int]
+) -> None:
     """Every live range of the inputs is covered once, and nothing else at or past a stream's start is.
 
     `live` are the inputs' ranges as the catalog has them; offsets before a stream's start (and streams that `starts`
@@ -80,7 +82,7 @@ def prove_coverage(live: Iterable[Span | StreamRange], outputs: Sequence[NewObje
             raise CoverageError(f"compaction: stream {stream_id}: expected {wanted} in the outputs, found {written}")
 
 
-def prove_totals(expected: Totals, found: Totals, block_header_bytes: int) -> None:
+def prove_totals(expected: BlockTotals, found: BlockTotals, block_header_bytes: int) -> None:
     """Joining blocks saves their headers and nothing else; records stay."""
     joined = expected.blocks - found.blocks
     size = expected.size_bytes - joined * block_header_bytes
@@ -88,7 +90,7 @@ def prove_totals(expected: Totals, found: Totals, block_header_bytes: int) -> No
         raise CoverageError(f"compaction: expected {expected}, found {found}: does not add up")
 
 
-def _note(ranges: dict[int, list[tuple[int, int]]], each: Span | StreamRange, starts: Mapping[int, int]) -> None:
+def _note(ranges: dict[int, list[tuple[int, int]]], each: OffsetSpan | StreamRange, starts: Mapping[int, int]) -> None:
     start = starts.get(each.stream_id)
     if start is not None and each.end_offset > start:
         ranges[each.stream_id].append((max(start, each.start_offset), each.end_offset))

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compaction.cleaning.plan import CleanPlan
+from compaction.context import CompactionContext
 from compaction.execution import memory_for_blocks
-from compaction.joins.plan import StreamGroup
-from compaction.node import CompactionNode
+from compaction.joins.plan import JoinGroup
 from compaction.sets.run import SetPlan
 from s3stream.model import ObjectKind
 
@@ -47,14 +47,14 @@ class CompactionPlan:
     """What a run would do."""
 
     sets: Sequence[SetPlan]
-    groups: Sequence[StreamGroup]
+    groups: Sequence[JoinGroup]
     cleanings: Sequence[CleanPlan] = ()
     """By key, of what is in stream objects now."""
 
-    def as_json(self, node: CompactionNode) -> dict[str, Any]:
+    def as_json(self, context: CompactionContext) -> dict[str, Any]:
         """For HTTP and `--plan`."""
         return {
-            "stream_sets": [_describe_sets(node, plan) for plan in self.sets],
+            "stream_sets": [_describe_sets(context, plan) for plan in self.sets],
             "stream_objects": [
                 {
                     "stream_id": group.stream_id,
@@ -79,8 +79,8 @@ class CompactionPlan:
         }
 
 
-def _describe_sets(node: CompactionNode, plan: SetPlan) -> dict[str, Any]:
-    iterations = plan.iterations(node)
+def _describe_sets(context: CompactionContext, plan: SetPlan) -> dict[str, Any]:
+    iterations = plan.iterations(context)
     writes = [write for iteration in iterations for write in iteration.writes]
     return {
         "store": plan.store,
@@ -89,7 +89,7 @@ def _describe_sets(node: CompactionNode, plan: SetPlan) -> dict[str, Any]:
         "dead_bytes": plan.survey.dead_bytes,
         "blocks": plan.survey.live_blocks,
         "streams": len(plan.survey.blocks),
-        "memory_bytes": memory_for_blocks(node.settings),
+        "memory_bytes": memory_for_blocks(context.settings),
         "stream_objects": sum(write.kind is ObjectKind.SO for write in writes),
         "stream_set_objects": int(any(write.kind is ObjectKind.SSO for write in writes)),
         "iterations": [

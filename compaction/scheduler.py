@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import structlog
 
 from compaction.cleaning.plan import OBJECTS_MAX
-from compaction.cleaning.schedule import Agenda, Clocks, StreamState, find_dirt, next_due
-from compaction.interface import Cleaning, CleanPolicy, Tail
+from compaction.cleaning.schedule import CleaningState, ClockReadings, DueWork, assess_stream, next_due
+from compaction.interface import CleaningHooks, CleanPolicy, StreamTail
 from compaction.service import CompactionService
-from compaction.sets.run import SetChoice
+from compaction.sets.run import SetSelection
 from s3stream.errors import NodeFenced, StorageError
 
 log = structlog.get_logger(__name__)
@@ -20,9 +20,9 @@ class CleaningScheduler:
     def __init__(
         self,
         service: CompactionService,
-        cleaning: Cleaning,
+        cleaning: CleaningHooks,
         *,
-        tails: Callable[[int], Tail | None],
+        tails: Callable[[int], StreamTail | None],
         request_upload: Callable[[], None],
         steady_ms: Callable[[], int],
     ) -> None:
@@ -31,7 +31,7 @@ class CleaningScheduler:
         `steady_ms` is a clock that is never set, for pauses.
         """
         self._service = service
-        self._node = service.node
+        self._context = service.context
         self._cleaning = cleaning
         self._tails = tails
         self._request_upload = request_upload
@@ -41,17 +41,17 @@ class CleaningScheduler:
         """When to look all streams over again."""
         self._upload_from_ms = 0
         """No upload is asked for before."""
-        self.states: dict[int, StreamState] = {}
+        self.states: dict[int, CleaningState] = {}
         """What is known of the streams that are compacted by key."""
 
     async def run(self) -> None:
         """Go on for ever. Cancel to stop. Raises NodeFenced: another process owns the node's id."""
         while True:
-            await self._node.sleep(await self.turn() / 1000)
+            await self._context.sleep(await self.turn() / 1000)
 
     async def turn(self) -> int:
         """Do what is due now; returns after how many ms to come again. Raises NodeFenced."""
-        settings = self._node.settings
+        settings = self._context.settings
         policies = self._choose_policies()
         agenda = self._agenda(policies)
         if agenda.upload:
@@ -70,42 +70,42 @@ class CleaningScheduler:
 
     def _choose_policies(self) -> Mapping[int, CleanPolicy]:
         """All policies once in a while; in between those of the streams that are looked at more often."""
-        now_ms, settings = self._steady_ms(), self._node.settings
+        now_ms, settings = self._steady_ms(), self._context.settings
         if now_ms < self._look_over_ms:
-            return {key: each for key, each in self._policies.items() if each.ripe_ms < settings.clean_look_ms}
+            return {key: each for key, each in self._policies.items() if each.cleanable_age_ms < settings.clean_look_ms}
         self._look_over_ms = now_ms + settings.clean_look_ms
         self._policies = self._cleaning.policies()
         for gone in self.states.keys() - self._policies.keys():
             del self.states[gone]
         return self._policies
 
-    def _agenda(self, policies: Mapping[int, CleanPolicy]) -> Agenda:
-        node = self._node
-        now = Clocks(node.now_ms(), self._steady_ms())
-        return next_due(policies, self._tails, self.states, now, node.settings, upload_from_ms=self._upload_from_ms)
+    def _agenda(self, policies: Mapping[int, CleanPolicy]) -> DueWork:
+        context = self._context
+        now = ClockReadings(context.now_ms(), self._steady_ms())
+        return next_due(policies, self._tails, self.states, now, context.settings, upload_from_ms=self._upload_from_ms)
 
     async def _look(self, policies: Mapping[int, CleanPolicy], stream_ids: Sequence[int]) -> None:
         """Look up where the streams' data lies. What the catalog does not tell now is asked for again next time."""
-        node = self._node
+        context = self._context
         try:
             for stream_id in stream_ids:
                 tail = self._tails(stream_id)
                 if tail is None:
                     continue
-                ranges = await node.catalog.find_ranges(
+                ranges = await context.catalog.find_ranges(
                     stream_id, tail.start_offset, tail.committed_offset, limit=OBJECTS_MAX
                 )
-                dirt = find_dirt(
+                need = assess_stream(
                     ranges,
                     policies[stream_id],
                     start_offset=tail.start_offset,
-                    unreadable=node.left_alone,
+                    unreadable=context.left_alone,
                 )
                 before = self.states.get(stream_id)
                 if before is None:
-                    before = StreamState(policies[stream_id], -1, dirt, 0)
+                    before = CleaningState(policies[stream_id], -1, need, 0)
                 self.states[stream_id] = before.seen(
-                    policies[stream_id], tail.committed_offset, dirt, self._steady_ms()
+                    policies[stream_id], tail.committed_offset, need, self._steady_ms()
                 )
         except StorageError as error:
             log.warning("what is to be cleaned cannot be looked up", reason=str(error))
@@ -114,31 +114,33 @@ class CleaningScheduler:
         began_ms = self._steady_ms()
         if await self._attempt((stream_id,), self._service.clean_stream(stream_id)):
             self.states[stream_id] = self.states[stream_id].after_cleaning(
-                self._node.settings, began_ms=began_ms, ended_ms=self._steady_ms()
+                self._context.settings, began_ms=began_ms, ended_ms=self._steady_ms()
             )
 
     async def _split(self, stream_ids: Sequence[int]) -> None:
-        objects = frozenset().union(*(self.states[stream_id].dirt.shared for stream_id in stream_ids))
-        if await self._attempt(stream_ids, self._service.split(SetChoice(objects, frozenset(stream_ids)))):
+        objects = frozenset().union(*(self.states[stream_id].need.shared for stream_id in stream_ids))
+        if await self._attempt(stream_ids, self._service.split(SetSelection(objects, frozenset(stream_ids)))):
             for stream_id in stream_ids:
                 self.states[stream_id] = self.states[stream_id].after_split()
 
     async def _attempt(self, stream_ids: Sequence[int], work: Awaitable[bool]) -> bool:
         """Whether the work has changed anything; if not, the streams rest."""
-        node = self._node
+        context = self._context
         is_changed = False
         try:
             is_changed = await work
         except NodeFenced:
             raise
         except StorageError as error:
-            node.stats.runs_failed += 1
+            context.stats.runs_failed += 1
             log.warning("compaction by key failed", streams=list(stream_ids), reason=str(error))
         except Exception:
             # What a client wrote into one stream must not stop the node.
-            node.stats.runs_failed += 1
+            context.stats.runs_failed += 1
             log.exception("compaction by key failed", streams=list(stream_ids))
         if not is_changed:
             for stream_id in stream_ids:
-                self.states[stream_id] = self.states[stream_id].after_failure(node.settings, ended_ms=self._steady_ms())
+                self.states[stream_id] = self.states[stream_id].after_failure(
+                    context.settings, ended_ms=self._steady_ms()
+                )
         return is_changed

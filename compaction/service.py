@@ -16,17 +16,17 @@ from typing import TypeVar
 import structlog
 
 from compaction.cleaning.plan import CleanPlan
-from compaction.cleaning.run import execute_cleaning, plan_cleanings
-from compaction.execution import BadInput
+from compaction.cleaning.run import plan_cleanings, run_cleaning
+from compaction.context import CompactionContext, CompactionProgress, CompactionStats, ReportProgress
+from compaction.execution import UnreadableInput
 from compaction.failures import FailurePolicy
-from compaction.interface import Cleaning
-from compaction.joins.plan import StreamGroup
-from compaction.joins.run import execute_group, plan_streams
-from compaction.node import CompactionNode, CompactionStats, Progress, ReportProgress
+from compaction.interface import CleaningHooks
+from compaction.joins.plan import JoinGroup
+from compaction.joins.run import plan_joins, run_join
 from compaction.proof import CoverageError
 from compaction.report import CompactionPlan, CompactionSummary
 from compaction.sets.plan import PlanRefused
-from compaction.sets.run import SetChoice, execute_sets, plan_sets
+from compaction.sets.run import SetSelection, plan_sets, run_sets
 from compaction.throttle import Throttle, run_rate
 from s3stream.errors import (
     CatalogDamaged,
@@ -38,8 +38,8 @@ from s3stream.errors import (
 from s3stream.store.interface import CallCounts
 
 log = structlog.get_logger(__name__)
-P = TypeVar("P", StreamGroup, CleanPlan)
-BAD_INPUTS_MAX = 100
+P = TypeVar("P", JoinGroup, CleanPlan)
+UNREADABLE_INPUTS_MAX = 100
 """Unreadable objects that one run steps over before it gives up."""
 CALL_KINDS = ("get", "put", "head", "list", "delete", "multipart", "part", "part_copy")
 
@@ -47,11 +47,11 @@ CALL_KINDS = ("get", "put", "head", "list", "delete", "multipart", "part", "part
 class CompactionService:
     """Compaction of one node."""
 
-    def __init__(self, node: CompactionNode, *, under_pressure: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, context: CompactionContext, *, under_pressure: Callable[[], bool] = lambda: False) -> None:
         """`under_pressure` says whether uploads have trouble keeping up."""
-        self._node = node
+        self._context = context
         self._under_pressure = under_pressure
-        self._failures = FailurePolicy(node)
+        self._failures = FailurePolicy(context)
         self._running = asyncio.Lock()
         self._on_stream = asyncio.Lock()
         """Held while a stream's objects are replaced."""
@@ -60,18 +60,18 @@ class CompactionService:
         self._wanted = asyncio.Event()
         self.last: CompactionSummary | None = None
         """Summary of the last run that ended."""
-        self.progress: Progress | None = None
+        self.progress: CompactionProgress | None = None
         """How far the run under way is."""
 
     @property
-    def node(self) -> CompactionNode:
+    def context(self) -> CompactionContext:
         """What it works with."""
-        return self._node
+        return self._context
 
     @property
     def stats(self) -> CompactionStats:
         """Counters since the node started."""
-        return self._node.stats
+        return self._context.stats
 
     @property
     def is_running(self) -> bool:
@@ -94,7 +94,7 @@ class CompactionService:
             except NodeFenced:
                 raise
             except StorageError as error:
-                self._node.stats.runs_failed += 1
+                self._context.stats.runs_failed += 1
                 log.warning("compaction failed", error=str(error))
 
     async def run_timed(self) -> CompactionSummary:
@@ -107,41 +107,41 @@ class CompactionService:
 
     async def clean_stream(self, stream_id: int) -> bool:
         """Clean a stream by key, if that is due, at the rate of a timed run; whether it was. Raises StorageError."""
-        cleaning = self._node.cleaning
+        cleaning = self._context.cleaning
         assert cleaning is not None, "asked for by whoever knows the policies"
         is_cleaned = False
         async with self._on_stream:
-            for plan in await plan_cleanings(self._node, cleaning, full=False, stream_ids=(stream_id,)):
+            for plan in await plan_cleanings(self._context, cleaning, full=False, stream_ids=(stream_id,)):
                 size_bytes = sum(each.object.size_bytes for each in plan.objects)
-                throttle = Throttle(run_rate(size_bytes, self._node.settings), self._node.sleep)
+                throttle = Throttle(run_rate(size_bytes, self._context.settings), self._context.sleep)
                 clean = self._cleaner(cleaning, full=False)
                 is_cleaned = await self._failures.attempt("compaction by key", plan, clean, throttle, [])
             if is_cleaned:
                 self._cleaned_meanwhile.add(stream_id)
         return is_cleaned
 
-    async def split(self, choice: SetChoice) -> bool:
+    async def split(self, selection: SetSelection) -> bool:
         """Bring the streams of a choice into stream objects; whether anything was committed. Raises StorageError."""
         commits_before = self.stats.commits
         async with self._running:
-            await self._compact_sets(full=False, report=_no_progress, errors=[], choice=choice)
+            await self._compact_sets(full=False, report=_no_progress, errors=[], selection=selection)
         return self.stats.commits > commits_before
 
     async def plan(self) -> CompactionPlan:
         """What `run_once` would do; changes nothing."""
         while True:
             try:
-                sets = await plan_sets(self._node, full=True)
-            except BadInput as error:
+                sets = await plan_sets(self._context, full=True)
+            except UnreadableInput as error:
                 self._failures.leave_alone(error)
             else:
-                groups = await plan_streams(self._node, full=True)
-                cleaning = self._node.cleaning
-                cleanings = await plan_cleanings(self._node, cleaning, full=True) if cleaning is not None else []
+                groups = await plan_joins(self._context, full=True)
+                cleaning = self._context.cleaning
+                cleanings = await plan_cleanings(self._context, cleaning, full=True) if cleaning is not None else []
                 return CompactionPlan(sets, groups, cleanings)
 
     async def _wait(self) -> None:
-        settings = self._node.settings
+        settings = self._context.settings
         loop = asyncio.get_running_loop()
         due = loop.time() + settings.period_ms / 1000
         while (left := due - loop.time()) > 0:
@@ -156,9 +156,9 @@ class CompactionService:
         self._wanted.clear()
 
     async def _backlog(self) -> int:
-        node = self._node
+        context = self._context
         try:
-            found = await node.catalog.list_node_ssos(node.node_id, limit=node.settings.backlog_objects)
+            found = await context.catalog.list_node_ssos(context.node_id, limit=context.settings.backlog_objects)
         except CatalogError as error:
             log.warning("compaction cannot see its backlog", error=str(error))
             return 0
@@ -166,17 +166,17 @@ class CompactionService:
 
     async def _run(self, *, full: bool, report: ReportProgress) -> CompactionSummary:
         async with self._running:
-            node = self._node
+            context = self._context
             loop = asyncio.get_running_loop()
             began = loop.time()
-            counts_before = await node.catalog.count_objects()
-            stats_before = asdict(node.stats)
+            counts_before = await context.catalog.count_objects()
+            stats_before = asdict(context.stats)
             calls_before = self._calls()
             errors: list[str] = []
-            node.stats.runs += 1
+            context.stats.contiguous_runs += 1
             self._cleaned_meanwhile.clear()
 
-            def note(progress: Progress) -> None:
+            def note(progress: CompactionProgress) -> None:
                 self.progress = progress
                 report(progress)
 
@@ -187,8 +187,8 @@ class CompactionService:
                 await self._compact_streams(full=full, report=note, errors=errors)
             finally:
                 self.progress = None
-            counts = await node.catalog.count_objects()
-            done = {key: value - stats_before[key] for key, value in asdict(node.stats).items()}
+            counts = await context.catalog.count_objects()
+            done = {key: value - stats_before[key] for key, value in asdict(context.stats).items()}
             moved = done["bytes_read"] + done["bytes_copied"]
             self.last = CompactionSummary(
                 sso_before=counts_before.get("SSO committed", (0, 0))[0],
@@ -205,7 +205,7 @@ class CompactionService:
                 calls={key: value - calls_before[key] for key, value in self._calls().items()},
                 write_amplification=round((done["bytes_written"] + done["bytes_copied"]) / moved, 3) if moved else 0.0,
                 seconds=round(loop.time() - began, 3),
-                left_alone=sorted(node.left_alone),
+                left_alone=sorted(context.left_alone),
                 errors=errors,
             )
             say = log.info if self.last.commits or errors else log.debug
@@ -213,15 +213,15 @@ class CompactionService:
             return self.last
 
     async def _compact_sets(
-        self, *, full: bool, report: ReportProgress, errors: list[str], choice: SetChoice | None = None
+        self, *, full: bool, report: ReportProgress, errors: list[str], selection: SetSelection | None = None
     ) -> None:
-        for _ in range(BAD_INPUTS_MAX):
+        for _ in range(UNREADABLE_INPUTS_MAX):
             try:
-                for plan in await plan_sets(self._node, full=full, choice=choice):
-                    await execute_sets(
-                        self._node, plan, timed=not full, under_pressure=self._under_pressure, report=report
+                for plan in await plan_sets(self._context, full=full, selection=selection):
+                    await run_sets(
+                        self._context, plan, timed=not full, under_pressure=self._under_pressure, report=report
                     )
-            except BadInput as error:
+            except UnreadableInput as error:
                 self._failures.leave_alone(error)
                 errors.append(str(error))
             except (CoverageError, PlanRefused) as error:
@@ -238,27 +238,27 @@ class CompactionService:
                 return
 
     async def _compact_streams(self, *, full: bool, report: ReportProgress, errors: list[str]) -> None:
-        groups = await plan_streams(self._node, full=full)
+        groups = await plan_joins(self._context, full=full)
 
-        async def join(group: StreamGroup, throttle: Throttle) -> None:
+        async def join(group: JoinGroup, throttle: Throttle) -> None:
             pressure = self._under_pressure if not full else _no_pressure
-            await execute_group(self._node, group, throttle=throttle, under_pressure=pressure)
+            await run_join(self._context, group, throttle=throttle, under_pressure=pressure)
 
         await self._each("stream objects", groups, join, full=full, report=report, errors=errors)
 
     async def _clean_streams(self, *, full: bool, report: ReportProgress, errors: list[str]) -> int:
         """Clean what is due; returns how many streams were."""
-        cleaning = self._node.cleaning
+        cleaning = self._context.cleaning
         if cleaning is None:
             return 0
-        plans = await plan_cleanings(self._node, cleaning, full=full)
+        plans = await plan_cleanings(self._context, cleaning, full=full)
         clean = self._cleaner(cleaning, full=full)
         return await self._each("compaction by key", plans, clean, full=full, report=report, errors=errors)
 
-    def _cleaner(self, cleaning: Cleaning, *, full: bool) -> Callable[[CleanPlan, Throttle], Awaitable[None]]:
+    def _cleaner(self, cleaning: CleaningHooks, *, full: bool) -> Callable[[CleanPlan, Throttle], Awaitable[None]]:
         async def clean(plan: CleanPlan, throttle: Throttle) -> None:
             pressure = self._under_pressure if not full else _no_pressure
-            await execute_cleaning(self._node, plan, cleaning, throttle=throttle, under_pressure=pressure)
+            await run_cleaning(self._context, plan, cleaning, throttle=throttle, under_pressure=pressure)
 
         return clean
 
@@ -277,18 +277,18 @@ class CompactionService:
         Without a catalog none of them could be committed: that ends the run.
         """
         total = sum(each.object.size_bytes for plan in plans for each in plan.objects)
-        throttle = Throttle(0 if full else run_rate(total, self._node.settings), self._node.sleep)
+        throttle = Throttle(0 if full else run_rate(total, self._context.settings), self._context.sleep)
         done = succeeded = 0
         for plan in plans:
             async with self._on_stream:
                 if plan.stream_id not in self._cleaned_meanwhile:
                     succeeded += await self._failures.attempt(stage, plan, execute, throttle, errors)
             done += sum(each.object.size_bytes for each in plan.objects)
-            report(Progress(stage, done, total))
+            report(CompactionProgress(stage, done, total))
         return succeeded
 
     def _calls(self) -> dict[str, int]:
-        counts: Sequence[CallCounts] = [store.calls for store in self._node.stores.values()]
+        counts: Sequence[CallCounts] = [store.calls for store in self._context.stores.values()]
         return {kind: sum(getattr(each, kind) for each in counts) for kind in CALL_KINDS}
 
 
@@ -297,5 +297,5 @@ def _no_pressure() -> bool:
     return False
 
 
-def _no_progress(_: Progress) -> None:
+def _no_progress(_: CompactionProgress) -> None:
     """Nobody looks."""

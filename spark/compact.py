@@ -21,13 +21,13 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from compaction.execution import BadInput, OutputId, Workshop
-from compaction.joins.execute import Joined, execute_join, survey_join
-from compaction.joins.plan import StreamGroup
-from compaction.joins.run import commit_join, plan_streams
-from compaction.node import CompactionNode
-from compaction.outputs import Drafts
-from compaction.sets.execute import Ids, Made, Share, execute_share
+from compaction.context import CompactionContext
+from compaction.execution import ExecutionContext, OutputId, UnreadableInput
+from compaction.joins.execute import JoinedObject, execute_join, read_join_inputs
+from compaction.joins.plan import JoinGroup
+from compaction.joins.run import commit_join, plan_joins
+from compaction.outputs import PreparedOutputs
+from compaction.sets.execute import OutputIds, PlanShare, WrittenObject, execute_share
 from compaction.sets.run import SetPlan, commit_sets, plan_sets, prepare_shares
 from compaction.settings import CompactionSettings
 from s3stream.catalog.catalog import Catalog
@@ -75,15 +75,15 @@ class CompactSummary:
 class _ShareTask(NamedTuple):
     """A share of a plan; ids for each attempt at it."""
 
-    share: Share
-    ids: Sequence[Ids]
+    share: PlanShare
+    ids: Sequence[OutputIds]
     store: str
 
 
 class _JoinTask(NamedTuple):
     """A group to join; an id for each attempt at it."""
 
-    group: StreamGroup
+    group: JoinGroup
     ids: Sequence[OutputId]
     store: str
 
@@ -92,11 +92,11 @@ class _Done(NamedTuple):
     """A task's answer."""
 
     attempt: int
-    made: Sequence[Made] = ()
+    made: Sequence[WrittenObject] = ()
     """Of a share."""
-    joined: Joined | None = None
+    joined: JoinedObject | None = None
     """Of a group; None when there was nothing to gain."""
-    bad: BadInput | None = None
+    bad: UnreadableInput | None = None
 
 
 # in tasks
@@ -110,7 +110,7 @@ def run_task(location: StorageLocation, settings: CompactionSettings, task: _Sha
         raise CompactionFailed(f"attempt {attempt} at a task that has names for {len(task.ids)}")
     try:
         return asyncio.run(_run_task(location, settings, task, attempt))
-    except BadInput as error:
+    except UnreadableInput as error:
         return _Done(attempt, bad=error)
 
 
@@ -123,10 +123,10 @@ async def _run_task(
             async with opened_catalog(location, read_only=False) as catalog:
                 await catalog.note_multipart(object_id, upload_id)
 
-        workshop = Workshop(stores[task.store], location.cluster, settings, on_multipart=note)
+        workshop = ExecutionContext(stores[task.store], location.cluster, settings, on_multipart=note)
         if isinstance(task, _ShareTask):
             return _Done(attempt, await execute_share(task.share._replace(ids=task.ids[attempt]), workshop))
-        join = await survey_join(task.group, workshop)
+        join = await read_join_inputs(task.group, workshop)
         return _Done(attempt, joined=None if join is None else await execute_join(join, task.ids[attempt], workshop))
 
 
@@ -169,8 +169,8 @@ class SparkCompaction:
                     self.summary.left_alone += sorted(node.left_alone)
         return self.summary
 
-    def _node(self, catalog: Catalog, stores: Mapping[str, Any], info: NodeInfo) -> CompactionNode:
-        return CompactionNode(
+    def _node(self, catalog: Catalog, stores: Mapping[str, Any], info: NodeInfo) -> CompactionContext:
+        return CompactionContext(
             catalog=catalog,
             stores=stores,
             settings=self._settings,
@@ -181,19 +181,19 @@ class SparkCompaction:
             new_writer_id=self._new_writer_id,
         )
 
-    async def _join_sets(self, node: CompactionNode, *, full: bool) -> None:
+    async def _join_sets(self, node: CompactionContext, *, full: bool) -> None:
         for _ in range(BAD_INPUTS_MAX):
             try:
                 plans = await plan_sets(node, full=full)
-            except BadInput as error:
+            except UnreadableInput as error:
                 node.left_alone.add(error.object_id)
                 continue
             if not [bad for plan in plans if (bad := await self._carry_out(node, plan))]:
                 return
 
-    async def _carry_out(self, node: CompactionNode, plan: SetPlan) -> bool:
+    async def _carry_out(self, node: CompactionContext, plan: SetPlan) -> bool:
         """Carry out and commit a plan; True when an input turned out to be bad, and planning anew may do without it."""
-        drafts = Drafts(node, node.stores[plan.store])
+        drafts = PreparedOutputs(node, node.stores[plan.store])
         shares = await prepare_shares(node, plan, drafts)
         tasks = [_ShareTask(share, await self._share_ids(drafts, share), plan.store) for share in shares]
         self._tell(f"node {node.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
@@ -223,9 +223,9 @@ class SparkCompaction:
         await self._forget(node, unused)
         return False
 
-    async def _share_ids(self, drafts: Drafts, share: Share) -> list[Ids]:
+    async def _share_ids(self, drafts: PreparedOutputs, share: PlanShare) -> list[OutputIds]:
         """Names for each attempt: those of the share, and as many new ones again and again."""
-        ids: list[Ids] = [share.ids]
+        ids: list[OutputIds] = [share.ids]
         own = {key for iteration in share.iterations for key in ((each.kind, each.number) for each in iteration.writes)}
         for _ in range(self._attempts - 1):
             again: dict[Any, OutputId] = {}
@@ -234,16 +234,16 @@ class SparkCompaction:
             ids.append(again)
         return ids
 
-    async def _join_streams(self, node: CompactionNode, *, full: bool) -> None:
+    async def _join_streams(self, node: CompactionContext, *, full: bool) -> None:
         by_key = await self._compacted_by_key(node.catalog)
-        groups = [group for group in await plan_streams(node, full=full) if group.stream_id not in by_key]
+        groups = [group for group in await plan_joins(node, full=full) if group.stream_id not in by_key]
         if not groups:
             return
         tasks: list[_JoinTask] = []
-        drafts: list[Drafts] = []
+        drafts: list[PreparedOutputs] = []
         for group in groups:
             store = node.store_of(group.objects[0].object)
-            own = Drafts(node, store)
+            own = PreparedOutputs(node, store)
             oldest_ms = min(location.object.oldest_data_ms for location in group.objects)
             writer = CompactionWriter(self._new_writer_id(), oldest_ms)
             tasks.append(_JoinTask(group, await own.prepare(self._attempts, writer), store.name))
@@ -301,7 +301,7 @@ class SparkCompaction:
                 raise
             raise CompactionFailed(f"Spark gave up: {_reason(error)}") from error
 
-    async def _forget(self, node: CompactionNode, object_ids: Sequence[int]) -> None:
+    async def _forget(self, node: CompactionContext, object_ids: Sequence[int]) -> None:
         """Drop names that no attempt has used; with speculation a late one still may: they are left to the deadline."""
         if self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
             return

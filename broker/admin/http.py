@@ -115,4 +115,4 @@ class AdminServer:
             plan = await self._node.compaction.plan()
         except StorageError as error:
             return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        return json_response(plan.as_json(self._node.compaction_node))
+        return json_response(plan.as_json(self._node.compaction_context))

@@ -67,9 +67,9 @@ def _samples(node: Node) -> Iterator[Sample]:
     yield from _client_samples(node)
     for name, value in _numbers(node.compaction.stats):
         yield f"compaction_{name}_total", {}, value
-    dirt = [state.dirt for state in node.cleaning.states.values()]
-    yield "compaction_dirty_bytes", {}, sum(each.dirty_bytes for each in dirt)
-    yield "compaction_clean_bytes", {}, sum(each.clean_bytes for each in dirt)
+    needs = [state.need for state in node.cleaning.states.values()]
+    yield "compaction_dirty_bytes", {}, sum(each.dirty_bytes for each in needs)
+    yield "compaction_clean_bytes", {}, sum(each.clean_bytes for each in needs)
     manifests = node.manifests.stats
     yield "manifests_written_total", {}, manifests.writes
     yield "manifest_failures_total", {}, manifests.failures
@@ -144,12 +144,12 @@ def _compacted_by_key(node: Node) -> dict[str, Any]:
     for topic in node.topics:
         if topic.config.compacted:
             states = [node.cleaning.states.get(stream.stream_id) for stream in topic.streams]
-            dirt = [state.dirt for state in states if state is not None]
+            needs = [state.need for state in states if state is not None]
             found[topic.name] = {
-                "partitions": len(dirt),
-                "clean_bytes": sum(each.clean_bytes for each in dirt),
-                "dirty_bytes": sum(each.dirty_bytes for each in dirt),
-                "cleaned_ms": max((each.cleaned_ms for each in dirt), default=-1),
+                "partitions": len(needs),
+                "clean_bytes": sum(each.clean_bytes for each in needs),
+                "dirty_bytes": sum(each.dirty_bytes for each in needs),
+                "cleaned_ms": max((each.cleaned_ms for each in needs), default=-1),
             }
     return found
 

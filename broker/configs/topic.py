@@ -43,7 +43,7 @@ class TopicConfig:
     @property
     def uploads_alone(self) -> bool:
         """True if data should go to stream objects at once, where it can be compacted by key."""
-        return self.cleaning is not None and self.cleaning.ripe_ms < CompactionSettings().force_split_ms
+        return self.cleaning is not None and self.cleaning.cleanable_age_ms < CompactionSettings().force_split_ms
 
 
 def check_topic_configs(

@@ -20,8 +20,8 @@ from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.package_settings import compaction_settings
 from broker.settings.stores import make_stores
-from compaction.interface import Cleaning
-from compaction.node import CompactionNode, ReportProgress
+from compaction.context import CompactionContext, ReportProgress
+from compaction.interface import CleaningHooks
 from compaction.service import CompactionService
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError
@@ -34,7 +34,7 @@ UNREGISTERED = -1
 class StoppedNode:
     """A stopped node whose storage is open: `plan` or `compact`, once."""
 
-    def __init__(self, node: CompactionNode, now_ms: Callable[[], int]) -> None:
+    def __init__(self, node: CompactionContext, now_ms: Callable[[], int]) -> None:
         self._node = node
         self._service = CompactionService(node)
         self._now_ms = now_ms
@@ -72,7 +72,7 @@ class StoppedNode:
             epoch = UNREGISTERED
             if not plan_only:
                 epoch = await _take_id(settings, catalog, lock.lock_id, now_ms)
-            node = CompactionNode(
+            node = CompactionContext(
                 catalog=catalog,
                 stores=stores,
                 settings=compaction_settings(settings),
@@ -81,7 +81,7 @@ class StoppedNode:
                 node_epoch=epoch,
                 now_ms=now_ms,
                 new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
-                cleaning=Cleaning(KafkaBatches(), lambda: policies, history_of),
+                cleaning=CleaningHooks(KafkaBatches(), lambda: policies, history_of),
                 placement=store_of.get,
             )
             yield cls(node, now_ms)

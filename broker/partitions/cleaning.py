@@ -12,13 +12,13 @@ from compaction.interface import (
     NO_HORIZON,
     AbortedRange,
     BatchInfo,
+    BatchTooLarge,
     CleanPolicy,
     History,
     LastBatch,
-    Marker,
+    MarkerKind,
     RecordInfo,
-    Tail,
-    TakesTooMuch,
+    StreamTail,
 )
 from protocol.batch import (
     CONTROL_MASK,
@@ -41,7 +41,7 @@ from s3stream.engine import S3Stream
 from s3stream.model import StreamInfo
 from wal.interface import Buffer
 
-_MARKERS: Mapping[int, Marker] = {ControlType.ABORT: Marker.ABORT, ControlType.COMMIT: Marker.COMMIT}
+_MARKERS: Mapping[int, MarkerKind] = {ControlType.ABORT: MarkerKind.ABORT, ControlType.COMMIT: MarkerKind.COMMIT}
 _KEPT_ATTRIBUTES = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
 
@@ -65,7 +65,7 @@ class KafkaBatches:
         marker = None
         try:
             if left < 0 or (not header.compression and len(payload) > left):
-                raise TakesTooMuch
+                raise BatchTooLarge
             packed = memoryview(payload)[HEADER_BYTES : header.size_bytes]
             with decompressed(header.compression, packed, bytes_max=left) as data:
                 records = [
@@ -73,9 +73,9 @@ class KafkaBatches:
                     for each in scan_records(data, header)
                 ]
             if header.is_control and records:
-                marker = _MARKERS.get(control_type(records[0].key), Marker.OTHER)
+                marker = _MARKERS.get(control_type(records[0].key), MarkerKind.OTHER)
         except DecompressedTooLarge:
-            raise TakesTooMuch from None
+            raise BatchTooLarge from None
         except KafkaError:
             return None
         horizon_ms = header.base_timestamp if header.attributes & DELETE_HORIZON_MASK else NO_HORIZON
@@ -147,12 +147,12 @@ def history_of(info: StreamInfo) -> History:
     )
 
 
-def tail_of(storage: S3Stream, stream_id: int) -> Tail | None:
+def tail_of(storage: S3Stream, stream_id: int) -> StreamTail | None:
     """Return what decides, apart from its objects, when a stream is cleaned; None if it is not open here."""
     stream = storage.stream(stream_id)
     if stream is None:
         return None
-    return Tail(stream.start_offset, stream.committed_offset, storage.waiting_ms(stream_id))
+    return StreamTail(stream.start_offset, stream.committed_offset, storage.waiting_ms(stream_id))
 
 
 def clean_policies(topics: Iterable[tuple[TopicInfo, TopicConfig]]) -> Mapping[int, CleanPolicy]:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
 from broker.topics.manager import TopicManager
-from compaction.interface import AbortedRange, Cleaning
+from compaction.interface import AbortedRange, CleaningHooks
 from s3stream.engine import S3Stream
 
 
-def make_cleaning(topics: TopicManager, storage: S3Stream) -> Cleaning:
+def make_cleaning(topics: TopicManager, storage: S3Stream) -> CleaningHooks:
     """Return the rules of cleaning for the topics of a running node."""
 
     def vacate(stream_id: int, vacated: Sequence[AbortedRange]) -> None:
@@ -17,7 +17,7 @@ def make_cleaning(topics: TopicManager, storage: S3Stream) -> Cleaning:
             if partition.stream.stream_id == stream_id:
                 partition.vacate(vacated)
 
-    return Cleaning(
+    return CleaningHooks(
         KafkaBatches(),
         lambda: clean_policies((topic.info, topic.config) for topic in topics),
         history_of,

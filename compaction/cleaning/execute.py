@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from compaction.blocks import Read, cut_read, live_entries
+from compaction.blocks import BlockRead, cut_read, live_entries
 from compaction.cleaning.cleaner import Cleaner, KeyMap
 from compaction.cleaning.plan import CleanPlan
-from compaction.interface import AbortedRange, BatchCodec, BatchInfo, TakesTooMuch
-from compaction.node import CompactionNode
-from compaction.outputs import Drafts
+from compaction.context import CompactionContext
+from compaction.interface import AbortedRange, BatchCodec, BatchInfo, BatchTooLarge
+from compaction.outputs import PreparedOutputs
 from compaction.throttle import Throttle
 from s3stream.model import NewObject, ObjectKind, StreamBatch
 from s3stream.object.format import decode_block
@@ -33,7 +33,7 @@ class CleaningResult(NamedTuple):
     """Batches, without their payload, that were kept as they are because they take too much memory."""
 
 
-class _Size(Enum):
+class _BatchSize(Enum):
     SMALL = 0
     LARGE = 1
     """For a thread."""
@@ -41,23 +41,25 @@ class _Size(Enum):
     """Stays as it is."""
 
 
-async def _describe(node: CompactionNode, codec: BatchCodec, batch: StreamBatch) -> tuple[_Size, BatchInfo | None]:
+async def _describe(
+    context: CompactionContext, codec: BatchCodec, batch: StreamBatch
+) -> tuple[_BatchSize, BatchInfo | None]:
     """What a batch holds, found out so that neither the event loop waits long for it nor memory runs out."""
     try:
         info = codec.describe(batch.payload, BYTES_PER_TURN)
-    except TakesTooMuch:
+    except BatchTooLarge:
         pass
     else:
         await asyncio.sleep(0)
-        return _Size.SMALL, info
+        return _BatchSize.SMALL, info
     try:
-        return _Size.LARGE, await asyncio.to_thread(codec.describe, batch.payload, node.settings.memory_bytes)
-    except TakesTooMuch:
-        return _Size.TOO_LARGE, None
+        return _BatchSize.LARGE, await asyncio.to_thread(codec.describe, batch.payload, context.settings.memory_bytes)
+    except BatchTooLarge:
+        return _BatchSize.TOO_LARGE, None
 
 
 async def _batches(
-    node: CompactionNode,
+    context: CompactionContext,
     plan: CleanPlan,
     indexes: Sequence[ObjectIndex],
     throttle: Throttle,
@@ -66,38 +68,38 @@ async def _batches(
 ) -> AsyncIterator[StreamBatch]:
     """The stream's batches in order, from the block that holds `from_offset` on."""
     for location, index in zip(plan.objects, indexes, strict=True):
-        store = node.store_of(location.object)
+        store = context.store_of(location.object)
         object_id = location.object.object_id
         entries = live_entries(index, from_offset)
         if not entries:
             continue
-        whole = Read(object_id, entries[0].position, entries[-1].end_position, entries)
-        for read in cut_read(whole, node.settings.read_bytes_max):
-            blocks = await node.workshop(store, throttle).read_blocks([read])
+        whole = BlockRead(object_id, entries[0].position, entries[-1].end_position, entries)
+        for read in cut_read(whole, context.settings.read_bytes_max):
+            blocks = await context.execution_context(store, throttle).read_blocks([read])
             for entry in read.entries:
-                where = f"{store.name}:{node.key(object_id)}"
+                where = f"{store.name}:{context.key(object_id)}"
                 for batch in decode_block(blocks[object_id, entry.position], entry, where=where):
                     if batch.end_offset > from_offset:
                         yield batch._replace(stream_id=plan.stream_id)
 
 
 async def read_newest_keys(
-    node: CompactionNode, plan: CleanPlan, indexes: Sequence[ObjectIndex], codec: BatchCodec, throttle: Throttle
+    context: CompactionContext, plan: CleanPlan, indexes: Sequence[ObjectIndex], codec: BatchCodec, throttle: Throttle
 ) -> KeyMap:
     """The newest offset of each key in the part that was not cleaned before, as far as memory allows.
 
     Raises BadInput, StoreError.
     """
-    newest = KeyMap(node.settings.clean_keys_bytes_max, plan.history.aborted)
-    async for batch in _batches(node, plan, indexes, throttle, from_offset=plan.dirty_start):
-        _, info = await _describe(node, codec, batch)
+    newest = KeyMap(context.settings.clean_keys_bytes_max, plan.history.aborted)
+    async for batch in _batches(context, plan, indexes, throttle, from_offset=plan.dirty_start):
+        _, info = await _describe(context, codec, batch)
         if info is not None and not newest.add(batch, info):
             break
     return newest
 
 
 async def write_cleaned(
-    node: CompactionNode,
+    context: CompactionContext,
     plan: CleanPlan,
     indexes: Sequence[ObjectIndex],
     newest: KeyMap,
@@ -108,13 +110,13 @@ async def write_cleaned(
 ) -> CleaningResult:
     """Write what stays of all the stream's batches to the outputs. Raises BadInput, StoreError, CatalogError."""
     end_offset = newest.end_offset if newest.end_offset >= 0 else plan.objects[-1].range.end_offset
-    cleaner = Cleaner(plan, newest, codec, end_offset=end_offset, now_ms=node.now_ms())
+    cleaner = Cleaner(plan, newest, codec, end_offset=end_offset, now_ms=context.now_ms())
     too_large: list[StreamBatch] = []
-    async for batch in _batches(node, plan, indexes, throttle, from_offset=plan.stream_start):
-        size, info = await _describe(node, codec, batch)
-        if size is _Size.TOO_LARGE:
+    async for batch in _batches(context, plan, indexes, throttle, from_offset=plan.stream_start):
+        size, info = await _describe(context, codec, batch)
+        if size is _BatchSize.TOO_LARGE:
             too_large.append(batch._replace(payload=b""))
-        is_small = size is _Size.SMALL
+        is_small = size is _BatchSize.SMALL
         kept = cleaner.clean(batch, info) if is_small else await asyncio.to_thread(cleaner.clean, batch, info)
         if kept is not None:
             await outputs.write(kept, cleaned=kept.end_offset <= end_offset)
@@ -125,12 +127,12 @@ async def write_cleaned(
 class CleanedOutputs:
     """The objects being written: another begins at the size limit, and where the cleaned part ends."""
 
-    def __init__(self, node: CompactionNode, store: ObjectStore, throttle: Throttle) -> None:
-        self._node = node
+    def __init__(self, context: CompactionContext, store: ObjectStore, throttle: Throttle) -> None:
+        self._context = context
         self._throttle = throttle
         self._store = store
-        self.drafts = Drafts(node, self._store)
-        self._writer_id = node.new_writer_id()
+        self.prepared = PreparedOutputs(context, self._store)
+        self._writer_id = context.new_writer_id()
         self._writer: ObjectWriter | None = None
         self._cleaned = True
         self._unsettled_bytes = 0
@@ -138,16 +140,16 @@ class CleanedOutputs:
 
     async def write(self, batch: StreamBatch, *, cleaned: bool) -> None:
         """Add a batch. `cleaned` says that each key is there once, up to its end."""
-        full = self._writer is not None and self._writer.size_bytes >= self._node.settings.stream_object_bytes_max
+        full = self._writer is not None and self._writer.size_bytes >= self._context.settings.stream_object_bytes_max
         if full or cleaned != self._cleaned:
             await self.finish()
         self._cleaned = cleaned
         if self._writer is None:
-            (output,) = await self.drafts.prepare(1, CompactionWriter(self._writer_id, cleaned=cleaned))
-            self._writer = self._node.workshop(self._store, self._throttle).writer(output, ObjectKind.SO)
+            (output,) = await self.prepared.prepare(1, CompactionWriter(self._writer_id, cleaned=cleaned))
+            self._writer = self._context.execution_context(self._store, self._throttle).writer(output, ObjectKind.SO)
         await self._writer.write(batch)
         self._unsettled_bytes += batch.size_bytes
-        if self._unsettled_bytes >= self._node.settings.read_bytes_max:
+        if self._unsettled_bytes >= self._context.settings.read_bytes_max:
             await self._throttle.spend(self._unsettled_bytes)
             self._unsettled_bytes = 0
             await self._writer.detach_inputs()
@@ -159,12 +161,12 @@ class CleanedOutputs:
             made = await writer.close()
             self._writer = None
             self.made.append(made)
-            self._node.stats.bytes_written += made.size_bytes
+            self._context.stats.bytes_written += made.size_bytes
 
     async def discard(self) -> None:
         """Delete what was written."""
         await self.abort()
-        await self.drafts.discard()
+        await self.prepared.discard()
 
     async def abort(self) -> None:
         """Give up the object being written, if there is one."""

@@ -7,8 +7,8 @@ import structlog
 
 from compaction.cleaning.execute import CleanedOutputs, read_newest_keys, write_cleaned
 from compaction.cleaning.plan import CleanPlan, plan_cleaning
-from compaction.interface import Cleaning
-from compaction.node import CompactionNode
+from compaction.context import CompactionContext
+from compaction.interface import CleaningHooks
 from compaction.proof import prove_coverage
 from compaction.throttle import Throttle, yield_to_uploads
 from s3stream.errors import StorageError
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 async def plan_cleanings(
-    node: CompactionNode, cleaning: Cleaning, *, full: bool, stream_ids: Collection[int] | None = None
+    context: CompactionContext, cleaning: CleaningHooks, *, full: bool, stream_ids: Collection[int] | None = None
 ) -> list[CleanPlan]:
     """The streams of the node that are due, or `full`: have anything dirty. Reads only the catalog.
 
@@ -26,14 +26,14 @@ async def plan_cleanings(
     """
     policies = cleaning.policies()
     wanted = policies.keys() if stream_ids is None else policies.keys() & set(stream_ids)
-    streams = await node.catalog.get_streams(sorted(wanted))
+    streams = await context.catalog.get_streams(sorted(wanted))
     plans = []
     for stream_id, info in streams.items():
-        if info.node_id != node.node_id:
+        if info.node_id != context.node_id:
             continue
         # After the stream's state: what is not in that yet lies past its end, and is not cleaned.
-        objects = await node.catalog.list_stream_objects(stream_id)
-        if any(each.object.object_id in node.left_alone for each in objects):
+        objects = await context.catalog.list_stream_objects(stream_id)
+        if any(each.object.object_id in context.left_alone for each in objects):
             continue
         policy = replace(policies[stream_id], dirty_ratio_min=0.0) if full else policies[stream_id]
         try:
@@ -41,27 +41,29 @@ async def plan_cleanings(
         except StorageError as error:
             log.warning("compaction by key leaves a stream alone", stream_id=stream_id, error=str(error))
             continue
-        plan = plan_cleaning(info, objects, policy, history, node.now_ms())
+        plan = plan_cleaning(info, objects, policy, history, context.now_ms())
         if plan is not None:
             plans.append(plan)
     return plans
 
 
-async def execute_cleaning(
-    node: CompactionNode,
+async def run_cleaning(
+    context: CompactionContext,
     plan: CleanPlan,
-    cleaning: Cleaning,
+    cleaning: CleaningHooks,
     *,
     throttle: Throttle,
     under_pressure: Callable[[], bool],
 ) -> Sequence[NewObject]:
     """Clean and commit; returns the outputs. Raises BadInput, StoreError, CatalogError, CoverageError."""
-    node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
-    indexes = [await node.read_index(location.object) for location in plan.objects]
-    newest = await read_newest_keys(node, plan, indexes, cleaning.codec, throttle)
-    outputs = CleanedOutputs(node, node.store_for(plan.stream_id, node.store_of(plan.objects[0].object)), throttle)
+    context.stats.pauses += await yield_to_uploads(under_pressure, context.settings, context.sleep)
+    indexes = [await context.read_index(location.object) for location in plan.objects]
+    newest = await read_newest_keys(context, plan, indexes, cleaning.codec, throttle)
+    outputs = CleanedOutputs(
+        context, context.store_for(plan.stream_id, context.store_of(plan.objects[0].object)), throttle
+    )
     try:
-        result = await write_cleaned(node, plan, indexes, newest, outputs, codec=cleaning.codec, throttle=throttle)
+        result = await write_cleaned(context, plan, indexes, newest, outputs, codec=cleaning.codec, throttle=throttle)
         live = [location.range for location in plan.objects]
         prove_coverage(live, outputs.made, {plan.stream_id: plan.stream_start})
     except Exception:
@@ -72,20 +74,20 @@ async def execute_cleaning(
     # A clone of the topic may refer to the same objects: it goes on doing so.
     inputs = [location.object.object_id for location in plan.objects]
     try:
-        await outputs.drafts.commit(inputs, outputs.made, {plan.stream_id})
+        await outputs.prepared.commit(inputs, outputs.made, {plan.stream_id})
     finally:
         cleaning.on_cleaned(plan.stream_id, plan.objects[-1].range.end_offset)
     if result.vacated:
         cleaning.on_vacated(plan.stream_id, result.vacated)
-    node.stats.streams_cleaned += 1
-    node.stats.records_removed += result.records_removed
+    context.stats.streams_cleaned += 1
+    context.stats.records_removed += result.records_removed
     if result.too_large:
-        node.stats.batches_too_large += len(result.too_large)
+        context.stats.batches_too_large += len(result.too_large)
         log.warning(
             "batches that unfold to too much were kept as they are by compaction by key",
             stream_id=plan.stream_id,
             batches=len(result.too_large),
             first_offset=result.too_large[0].base_offset,
-            memory_bytes=node.settings.memory_bytes,
+            memory_bytes=context.settings.memory_bytes,
         )
     return outputs.made

@@ -2,7 +2,7 @@
 
 Kafka's rules, with objects in the place of segments. Data is cleaned soon once it is in stream objects and its policy
 finds it worthwhile: the dirty ratio is reached, or `max.compaction.lag.ms` is over. What keeps it from there has a
-limit, too: data that waits in the log, or lies in stream set objects, for longer than `CleanPolicy.ripe_ms` is
+limit, too: data that waits in the log, or lies in stream set objects, for longer than `CleanPolicy.cleanable_age_ms` is
 uploaded, or moved.
 
 Nothing repeats without end: a stream rests after each attempt, at least as long as the attempt took, and longer each
@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from compaction.ages import is_cleaned, newest_ms
-from compaction.interface import NEVER_MS, CleanPolicy, Tail
+from compaction.interface import NEVER_MS, CleanPolicy, StreamTail
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind, RangeLocation
 
 
-class Dirt(NamedTuple):
+class CleaningNeed(NamedTuple):
     """What of a stream's committed data is not cleaned, and when to do something about it."""
 
     clean_bytes: int
@@ -41,13 +41,13 @@ class Dirt(NamedTuple):
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
 
-def find_dirt(
+def assess_stream(
     ranges: Iterable[RangeLocation],
     policy: CleanPolicy,
     *,
     start_offset: int,
     unreadable: Collection[int] = (),
-) -> Dirt:
+) -> CleaningNeed:
     """Look over a stream's ranges, from its start on in the order of offsets; `unreadable` objects stay as they are."""
     clean_bytes = dirty_bytes = 0
     cleaned_ms, ready_ms, oldest_ms = -1, 0, NEVER_MS
@@ -64,7 +64,7 @@ def find_dirt(
             is_blocked = True
             if info.object_id not in unreadable:
                 shared.add(info.object_id)
-                split_due_ms = min(split_due_ms, info.oldest_data_ms + policy.ripe_ms)
+                split_due_ms = min(split_due_ms, info.oldest_data_ms + policy.cleanable_age_ms)
             continue
         if info.object_id in unreadable:
             # Plans leave out the stream as long as one of its objects is.
@@ -82,17 +82,19 @@ def find_dirt(
             clean_due_ms = min(clean_due_ms, ready_ms)
         else:
             clean_due_ms = min(clean_due_ms, max(ready_ms, oldest_ms + policy.lag_ms_max))
-    return Dirt(clean_bytes, dirty_bytes, cleaned_ms, min(clean_due_ms, NEVER_MS), min(split_due_ms, NEVER_MS), shared)
+    return CleaningNeed(
+        clean_bytes, dirty_bytes, cleaned_ms, min(clean_due_ms, NEVER_MS), min(split_due_ms, NEVER_MS), shared
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class StreamState:
+class CleaningState:
     """What was seen of a stream, and how the attempts to clean it went."""
 
     policy: CleanPolicy
     committed_offset: int
     """Committed end when it was looked at; -1: look again, objects were replaced."""
-    dirt: Dirt
+    need: CleaningNeed
     looked_ms: int
     """When, on the steady clock."""
     rest_until_ms: int = 0
@@ -100,27 +102,27 @@ class StreamState:
     failures: int = 0
     """Attempts in a row that changed nothing."""
 
-    def seen(self, policy: CleanPolicy, committed_offset: int, dirt: Dirt, steady_ms: int) -> "StreamState":
+    def seen(self, policy: CleanPolicy, committed_offset: int, need: CleaningNeed, steady_ms: int) -> "CleaningState":
         """After another look."""
-        return replace(self, policy=policy, committed_offset=committed_offset, dirt=dirt, looked_ms=steady_ms)
+        return replace(self, policy=policy, committed_offset=committed_offset, need=need, looked_ms=steady_ms)
 
-    def after_cleaning(self, settings: CompactionSettings, *, began_ms: int, ended_ms: int) -> "StreamState":
+    def after_cleaning(self, settings: CompactionSettings, *, began_ms: int, ended_ms: int) -> "CleaningState":
         """It was cleaned: it rests at least as long as that took. Times are of the steady clock."""
         rest_until_ms = max(began_ms + settings.clean_backoff_ms, 2 * ended_ms - began_ms)
         return replace(self, committed_offset=-1, rest_until_ms=rest_until_ms, failures=0)
 
-    def after_split(self) -> "StreamState":
+    def after_split(self) -> "CleaningState":
         """It has left the stream set objects: it may be cleaned at once."""
         return replace(self, committed_offset=-1, failures=0)
 
-    def after_failure(self, settings: CompactionSettings, *, ended_ms: int) -> "StreamState":
+    def after_failure(self, settings: CompactionSettings, *, ended_ms: int) -> "CleaningState":
         """An attempt changed nothing: it rests, twice as long each time, up to the period of runs."""
         pause_ms = min(settings.clean_backoff_ms << min(self.failures, 16), settings.period_ms)
         rest_until_ms = ended_ms + max(settings.clean_backoff_ms, pause_ms)
         return replace(self, committed_offset=-1, rest_until_ms=rest_until_ms, failures=self.failures + 1)
 
 
-class Agenda(NamedTuple):
+class DueWork(NamedTuple):
     """What is to be done now."""
 
     look: Sequence[int]
@@ -135,7 +137,7 @@ class Agenda(NamedTuple):
     """When to look at the agenda again."""
 
 
-class Clocks(NamedTuple):
+class ClockReadings(NamedTuple):
     """What time it is. The wall clock may be set back, so that whatever is only paced goes by the steady one."""
 
     wall_ms: int
@@ -146,13 +148,13 @@ class Clocks(NamedTuple):
 
 def next_due(
     policies: Mapping[int, CleanPolicy],
-    tails: Callable[[int], Tail | None],
-    states: Mapping[int, StreamState],
-    now: Clocks,
+    tails: Callable[[int], StreamTail | None],
+    states: Mapping[int, CleaningState],
+    now: ClockReadings,
     settings: CompactionSettings,
     *,
     upload_from_ms: int = 0,
-) -> Agenda:
+) -> DueWork:
     """What the streams want; `tails` gives None for one that is not open here.
 
     No upload is asked for before `upload_from_ms` on the steady clock.
@@ -167,10 +169,10 @@ def next_due(
         if tail is None:
             continue
         # Appends tell nobody: what should be uploaded soon is looked for often.
-        ripe_ms = policy.ripe_ms
-        if ripe_ms < wait_ms:
-            wait_ms = ripe_ms
-        if ripe_ms <= tail.waiting_ms:
+        cleanable_age_ms = policy.cleanable_age_ms
+        if cleanable_age_ms < wait_ms:
+            wait_ms = cleanable_age_ms
+        if cleanable_age_ms <= tail.waiting_ms:
             is_upload_due = True
         state = states.get(stream_id)
         if (
@@ -180,16 +182,16 @@ def next_due(
         ):
             look.append((-1 if state is None else state.looked_ms, stream_id))
             continue
-        dirt = state.dirt
-        due_ms = min(dirt.clean_due_ms, dirt.split_due_ms)
+        need = state.need
+        due_ms = min(need.clean_due_ms, need.split_due_ms)
         left_ms = max(due_ms - now.wall_ms, state.rest_until_ms - now.steady_ms)
         if left_ms > 0:
             wait_ms = min(wait_ms, left_ms)
-        elif dirt.clean_due_ms <= now.wall_ms:
-            clean.append((-dirt.ratio, stream_id))
+        elif need.clean_due_ms <= now.wall_ms:
+            clean.append((-need.ratio, stream_id))
         else:
             split.append(stream_id)
-    return Agenda(
+    return DueWork(
         look=[stream_id for _, stream_id in sorted(look)[: settings.clean_looks_max]],
         clean=[stream_id for _, stream_id in sorted(clean)],
         split=split,

@@ -14,7 +14,7 @@ has one transaction at a time: from its first batch to its marker), so it does n
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from compaction.interface import AbortedRange, Marker
+from compaction.interface import AbortedRange, MarkerKind
 
 
 class TransactionView:
@@ -42,15 +42,15 @@ class TransactionView:
         self._seen.add(producer_id)
         return self.find_aborted(producer_id, last_offset) is not None
 
-    def on_marker(self, marker: Marker | None, producer_id: int, offset: int) -> bool:
+    def on_marker(self, marker: MarkerKind | None, producer_id: int, offset: int) -> bool:
         """A marker was met (None: one that was emptied before); whether nothing needs it any more."""
         if marker is None:
             return True
-        if marker is Marker.OTHER:
+        if marker is MarkerKind.OTHER:
             return False
         was_seen = producer_id in self._seen
         self._seen.discard(producer_id)
-        listed = self.find_aborted(producer_id, offset) if marker is Marker.ABORT else None
+        listed = self.find_aborted(producer_id, offset) if marker is MarkerKind.ABORT else None
         if listed is not None and not was_seen:
             self.vacated.append(listed)
         return not was_seen and listed is None

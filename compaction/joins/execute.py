@@ -7,83 +7,85 @@ planning and its commit.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from compaction.blocks import Piece, live_entries, merge_reads, totals_of
-from compaction.execution import OutputId, Turn, Workshop, memory_for_blocks
-from compaction.joins.plan import Copy, Rewrite, StreamGroup, plan_segments
-from compaction.proof import Totals
+from compaction.blocks import LiveBlock, live_entries, merge_reads, totals_of
+from compaction.execution import ExecutionContext, OutputId, TurnBudget, memory_for_blocks
+from compaction.joins.plan import CopySegment, JoinGroup, RewriteSegment, plan_segments
+from compaction.proof import BlockTotals
 from s3stream.model import NewObject, ObjectKind
 from s3stream.object.format import IndexEntry
 from s3stream.object.writer import ObjectWriter
 
 
-class Join(NamedTuple):
+class JoinInputs(NamedTuple):
     """A group with the live blocks of its objects, by object in offset order."""
 
-    sources: Sequence[tuple[int, Sequence[IndexEntry]]]
+    input_objects: Sequence[tuple[int, Sequence[IndexEntry]]]
 
 
-class Joined(NamedTuple):
+class JoinedObject(NamedTuple):
     """What was made of a group."""
 
     output: NewObject
-    read: Totals
-    written: Totals
+    read: BlockTotals
+    written: BlockTotals
     copied_bytes: int
     """Joined by the store."""
     rewritten_bytes: int
     """Read and put."""
 
 
-async def survey_join(group: StreamGroup, workshop: Workshop) -> Join | None:
+async def read_join_inputs(group: JoinGroup, execution: ExecutionContext) -> JoinInputs | None:
     """Read the indexes; None when it turns out that there is nothing to gain. Raises BadInput and StoreError."""
-    sources: list[tuple[int, Sequence[IndexEntry]]] = []
+    input_objects: list[tuple[int, Sequence[IndexEntry]]] = []
     dead_bytes = live_bytes = 0
     for location in group.objects:
-        index = await workshop.read_index(location.object)
+        index = await execution.read_index(location.object)
         entries = live_entries(index, group.stream_start)
-        sources.append((location.object.object_id, entries))
+        input_objects.append((location.object.object_id, entries))
         size = sum(entry.size_bytes for entry in entries)
         live_bytes += size
         dead_bytes += index.footer.index_position - size
-    if not live_bytes or (len(sources) == 1 and dead_bytes < live_bytes * workshop.settings.stream_dead_ratio):
+    if not live_bytes or (len(input_objects) == 1 and dead_bytes < live_bytes * execution.settings.stream_dead_ratio):
         return None
-    return Join(sources)
+    return JoinInputs(input_objects)
 
 
-async def execute_join(join: Join, output: OutputId, workshop: Workshop) -> Joined:
+async def execute_join(join: JoinInputs, output: OutputId, execution: ExecutionContext) -> JoinedObject:
     """Write the one object. Raises BadInput and StoreError; nothing is visible then."""
     copied = rewritten = 0
-    async with workshop.writer(output, ObjectKind.SO) as writer:
-        for segment in _segments(join, workshop):
-            if isinstance(segment, Copy):
+    async with execution.writer(output, ObjectKind.SO) as writer:
+        for segment in _segments(join, execution):
+            if isinstance(segment, CopySegment):
                 size = segment.entries[-1].end_position - segment.entries[0].position
-                await workshop.throttle.spend(size)
-                await writer.copy_blocks(segment.entries, workshop.key(segment.object_id))
+                await execution.throttle.spend(size)
+                await writer.copy_blocks(segment.entries, execution.key(segment.object_id))
                 copied += size
             else:
-                await _rewrite(segment, writer, workshop)
+                await _rewrite(segment, writer, execution)
                 rewritten += sum(entry.size_bytes for _, entry in segment.blocks)
         made = await writer.close()
         written = totals_of(writer.entries)
-    read = totals_of([entry for _, entries in join.sources for entry in entries])
-    return Joined(made, read, written, copied, rewritten)
+    read = totals_of([entry for _, entries in join.input_objects for entry in entries])
+    return JoinedObject(made, read, written, copied, rewritten)
 
 
-def _segments(join: Join, workshop: Workshop) -> Sequence[Copy | Rewrite]:
+def _segments(join: JoinInputs, execution: ExecutionContext) -> Sequence[CopySegment | RewriteSegment]:
     """A store copies only what it holds itself."""
-    if workshop.target is None:
-        return plan_segments(join.sources)
-    return [Rewrite([(object_id, entry) for object_id, entries in join.sources for entry in entries])]
+    if execution.target is None:
+        return plan_segments(join.input_objects)
+    return [RewriteSegment([(object_id, entry) for object_id, entries in join.input_objects for entry in entries])]
 
 
-async def _rewrite(segment: Rewrite, writer: ObjectWriter, workshop: Workshop) -> None:
+async def _rewrite(segment: RewriteSegment, writer: ObjectWriter, execution: ExecutionContext) -> None:
     """Read and put blocks, as many at a time as fit the memory."""
-    for batch in _batches(segment.blocks, memory_for_blocks(workshop.settings) // 2):
-        blocks = await workshop.read_blocks(merge_reads(Piece(each, entry, entry.stream_id) for each, entry in batch))
-        turn = Turn()
+    for batch in _batches(segment.blocks, memory_for_blocks(execution.settings) // 2):
+        blocks = await execution.read_blocks(
+            merge_reads(LiveBlock(each, entry, entry.stream_id) for each, entry in batch)
+        )
+        turn = TurnBudget()
         for object_id, entry in batch:
             if done := turn.add(entry.size_bytes):
-                await workshop.throttle.spend(done)
+                await execution.throttle.spend(done)
             await writer.write_block(entry, blocks[object_id, entry.position])
         await writer.detach_inputs()
 

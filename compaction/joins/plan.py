@@ -15,7 +15,7 @@ from s3stream.object.format import BLOCK_HEADER, IndexEntry
 from s3stream.store.rules import PART_BYTES_MIN
 
 
-class StreamGroup(NamedTuple):
+class JoinGroup(NamedTuple):
     """Objects of a stream that become one."""
 
     stream_id: int
@@ -27,14 +27,14 @@ COPY_BYTES_MAX = 1024 * 1024 * 1024
 """A copied part is no longer than this: several copies go on at the same time."""
 
 
-class Rewrite(NamedTuple):
+class RewriteSegment(NamedTuple):
     """Blocks to read and put, of one object after the other."""
 
     blocks: Sequence[tuple[int, IndexEntry]]
     """Object id and entry."""
 
 
-class Copy(NamedTuple):
+class CopySegment(NamedTuple):
     """Adjacent blocks of one object that the store copies."""
 
     object_id: int
@@ -91,9 +91,9 @@ def _dead_share(location: RangeLocation, stream_start: int) -> float:
     return max(0, stream_start - start) / (end - start)
 
 
-def plan_segments(group: Sequence[tuple[int, Sequence[IndexEntry]]]) -> list[Rewrite | Copy]:
+def plan_segments(group: Sequence[tuple[int, Sequence[IndexEntry]]]) -> list[RewriteSegment | CopySegment]:
     """How to make one object of the live blocks of a group, given by object in offset order."""
-    segments: list[Rewrite | Copy] = []
+    segments: list[RewriteSegment | CopySegment] = []
     pending: list[tuple[int, IndexEntry]] = []
     pending_bytes = 0
     for object_id, entries in group:
@@ -106,11 +106,11 @@ def plan_segments(group: Sequence[tuple[int, Sequence[IndexEntry]]]) -> list[Rew
         pending_bytes += sum(map(_bytes_at_least, entries[:count]))
         if count < len(entries):
             if pending:
-                segments.append(Rewrite(pending))
+                segments.append(RewriteSegment(pending))
                 pending, pending_bytes = [], 0
-            segments += [Copy(object_id, part) for part in _copy_parts(entries[count:])]
+            segments += [CopySegment(object_id, part) for part in _copy_parts(entries[count:])]
     if pending:
-        segments.append(Rewrite(pending))
+        segments.append(RewriteSegment(pending))
     return segments
 
 

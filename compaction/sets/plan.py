@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from compaction.blocks import Piece, Read, _add_reads, _reads_of
+from compaction.blocks import BlockRead, LiveBlock, add_to_reads, reads_of
 from compaction.settings import CompactionSettings
 from s3stream.errors import StorageError
 from s3stream.model import ObjectKind
@@ -30,7 +30,7 @@ class PlanRefused(StorageError):
     """The inputs contradict each other: two hold the same offsets. Names the stream and the objects."""
 
 
-class Entries(Protocol):
+class IndexEntries(Protocol):
     """Index entries of an object in order, as `s3stream.object.reader.ObjectIndex` has them."""
 
     def __len__(self) -> int: ...
@@ -38,11 +38,11 @@ class Entries(Protocol):
     def __getitem__(self, number: int, /) -> IndexEntry: ...
 
 
-class Source(NamedTuple):
+class InputObject(NamedTuple):
     """An input object."""
 
     object_id: int
-    entries: Entries
+    entries: IndexEntries
     born_ms: int
     """When its oldest data came into a stream set object."""
     size_bytes: int
@@ -50,13 +50,13 @@ class Source(NamedTuple):
     """For a stream id in the entries, the other streams that refer to its data here (a topic was cloned)."""
 
 
-class Write(NamedTuple):
+class BlockWrite(NamedTuple):
     """What an iteration adds to an output."""
 
     kind: ObjectKind
     number: int
     """Stream objects are counted from 0; the one stream set object is number 0 of its kind."""
-    pieces: Sequence[Piece]
+    blocks: Sequence[LiveBlock]
     """Neighbours in stream order."""
 
 
@@ -64,19 +64,19 @@ class Write(NamedTuple):
 class Iteration:
     """What is in memory at once. A stream object is written whole; the stream set object goes on in the next one."""
 
-    reads: Sequence[Read]
-    writes: Sequence[Write]
+    reads: Sequence[BlockRead]
+    writes: Sequence[BlockWrite]
     size_bytes: int
 
 
 class Survey:
     """The live blocks of the inputs, by stream: those past their stream's start."""
 
-    def __init__(self, starts: Mapping[int, int], own_streams: Container[int] = frozenset()) -> None:
-        """Streams that `starts` does not name are gone; runs of `own_streams` become stream objects at any size."""
+    def __init__(self, starts: Mapping[int, int], split_streams: Container[int] = frozenset()) -> None:
+        """Streams that `starts` does not name are gone; runs of `split_streams` become stream objects at any size."""
         self._starts = starts
-        self.own_streams = own_streams
-        self.sources: list[Source] = []
+        self.split_streams = split_streams
+        self.inputs: list[InputObject] = []
         self.blocks: dict[int, array[int]] = {}
         """For each stream, packed numbers: source << 32 | entry."""
         self.live_bytes = 0
@@ -84,23 +84,23 @@ class Survey:
         self.live_blocks = 0
         self.live_records = 0
 
-    def add(self, source: Source) -> None:
+    def add(self, item: InputObject) -> None:
         """Take in the entries of one more input."""
-        for _ in self.scan(source):
+        for _ in self.scan(item):
             pass
 
-    def scan(self, source: Source) -> Iterator[None]:
+    def scan(self, item: InputObject) -> Iterator[None]:
         """The same in slices: yields now and then, so that the caller can let others run."""
-        base = len(self.sources) << 32
-        self.sources.append(source)
+        base = len(self.inputs) << 32
+        self.inputs.append(item)
         last_stream = -1
         wanted: list[tuple[array[int], int]] = []
-        for at, (stream_id, _, end_offset, records, _, _, size, _) in enumerate(_raw(source.entries)):
+        for at, (stream_id, _, end_offset, records, _, _, size, _) in enumerate(_packed_entries(item.entries)):
             if at % SLICE_BLOCKS == SLICE_BLOCKS - 1:
                 yield
             if stream_id != last_stream:
                 last_stream = stream_id
-                wanted = self._wanted(source, stream_id)
+                wanted = self._wanted(item, stream_id)
             is_dead = True
             for blocks, start in wanted:
                 if end_offset > start:
@@ -112,10 +112,10 @@ class Survey:
             if is_dead:
                 self.dead_bytes += size
 
-    def _wanted(self, source: Source, stream_id: int) -> "list[tuple[array[int], int]]":
+    def _wanted(self, item: InputObject, stream_id: int) -> "list[tuple[array[int], int]]":
         """Where to note blocks under a stream's id, and from which offset on they count."""
         found = []
-        for each in (stream_id, *source.clones.get(stream_id, ())):
+        for each in (stream_id, *item.clones.get(stream_id, ())):
             start = self._starts.get(each)
             if start is not None:
                 blocks = self.blocks.get(each)
@@ -125,75 +125,82 @@ class Survey:
         return found
 
 
-class Run(NamedTuple):
+class BlockRun(NamedTuple):
     """Contiguous live blocks of one stream."""
 
-    pieces: Sequence[Piece]
+    blocks: Sequence[LiveBlock]
     size_bytes: int
     born_ms: int
 
 
 def is_worthwhile(found: Survey, settings: CompactionSettings, now_ms: int) -> bool:
     """Whether compaction would change anything: several inputs, or one that can be split or is largely dead."""
-    if len(found.sources) != 1:
-        return len(found.sources) > 1
+    if len(found.inputs) != 1:
+        return len(found.inputs) > 1
     if found.dead_bytes > found.live_bytes // 3:
         return True
-    return any(_is_own_object(run, found, settings, now_ms) for run in runs(found))
+    return any(_is_own_object(run, found, settings, now_ms) for run in contiguous_runs(found))
 
 
-def select(sources: Sequence[Source], settings: CompactionSettings, now_ms: int) -> Sequence[Source]:
+def select_inputs(inputs: Sequence[InputObject], settings: CompactionSettings, now_ms: int) -> Sequence[InputObject]:
     """What a timed run takes: without the largest object while it outweighs the others, unless it is due to split."""
-    chosen = sorted(sources, key=lambda source: source.size_bytes)
+    chosen = sorted(inputs, key=lambda item: item.size_bytes)
     while len(chosen) > 1:
         largest = chosen[-1]
-        others = sum(source.size_bytes for source in chosen[:-1])
+        others = sum(item.size_bytes for item in chosen[:-1])
         if largest.size_bytes <= settings.lone_ratio * others or now_ms - largest.born_ms >= settings.force_split_ms:
             break
         chosen.pop()
-    kept = {source.object_id for source in chosen}
-    return [source for source in sources if source.object_id in kept]
+    kept = {item.object_id for item in chosen}
+    return [item for item in inputs if item.object_id in kept]
 
 
-def runs(found: Survey) -> Iterator[Run]:
+def contiguous_runs(found: Survey) -> Iterator[BlockRun]:
     """Contiguous runs in the order of (stream, offset)."""
-    births = {source.object_id: source.born_ms for source in found.sources}
+    born = {item.object_id: item.born_ms for item in found.inputs}
     for stream_id in sorted(found.blocks):
-        pieces = _pieces(found, stream_id)
-        run: list[Piece] = []
+        blocks = _live_blocks(found, stream_id)
+        run: list[LiveBlock] = []
         end = -1
-        for piece in pieces:
-            entry = piece.entry
+        for block in blocks:
+            entry = block.entry
             start = entry.start_offset
             if start != end and run:
                 if start < end:
-                    both = f"objects {run[-1].object_id} and {piece.object_id}"
+                    both = f"objects {run[-1].object_id} and {block.object_id}"
                     raise PlanRefused(f"stream {stream_id}: {both} hold offsets [{start}, {end})")
-                yield _run(run, births)
+                yield _run(run, born)
                 run = []
-            run.append(piece)
+            run.append(block)
             end = entry.end_offset
         if run:
-            yield _run(run, births)
+            yield _run(run, born)
 
 
-def _pieces(found: Survey, stream_id: int) -> list[Piece]:
+def _live_blocks(found: Survey, stream_id: int) -> list[LiveBlock]:
     """A stream's live blocks by offset."""
-    sources = found.sources
-    new, kind = tuple.__new__, Piece
-    pieces = [
-        new(kind, (sources[packed >> 32].object_id, sources[packed >> 32].entries[packed & 0xFFFFFFFF], stream_id))
+    inputs = found.inputs
+    new, kind = tuple.__new__, LiveBlock
+    blocks = [
+        new(
+            kind,
+            (
+                inputs[packed >> 32].object_id,
+                inputs[packed >> 32].entries[packed & 0xFFFFFFFF],
+                stream_id,
+            ),
+        )
         for packed in found.blocks[stream_id]
     ]
-    pieces.sort(key=_start_offset)
-    return pieces
+    blocks.sort(key=_start_offset)
+    return blocks
 
 
-def _start_offset(piece: Piece) -> int:
-    return piece.entry.start_offset
+def _start_offset(block: LiveBlock) -> int:
+    return block.entry.start_offset
 
 
-def _raw(entries: Entries) -> Iterable[tuple[int, int, int, int, int, int, int, int]]:
+def _packed_entries(entries: IndexEntries) -> Iterable[tuple[int, int, int, int, int, int, int, int]]:
     """Entries as `s3stream.object.format.INDEX_ENTRY` packs them: of an index without an object for each."""
     if isinstance(entries, ObjectIndex):
         return iter_raw(entries.data)
@@ -210,18 +217,18 @@ def plan_in_slices(
 ) -> Iterator[Iteration | None]:
     """The same, with None now and then while the next iteration is not ready: the caller lets others run."""
     stream_objects = since_yield = 0
-    gathering = _Gathering()
-    for run in runs(found):
+    builder = _IterationBuilder()
+    for run in contiguous_runs(found):
         kind = ObjectKind.SO if _is_own_object(run, found, settings, now_ms) else ObjectKind.SSO
-        since_yield += len(run.pieces)
+        since_yield += len(run.blocks)
         if since_yield >= SLICE_BLOCKS:
             since_yield = 0
             yield None
-        rest = run.pieces
+        rest = run.blocks
         while rest:
-            count, size = _fitting(rest, memory_bytes - gathering.size_bytes)
-            if count == 0 and gathering.size_bytes:
-                yield gathering.take()
+            count, size = _fitting(rest, memory_bytes - builder.size_bytes)
+            if count == 0 and builder.size_bytes:
+                yield builder.take()
                 continue
             if count == 0:
                 count, size = 1, rest[0].entry.size_bytes
@@ -229,39 +236,39 @@ def plan_in_slices(
             if kind is ObjectKind.SO:
                 number = stream_objects
                 stream_objects += 1
-            gathering.add(kind, number, rest[:count], size)
+            builder.add(kind, number, rest[:count], size)
             rest = rest[count:]
-    if gathering.size_bytes:
-        yield gathering.take()
+    if builder.size_bytes:
+        yield builder.take()
 
 
-class _Gathering:
+class _IterationBuilder:
     """The iteration being filled."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        self._writes: dict[tuple[ObjectKind, int], list[Piece]] = {}
+        self._writes: dict[tuple[ObjectKind, int], list[LiveBlock]] = {}
         self._reads: dict[int, list[list[IndexEntry]]] = {}
 
-    def add(self, kind: ObjectKind, number: int, pieces: Sequence[Piece], size_bytes: int) -> None:
+    def add(self, kind: ObjectKind, number: int, blocks: Sequence[LiveBlock], size_bytes: int) -> None:
         """Add neighbours to an output; an object's blocks come in the order of their positions."""
         self.size_bytes += size_bytes
-        self._writes.setdefault((kind, number), []).extend(pieces)
-        _add_reads(self._reads, pieces)
+        self._writes.setdefault((kind, number), []).extend(blocks)
+        add_to_reads(self._reads, blocks)
 
     def take(self) -> Iteration:
         """The iteration, and begin another."""
-        writes = [Write(kind, number, pieces) for (kind, number), pieces in self._writes.items()]
-        iteration = Iteration(_reads_of(self._reads), writes, self.size_bytes)
+        writes = [BlockWrite(kind, number, blocks) for (kind, number), blocks in self._writes.items()]
+        iteration = Iteration(reads_of(self._reads), writes, self.size_bytes)
         self._writes, self._reads, self.size_bytes = {}, {}, 0
         return iteration
 
 
-def _fitting(pieces: Sequence[Piece], room_bytes: int) -> tuple[int, int]:
+def _fitting(blocks: Sequence[LiveBlock], room_bytes: int) -> tuple[int, int]:
     """How many of the pieces fit, and their bytes."""
     count = size = 0
-    for piece in pieces:
-        added = piece.entry.size_bytes
+    for block in blocks:
+        added = block.entry.size_bytes
         if size + added > room_bytes:
             break
         size += added
@@ -269,14 +276,14 @@ def _fitting(pieces: Sequence[Piece], room_bytes: int) -> tuple[int, int]:
     return count, size
 
 
-def _is_own_object(run: Run, found: Survey, settings: CompactionSettings, now_ms: int) -> bool:
+def _is_own_object(run: BlockRun, found: Survey, settings: CompactionSettings, now_ms: int) -> bool:
     return (
         run.size_bytes >= settings.split_bytes
         or now_ms - run.born_ms >= settings.force_split_ms
-        or run.pieces[0].stream_id in found.own_streams
+        or run.blocks[0].stream_id in found.split_streams
     )
 
 
-def _run(pieces: Sequence[Piece], births: Mapping[int, int]) -> Run:
-    size = sum([piece.entry.size_bytes for piece in pieces])
-    return Run(pieces, size, min([births[piece.object_id] for piece in pieces]))
+def _run(blocks: Sequence[LiveBlock], born: Mapping[int, int]) -> BlockRun:
+    size = sum([block.entry.size_bytes for block in blocks])
+    return BlockRun(blocks, size, min([born[block.object_id] for block in blocks]))

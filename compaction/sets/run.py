@@ -10,12 +10,20 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from compaction.context import CompactionContext, CompactionProgress, ReportProgress
 from compaction.execution import OutputId, memory_for_blocks
-from compaction.node import CompactionNode, Progress, ReportProgress
-from compaction.outputs import Drafts
-from compaction.proof import LiveRanges, Totals, prove_coverage, prove_totals, sum_totals
-from compaction.sets.execute import Execution, Ids, Made, Share, divide
-from compaction.sets.plan import Iteration, Source, Survey, is_worthwhile, iterations, plan_in_slices, select
+from compaction.outputs import PreparedOutputs
+from compaction.proof import BlockTotals, LiveRanges, prove_coverage, prove_totals, sum_totals
+from compaction.sets.execute import IterationExecutor, OutputIds, PlanShare, WrittenObject, split_by_kind
+from compaction.sets.plan import (
+    InputObject,
+    Iteration,
+    Survey,
+    is_worthwhile,
+    iterations,
+    plan_in_slices,
+    select_inputs,
+)
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
 from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind
@@ -29,7 +37,7 @@ OBJECTS_PER_QUERY = 4
 RANGES_PER_TURN = 1000
 
 
-class SetChoice(NamedTuple):
+class SetSelection(NamedTuple):
     """What a run is about that does not take all."""
 
     objects: AbstractSet[int]
@@ -51,59 +59,62 @@ class SetPlan:
     born_ms: int
     """Birth of the oldest data that stays in a stream set object."""
 
-    def iterations(self, node: CompactionNode) -> "list[Iteration]":
+    def iterations(self, context: CompactionContext) -> "list[Iteration]":
         """All of the plan at once, to be shown."""
-        return list(iterations(self.survey, node.settings, memory_for_blocks(node.settings), node.now_ms()))
+        return list(iterations(self.survey, context.settings, memory_for_blocks(context.settings), context.now_ms()))
 
 
-async def plan_sets(node: CompactionNode, *, full: bool, choice: SetChoice | None = None) -> list[SetPlan]:
+async def plan_sets(context: CompactionContext, *, full: bool, selection: SetSelection | None = None) -> list[SetPlan]:
     """Read the indexes of the node's stream set objects, or of some, and plan, store by store; changes nothing.
 
     Raises BadInput for an object that cannot be read.
     """
-    infos = await node.catalog.list_node_ssos(node.node_id, limit=node.settings.objects_max)
+    infos = await context.catalog.list_node_ssos(context.node_id, limit=context.settings.objects_max)
     by_store: dict[str, list[ObjectInfo]] = {}
     for info in infos:
-        is_chosen = choice is None or info.object_id in choice.objects
-        if is_chosen and info.object_id not in node.left_alone:
+        is_chosen = selection is None or info.object_id in selection.objects
+        if is_chosen and info.object_id not in context.left_alone:
             by_store.setdefault(info.store, []).append(info)
     plans = [
-        await _plan_store(node, store, group, full=full, choice=choice) for store, group in sorted(by_store.items())
+        await _plan_store(context, store, group, full=full, selection=selection)
+        for store, group in sorted(by_store.items())
     ]
     return [plan for plan in plans if plan is not None]
 
 
 async def _plan_store(
-    node: CompactionNode, store: str, infos: Sequence[ObjectInfo], *, full: bool, choice: SetChoice | None
+    context: CompactionContext, store: str, infos: Sequence[ObjectInfo], *, full: bool, selection: SetSelection | None
 ) -> SetPlan | None:
-    now_ms = node.now_ms()
-    sources = await _read_sources(node, infos)
-    if not full and choice is None:
-        sources = list(select(sources, node.settings, now_ms))
+    now_ms = context.now_ms()
+    input_objects = await _read_sources(context, infos)
+    if not full and selection is None:
+        input_objects = list(select_inputs(input_objects, context.settings, now_ms))
     live = LiveRanges()
-    sources = [each async for each in _note_ranges(node, sources, live)]
-    streams = await node.catalog.get_streams(live.streams)
+    input_objects = [each async for each in _note_ranges(context, input_objects, live)]
+    streams = await context.catalog.get_streams(live.streams)
     starts = {stream_id: info.start_offset for stream_id, info in streams.items()}
     # Streams whose data goes elsewhere by now share no object with those that stay; the second level moves them.
-    moving = {stream_id for stream_id in starts if node.placement(stream_id) not in {None, store}}
-    alone = _wanted_alone(node, full=full) if choice is None else choice.stream_ids
+    moving = {stream_id for stream_id in starts if context.placement(stream_id) not in {None, store}}
+    alone = _streams_to_split(context, full=full) if selection is None else selection.stream_ids
     survey = Survey(starts, alone | moving)
-    for source in sources:
+    for source in input_objects:
         for _ in survey.scan(source):
             await asyncio.sleep(0)
-    if not is_worthwhile(survey, node.settings, now_ms):
+    if not is_worthwhile(survey, context.settings, now_ms):
         return None
-    chosen = {source.object_id for source in survey.sources}
-    young = [source.born_ms for source in survey.sources if now_ms - source.born_ms < node.settings.force_split_ms]
+    chosen = {source.object_id for source in survey.inputs}
+    young = [source.born_ms for source in survey.inputs if now_ms - source.born_ms < context.settings.force_split_ms]
     inputs = [info for info in infos if info.object_id in chosen]
     return SetPlan(store, inputs, survey, starts, live, min(young, default=now_ms))
 
 
-async def _note_ranges(node: CompactionNode, sources: Sequence[Source], live: LiveRanges) -> AsyncIterator[Source]:
+async def _note_ranges(
+    context: CompactionContext, input_objects: Sequence[InputObject], live: LiveRanges
+) -> AsyncIterator[InputObject]:
     """Note what is live in the sources, a few at a time; gives those that are still there, with their clones."""
-    for at in range(0, len(sources), OBJECTS_PER_QUERY):
-        some = sources[at : at + OBJECTS_PER_QUERY]
-        located = await node.catalog.object_ranges([source.object_id for source in some])
+    for at in range(0, len(input_objects), OBJECTS_PER_QUERY):
+        some = input_objects[at : at + OBJECTS_PER_QUERY]
+        located = await context.catalog.object_ranges([source.object_id for source in some])
         for source in some:
             if source.object_id in located:
                 clones: dict[int, list[int]] = {}
@@ -116,32 +127,32 @@ async def _note_ranges(node: CompactionNode, sources: Sequence[Source], live: Li
                 yield source._replace(clones=clones)
 
 
-def _wanted_alone(node: CompactionNode, *, full: bool) -> set[int]:
+def _streams_to_split(context: CompactionContext, *, full: bool) -> set[int]:
     """Streams that do not wait for their size or age: log compaction, which works on stream objects, wants them."""
-    if node.cleaning is None:
+    if context.cleaning is None:
         return set()
-    policies = node.cleaning.policies()
-    patience_ms = node.settings.force_split_ms
-    return {stream_id for stream_id, policy in policies.items() if full or policy.ripe_ms < patience_ms}
+    policies = context.cleaning.policies()
+    patience_ms = context.settings.force_split_ms
+    return {stream_id for stream_id, policy in policies.items() if full or policy.cleanable_age_ms < patience_ms}
 
 
-async def _read_sources(node: CompactionNode, infos: Sequence[ObjectInfo]) -> list[Source]:
+async def _read_sources(context: CompactionContext, infos: Sequence[ObjectInfo]) -> list[InputObject]:
     """Read indexes, oldest objects first, as many as may be in memory."""
-    sources: list[Source] = []
+    input_objects: list[InputObject] = []
     index_bytes = 0
     for at in range(0, len(infos), INDEX_READS_IN_FLIGHT):
         some = infos[at : at + INDEX_READS_IN_FLIGHT]
-        indexes = await side_by_side(node.read_index(info) for info in some)
+        indexes = await side_by_side(context.read_index(info) for info in some)
         for info, index in zip(some, indexes, strict=True):
             index_bytes += index.size_bytes
-            if sources and index_bytes > node.settings.index_bytes_max:
-                return sources
-            sources.append(Source(info.object_id, index, info.oldest_data_ms, info.size_bytes))
-    return sources
+            if input_objects and index_bytes > context.settings.index_bytes_max:
+                return input_objects
+            input_objects.append(InputObject(info.object_id, index, info.oldest_data_ms, info.size_bytes))
+    return input_objects
 
 
-async def execute_sets(
-    node: CompactionNode,
+async def run_sets(
+    context: CompactionContext,
     plan: SetPlan,
     *,
     timed: bool,
@@ -149,16 +160,18 @@ async def execute_sets(
     report: ReportProgress,
 ) -> Sequence[NewObject]:
     """Carry out a plan and commit it; returns the outputs. Raises BadInput, StoreError, CatalogError, CoverageError."""
-    drafts = Drafts(node, node.stores[plan.store])
+    prepared = PreparedOutputs(context, context.stores[plan.store])
     try:
-        made = await _write_outputs(node, plan, drafts, timed=timed, under_pressure=under_pressure, report=report)
+        made = await _write_outputs(context, plan, prepared, timed=timed, under_pressure=under_pressure, report=report)
     except StorageError:
-        await drafts.discard()
+        await prepared.discard()
         raise
-    return await commit_sets(node, plan, drafts, made)
+    return await commit_sets(context, plan, prepared, made)
 
 
-async def commit_sets(node: CompactionNode, plan: SetPlan, drafts: Drafts, made: Sequence[Made]) -> Sequence[NewObject]:
+async def commit_sets(
+    context: CompactionContext, plan: SetPlan, prepared: PreparedOutputs, made: Sequence[WrittenObject]
+) -> Sequence[NewObject]:
     """Prove that what was made holds every live byte of the inputs, and swap them; what is refused is discarded.
 
     Raises CoverageError and CatalogError.
@@ -168,50 +181,50 @@ async def commit_sets(node: CompactionNode, plan: SetPlan, drafts: Drafts, made:
     try:
         # Beside the event loop: it may take long, and looks only at what changes no more.
         await asyncio.to_thread(prove_coverage, plan.live, outputs, plan.starts)
-        live = Totals(survey.live_blocks, survey.live_records, survey.live_bytes)
+        live = BlockTotals(survey.live_blocks, survey.live_records, survey.live_bytes)
         prove_totals(live, sum_totals(each.totals for each in made), BLOCK_HEADER.size)
     except StorageError:
-        await drafts.discard()
+        await prepared.discard()
         raise
-    await drafts.commit([info.object_id for info in plan.inputs], outputs)
-    node.stats.bytes_written += sum(output.size_bytes for output in outputs)
+    await prepared.commit([info.object_id for info in plan.inputs], outputs)
+    context.stats.bytes_written += sum(output.size_bytes for output in outputs)
     return outputs
 
 
-async def prepare_shares(node: CompactionNode, plan: SetPlan, drafts: Drafts) -> list[Share]:
+async def prepare_shares(context: CompactionContext, plan: SetPlan, prepared: PreparedOutputs) -> list[PlanShare]:
     """The whole plan in shares that may be carried out anywhere, at the same time, by `execute_share`.
 
     Each iteration's stream objects are a share; all that goes to the stream set object is one, the last.
     """
-    now_ms = node.now_ms()
-    shares: list[Share] = []
+    now_ms = context.now_ms()
+    shares: list[PlanShare] = []
     set_iterations: list[Iteration] = []
-    names = Names(node, plan, drafts)
-    for iteration in plan_in_slices(plan.survey, node.settings, memory_for_blocks(node.settings), now_ms):
+    names = OutputIdAllocator(context, plan, prepared)
+    for iteration in plan_in_slices(plan.survey, context.settings, memory_for_blocks(context.settings), now_ms):
         if iteration is None:
             await asyncio.sleep(0)
             continue
-        own, shared = divide(iteration)
+        own, shared = split_by_kind(iteration)
         if own is not None:
-            shares.append(Share([own], await names.prepare(own)))
+            shares.append(PlanShare([own], await names.prepare(own)))
         if shared is not None:
             set_iterations.append(shared)
     if set_iterations:
-        shares.append(Share(set_iterations, await names.prepare(set_iterations[0])))
+        shares.append(PlanShare(set_iterations, await names.prepare(set_iterations[0])))
     return shares
 
 
-class Names:
+class OutputIdAllocator:
     """Prepares the ids of a plan's outputs as its iterations come up."""
 
-    def __init__(self, node: CompactionNode, plan: SetPlan, drafts: Drafts) -> None:
-        self._drafts = drafts
-        unique = node.new_writer_id()
+    def __init__(self, context: CompactionContext, plan: SetPlan, prepared: PreparedOutputs) -> None:
+        self._drafts = prepared
+        unique = context.new_writer_id()
         self._writer = CompactionWriter(unique, min(info.oldest_data_ms for info in plan.inputs))
         self._set_writer = CompactionWriter(unique, plan.born_ms)
         self._set: dict[tuple[ObjectKind, int], OutputId] = {}
 
-    async def prepare(self, iteration: Iteration) -> Ids:
+    async def prepare(self, iteration: Iteration) -> OutputIds:
         """Ids for what the iteration writes; the stream set object's stays the same."""
         keys = [(write.kind, write.number) for write in iteration.writes]
         alone = [key for key in keys if key[0] is ObjectKind.SO]
@@ -223,31 +236,33 @@ class Names:
 
 
 async def _write_outputs(
-    node: CompactionNode,
+    context: CompactionContext,
     plan: SetPlan,
-    drafts: Drafts,
+    prepared: PreparedOutputs,
     *,
     timed: bool,
     under_pressure: Callable[[], bool],
     report: ReportProgress,
-) -> Sequence[Made]:
-    names = Names(node, plan, drafts)
-    throttle = Throttle(run_rate(plan.survey.live_bytes, node.settings) if timed else 0, node.sleep)
-    execution = Execution(node.workshop(node.stores[plan.store], throttle))
+) -> Sequence[WrittenObject]:
+    names = OutputIdAllocator(context, plan, prepared)
+    throttle = Throttle(run_rate(plan.survey.live_bytes, context.settings) if timed else 0, context.sleep)
+    executor = IterationExecutor(context.execution_context(context.stores[plan.store], throttle))
     done_bytes = 0
-    report(Progress("stream sets", 0, plan.survey.live_bytes))
+    report(CompactionProgress("stream sets", 0, plan.survey.live_bytes))
     try:
-        for iteration in plan_in_slices(plan.survey, node.settings, memory_for_blocks(node.settings), node.now_ms()):
+        for iteration in plan_in_slices(
+            plan.survey, context.settings, memory_for_blocks(context.settings), context.now_ms()
+        ):
             if iteration is None:
                 await asyncio.sleep(0)
                 continue
             if timed:
-                node.stats.pauses += await yield_to_uploads(under_pressure, node.settings, node.sleep)
-            await execution.carry_out(iteration, await names.prepare(iteration))
-            node.stats.iteration_bytes_peak = max(node.stats.iteration_bytes_peak, iteration.size_bytes)
-            node.stats.iterations += 1
+                context.stats.pauses += await yield_to_uploads(under_pressure, context.settings, context.sleep)
+            await executor.execute(iteration, await names.prepare(iteration))
+            context.stats.iteration_bytes_peak = max(context.stats.iteration_bytes_peak, iteration.size_bytes)
+            context.stats.iterations += 1
             done_bytes += iteration.size_bytes
-            report(Progress("stream sets", done_bytes, plan.survey.live_bytes))
-        return await execution.finish()
+            report(CompactionProgress("stream sets", done_bytes, plan.survey.live_bytes))
+        return await executor.finish()
     finally:
-        await execution.abort()
+        await executor.abort()

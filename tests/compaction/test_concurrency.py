@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.interface import Cleaning, CleanPolicy
-from compaction.joins.run import execute_group, plan_streams
+from compaction.interface import CleaningHooks, CleanPolicy
+from compaction.joins.run import plan_joins, run_join
 from compaction.service import CompactionService
 from compaction.throttle import Throttle
 from s3stream.errors import CatalogUnavailable, NodeFenced, ObjectNotFound, StoreError
@@ -113,8 +113,8 @@ async def test_a_restart_when_half_is_copied_undoes_it(some: UploadingNode, call
 async def test_a_restart_when_all_is_copied_but_not_committed_starts_again(some: UploadingNode) -> None:
     await joinable(some)
     before = await some.contents()
-    node = some.compaction_node(SMALL)
-    (group,) = await plan_streams(node, full=True)
+    node = some.compaction_context(SMALL)
+    (group,) = await plan_joins(node, full=True)
 
     async def unreachable(_seconds: float) -> None:
         return
@@ -127,7 +127,7 @@ async def test_a_restart_when_all_is_copied_but_not_committed_starts_again(some:
 
     failing = replace(node, catalog=Catalog(), sleep=unreachable)  # type: ignore[arg-type]
     with pytest.raises(CatalogUnavailable):
-        await execute_group(failing, group, throttle=Throttle(0), under_pressure=lambda: False)
+        await run_join(failing, group, throttle=Throttle(0), under_pressure=lambda: False)
     # It may have been committed: nothing is discarded, the object is whole, and its deadline takes it.
     assert len(memory(some).objects) == 5
     assert await some.contents() == before
@@ -155,35 +155,35 @@ async def test_a_restart_when_the_inputs_are_not_deleted_yet_is_finished(some: U
 async def test_another_epoch_between_plan_and_commit_of_each_level(some: UploadingNode) -> None:
     """The streams go to another writer: data that is committed stays what it is. The node's own id does: fenced."""
     stream = await joinable(some)
-    node = some.compaction_node(SMALL)
-    (group,) = await plan_streams(node, full=True)
+    node = some.compaction_context(SMALL)
+    (group,) = await plan_joins(node, full=True)
     (opened,) = await some.catalog.open_streams([stream], node_id=NODE_ID, node_epoch=some.epoch)
     some.stream_epochs[stream] = opened.info.epoch
     await some.upload((SO, [some.batch(stream, 500)]))
     before = await some.contents()
-    assert await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False) is not None
+    assert await run_join(node, group, throttle=Throttle(0), under_pressure=lambda: False) is not None
     assert await some.contents() == before
-    (group,) = await plan_streams(node, full=True)
+    (group,) = await plan_joins(node, full=True)
     await restart(some)
     stored = set(memory(some).objects)
     with pytest.raises(NodeFenced):
-        await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False)
+        await run_join(node, group, throttle=Throttle(0), under_pressure=lambda: False)
     assert set(memory(some).objects) == stored
     assert await some.contents() == before
 
 
 async def test_a_trim_and_a_deletion_between_plan_and_commit_of_the_second_level(some: UploadingNode) -> None:
     stream = await joinable(some)
-    node = some.compaction_node(SMALL)
-    (group,) = await plan_streams(node, full=True)
+    node = some.compaction_context(SMALL)
+    (group,) = await plan_joins(node, full=True)
     await some.trim(stream, 25)
     before = await some.contents()
-    assert await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False) is not None
+    assert await run_join(node, group, throttle=Throttle(0), under_pressure=lambda: False) is not None
     assert await some.contents() == before
     await some.upload((SO, [some.batch(stream, 500)]))
-    (group,) = await plan_streams(node, full=True)
+    (group,) = await plan_joins(node, full=True)
     await delete_topic(some.catalog, "t", now_ms=some.clock.ms, delete_after_ms=some.clock.ms)
-    await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False)
+    await run_join(node, group, throttle=Throttle(0), under_pressure=lambda: False)
     assert not any(name.endswith(ObjectState.COMMITTED.name.lower()) for name in await some.catalog.count_objects())
     await every_object_is_accounted_for(some)
 
@@ -193,8 +193,8 @@ async def test_a_compacted_topic_that_is_overwritten_for_ever_stays_bounded(some
     rng = random.Random(1)
     stream, other = await some.start(2)
     policy = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=1 << 60, delete_retention_ms=HOUR_MS)
-    cleaning = Cleaning(KafkaBatches(), lambda: {stream: policy})
-    service = CompactionService(replace(some.compaction_node(), cleaning=cleaning))
+    cleaning = CleaningHooks(KafkaBatches(), lambda: {stream: policy})
+    service = CompactionService(replace(some.compaction_context(), cleaning=cleaning))
     model: dict[bytes | None, bytes] = {}
     sizes, counts = [], []
     for _ in range(3 * 24 * 3):

@@ -10,10 +10,10 @@ import pytest
 
 from broker.partitions.cleaning import KafkaBatches
 from compaction.blocks import renumber_block
-from compaction.interface import Cleaning, CleanPolicy
-from compaction.joins.run import execute_group, plan_streams
+from compaction.interface import CleaningHooks, CleanPolicy
+from compaction.joins.run import plan_joins, run_join
 from compaction.service import CompactionService
-from compaction.sets.run import commit_sets, execute_sets, plan_sets
+from compaction.sets.run import commit_sets, plan_sets, run_sets
 from compaction.throttle import Throttle
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectKind, StreamBatch
@@ -88,15 +88,15 @@ async def test_a_clone_made_while_a_run_goes_on_loses_nothing(some: UploadingNod
     stream = min(some.ends)
     for _ in range(4):
         await some.upload((SO, [some.batch(stream, 1_000)]))
-    node = some.compaction_node(SMALL)
+    node = some.compaction_context(SMALL)
     (plan,) = await plan_sets(node, full=True)
-    (group,) = await plan_streams(node, full=True)
+    (group,) = await plan_joins(node, full=True)
     pairs = await some.clone()
     before = await some.contents()
     with pytest.raises(CatalogError):
-        await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
+        await run_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     with pytest.raises(CatalogError):
-        await execute_group(node, group, throttle=Throttle(0), under_pressure=lambda: False)
+        await run_join(node, group, throttle=Throttle(0), under_pressure=lambda: False)
     assert await some.contents() == before
     await every_object_is_accounted_for(some)
     summary = await some.service(SMALL).run_once()
@@ -131,7 +131,7 @@ async def test_a_detached_topic_keeps_its_data(some: UploadingNode) -> None:
     """Detached between the reads and the commit, compacted while it is away, and attached again."""
     await fill(some, 4, 6)
     streams = list(some.ends)
-    node = some.compaction_node(SMALL)
+    node = some.compaction_context(SMALL)
     (plan,) = await plan_sets(node, full=True)
     before = await some.contents()
     topic = await some.find_topic("t")
@@ -139,7 +139,7 @@ async def test_a_detached_topic_keeps_its_data(some: UploadingNode) -> None:
     await some.catalog.detach_topic(
         "t", topic.topic_id, ends=ends, node_id=NODE_ID, node_epoch=some.epoch, now_ms=some.clock.ms
     )
-    await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
+    await run_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert await some.contents() == before
     assert (await some.service(SMALL).run_once()).errors == []
     assert await some.contents() == before
@@ -157,8 +157,8 @@ async def test_a_compacted_topic_and_its_clone_are_cleaned_each_by_itself(some: 
     policy = CleanPolicy(dirty_ratio_min=0.0, lag_ms_min=0, lag_ms_max=1 << 60, delete_retention_ms=0)
 
     def service(*streams: int) -> CompactionService:
-        cleaning = Cleaning(KafkaBatches(), lambda: dict.fromkeys(streams, policy))
-        return CompactionService(replace(some.compaction_node(), cleaning=cleaning))
+        cleaning = CleaningHooks(KafkaBatches(), lambda: dict.fromkeys(streams, policy))
+        return CompactionService(replace(some.compaction_context(), cleaning=cleaning))
 
     before = await table(some, stream)
     assert (await service(clone).run_once()).records_removed == 6
@@ -173,7 +173,7 @@ async def test_a_compacted_topic_and_its_clone_are_cleaned_each_by_itself(some: 
 async def test_any_history_with_clones_reads_the_same(some: UploadingNode, seed: int) -> None:
     rng = random.Random(seed)
     ids = list(await some.start(3))
-    node = replace(some.compaction_node(SMALL), sleep=lambda _: asyncio.sleep(0))
+    node = replace(some.compaction_context(SMALL), sleep=lambda _: asyncio.sleep(0))
     service = CompactionService(node)
     names = ["t"]
     for _ in range(25):

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.interface import Cleaning, CleanPolicy
+from compaction.interface import CleaningHooks, CleanPolicy
 from compaction.service import CompactionService
 from s3stream.catalog import database as database_module
 from s3stream.catalog.catalog import Catalog
@@ -59,8 +59,8 @@ def losing(made: UploadingNode, error: StorageError, *, applies: bool, by_key: b
     """A service whose commits are answered with an error."""
     catalog = cast("Catalog", LosingCatalog(made.catalog, error, applies=applies))
     policy = CleanPolicy(dirty_ratio_min=0.0, lag_ms_min=0, lag_ms_max=1 << 60, delete_retention_ms=HOUR_MS)
-    cleaning = Cleaning(KafkaBatches(), lambda: dict.fromkeys(made.ends, policy)) if by_key else None
-    return CompactionService(replace(made.compaction_node(SMALL), catalog=catalog, sleep=at_once, cleaning=cleaning))
+    cleaning = CleaningHooks(KafkaBatches(), lambda: dict.fromkeys(made.ends, policy)) if by_key else None
+    return CompactionService(replace(made.compaction_context(SMALL), catalog=catalog, sleep=at_once, cleaning=cleaning))
 
 
 async def sets(made: UploadingNode) -> None:
@@ -145,7 +145,7 @@ async def test_a_writer_that_is_cut_off_cannot_commit_what_was_discarded(some: U
             raise CatalogError("refused")
 
     catalog = cast("Catalog", Late(some.catalog, CatalogError("refused"), applies=False))
-    await run(CompactionService(replace(some.compaction_node(SMALL), catalog=catalog)))
+    await run(CompactionService(replace(some.compaction_context(SMALL), catalog=catalog)))
     with pytest.raises(CatalogError, match="must be PREPARED to be committed, found DESTROYED"):
         await late[0]()
     some.clock.ms += SMALL.delete_delay_ms
@@ -159,7 +159,7 @@ async def test_an_object_of_another_writer_is_not_deleted_when_a_run_fails(some:
     (next_id,) = await some.catalog.prepare_objects(
         1, node_id=NODE_ID, node_epoch=some.epoch, writer_id="w", store="m", now_ms=0, deadline_ms=1 << 60
     )
-    foreign = [some.compaction_node().key(next_id + at) for at in range(1, 50)]
+    foreign = [some.compaction_context().key(next_id + at) for at in range(1, 50)]
     for key in foreign:
         await some.store.put(key, [b"of a later time"], writer_id="another")
     await run(some.service(SMALL))
@@ -195,7 +195,7 @@ async def test_a_failover_of_postgresql_in_the_middle_of_a_commit(
 
         catalog = cast("Catalog", Commits(made.catalog, CatalogError(), applies=True))
         with suppress(CatalogUnavailable):
-            await CompactionService(replace(made.compaction_node(SMALL), catalog=catalog, sleep=at_once)).run_once()
+            await CompactionService(replace(made.compaction_context(SMALL), catalog=catalog, sleep=at_once)).run_once()
         assert lossy.lost == 1
         postgres.execute(f"ALTER DATABASE {database} {end}")
         made.clock.ms += SMALL.prepare_ttl_ms
@@ -222,5 +222,5 @@ async def test_a_catalog_that_is_away_ends_a_run_before_it_reads_more(some: Uplo
 
     catalog = cast("Catalog", Away(some.catalog, CatalogUnavailable("away"), applies=False))
     with pytest.raises(CatalogUnavailable, match="away"):
-        await CompactionService(replace(some.compaction_node(SMALL), catalog=catalog)).run_once()
+        await CompactionService(replace(some.compaction_context(SMALL), catalog=catalog)).run_once()
     assert asked == 1

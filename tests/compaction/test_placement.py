@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.interface import Cleaning
-from compaction.node import CompactionNode
+from compaction.context import CompactionContext
+from compaction.interface import CleaningHooks
 from compaction.service import CompactionService
 from s3stream.model import ObjectKind, ObjectState, RangeLocation
 from s3stream.store.memory import MemoryStore
@@ -25,10 +25,10 @@ async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
         yield made
 
 
-def placed(some: UploadingNode, placement: dict[int, str]) -> tuple[CompactionNode, MemoryStore]:
+def placed(some: UploadingNode, placement: dict[int, str]) -> tuple[CompactionContext, MemoryStore]:
     other = MemoryStore("other")
     return replace(
-        some.compaction_node(SMALL), stores={"m": some.store, "other": other}, placement=placement.get
+        some.compaction_context(SMALL), stores={"m": some.store, "other": other}, placement=placement.get
     ), other
 
 
@@ -72,7 +72,7 @@ async def test_what_is_joined_goes_where_the_stream_does(some: UploadingNode) ->
 async def test_log_compaction_goes_on_where_the_stream_moved_to(some: UploadingNode) -> None:
     (a,) = await some.start(1)
     node, other = placed(some, {a: "m"})
-    node = replace(node, cleaning=Cleaning(KafkaBatches(), lambda: {a: POLICY}))
+    node = replace(node, cleaning=CleaningHooks(KafkaBatches(), lambda: {a: POLICY}))
     await some.upload((SO, [kafka_batch(some, a, [(b"k", b"1"), (b"l", b"1")])]))
     await CompactionService(node).run_once()
     assert (await locations(some, a))[0].object.cleaned

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compaction.proof import CoverageError, Totals, prove_coverage, prove_totals
+from compaction.proof import BlockTotals, CoverageError, prove_coverage, prove_totals
 from s3stream.model import NewObject, ObjectKind, StreamRange
 
 
@@ -61,8 +61,13 @@ def test_offsets_beyond_31_bits() -> None:
 
 
 def test_totals() -> None:
-    prove_totals(Totals(10, 100, 1000), Totals(10, 100, 1000), 16)
-    prove_totals(Totals(10, 100, 1000), Totals(7, 100, 952), 16)
-    for wrong in (Totals(10, 99, 1000), Totals(7, 100, 1000), Totals(10, 100, 984), Totals(11, 100, 1016)):
+    prove_totals(BlockTotals(10, 100, 1000), BlockTotals(10, 100, 1000), 16)
+    prove_totals(BlockTotals(10, 100, 1000), BlockTotals(7, 100, 952), 16)
+    for wrong in (
+        BlockTotals(10, 99, 1000),
+        BlockTotals(7, 100, 1000),
+        BlockTotals(10, 100, 984),
+        BlockTotals(11, 100, 1016),
+    ):
         with pytest.raises(CoverageError, match="does not add up"):
-            prove_totals(Totals(10, 100, 1000), wrong, 16)
+            prove_totals(BlockTotals(10, 100, 1000), wrong, 16)

@@ -72,7 +72,7 @@ async def history(chosen: list[tuple[str, object]], config: CompactionSettings) 
     with tempfile.TemporaryDirectory(dir=FAST_FOLDER) as folder:
         async with uploading_node(f"sqlite:///{folder}/catalog.db") as made:
             ids = list(await made.start(STREAMS))
-            node = replace(made.compaction_node(config), sleep=lambda _: asyncio.sleep(0))
+            node = replace(made.compaction_context(config), sleep=lambda _: asyncio.sleep(0))
             service = CompactionService(node)
             for action, argument in [*chosen, ("compact", True)]:
                 match action, argument:

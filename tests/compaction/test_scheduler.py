@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.partitions.cleaning import KafkaBatches
-from compaction.interface import NEVER_MS, BatchCodec, BatchInfo, Cleaning, CleanPolicy, History, Tail
+from compaction.interface import NEVER_MS, BatchCodec, BatchInfo, CleaningHooks, CleanPolicy, History, StreamTail
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
@@ -73,9 +73,9 @@ class ScheduledNode:
 
     def __post_init__(self) -> None:
         self.catalog = CountingCatalog(self.made.catalog)
-        cleaning = Cleaning(self.codec, lambda: self.policies, self._history)
+        cleaning = CleaningHooks(self.codec, lambda: self.policies, self._history)
         node = replace(
-            self.made.compaction_node(SETTINGS),
+            self.made.compaction_context(SETTINGS),
             catalog=cast("Catalog", self.catalog),
             cleaning=cleaning,
             sleep=self._sleep,
@@ -84,7 +84,7 @@ class ScheduledNode:
         self.scheduler = CleaningScheduler(
             self.service,
             cleaning,
-            tails=lambda stream: Tail(0, self.made.ends[stream], self.waiting_ms.get(stream, -1)),
+            tails=lambda stream: StreamTail(0, self.made.ends[stream], self.waiting_ms.get(stream, -1)),
             request_upload=lambda: self.uploads_ms.append(self.made.clock.ms),
             steady_ms=self.made.clock.now_ms,
         )

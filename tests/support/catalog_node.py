@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from compaction.node import CompactionNode
+from compaction.context import CompactionContext
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from s3stream.catalog.catalog import Catalog
@@ -315,11 +315,11 @@ class UploadingNode(CatalogNode):
 
     def service(self, settings: CompactionSettings | None = None) -> CompactionService:
         """Compaction in this node."""
-        return CompactionService(self.compaction_node(settings))
+        return CompactionService(self.compaction_context(settings))
 
-    def compaction_node(self, settings: CompactionSettings | None = None) -> CompactionNode:
+    def compaction_context(self, settings: CompactionSettings | None = None) -> CompactionContext:
         """The node as compaction sees it."""
-        return CompactionNode(
+        return CompactionContext(
             catalog=self.catalog,
             stores={self.store.name: self.store},
             settings=settings or CompactionSettings(),

@@ -14,8 +14,8 @@ import pytest
 from broker.partitions.cleaning import KafkaBatches
 from compaction.cleaning.cleaner import Cleaner, KeyMap
 from compaction.cleaning.plan import CleanPlan, plan_cleaning
-from compaction.cleaning.run import execute_cleaning, plan_cleanings
-from compaction.interface import NEVER_MS, BatchInfo, Cleaning, CleanPolicy, History, RecordInfo
+from compaction.cleaning.run import plan_cleanings, run_cleaning
+from compaction.interface import NEVER_MS, BatchInfo, CleaningHooks, CleanPolicy, History, RecordInfo
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
@@ -134,8 +134,8 @@ def service_for(
     made: UploadingNode, stream: int, *, policy: CleanPolicy = POLICY, keys_bytes: int = 1 << 20
 ) -> CompactionService:
     settings = CompactionSettings(clean_keys_bytes_max=keys_bytes, read_bytes_max=2_000)
-    cleaning = Cleaning(KafkaBatches(), lambda: {stream: policy})
-    return CompactionService(replace(made.compaction_node(settings), cleaning=cleaning))
+    cleaning = CleaningHooks(KafkaBatches(), lambda: {stream: policy})
+    return CompactionService(replace(made.compaction_context(settings), cleaning=cleaning))
 
 
 class LostAnswers:
@@ -162,14 +162,14 @@ async def test_who_has_read_the_stream_is_told_how_far_it_was_cleaned_whether_or
     batches = [kafka_batch(some, stream, [(b"a", b"%d" % at)]) for at in range(3)]
     await some.upload((SO, batches[:2]), (SO, batches[2:]))
     told: list[tuple[int, int]] = []
-    cleaning = Cleaning(
+    cleaning = CleaningHooks(
         KafkaBatches(), lambda: {stream: POLICY}, on_cleaned=lambda key, end_offset: told.append((key, end_offset))
     )
     catalog = cast("Catalog", LostAnswers(some.catalog, lost=lost))
-    node = replace(some.compaction_node(), catalog=catalog, cleaning=cleaning, sleep=lambda _: asyncio.sleep(0))
+    node = replace(some.compaction_context(), catalog=catalog, cleaning=cleaning, sleep=lambda _: asyncio.sleep(0))
     (plan,) = await plan_cleanings(node, cleaning, full=True)
     with pytest.raises(CatalogUnavailable) if lost else nullcontext():
-        await execute_cleaning(node, plan, cleaning, throttle=Throttle(0), under_pressure=lambda: False)
+        await run_cleaning(node, plan, cleaning, throttle=Throttle(0), under_pressure=lambda: False)
     assert told == [(stream, 3)]
     assert await table(some, stream) == [(2, b"a", b"2")]
 
@@ -420,9 +420,9 @@ async def test_a_crash_at_any_step_loses_no_key(tmp_path: Path) -> None:
             assert isinstance(store, MemoryStore)
             store.hook = steps.hook
             policies = {stream: POLICY}
-            cleaning = Cleaning(KafkaBatches(), policies.copy)
+            cleaning = CleaningHooks(KafkaBatches(), policies.copy)
             catalog = cast("Catalog", CrashingCatalog(made.catalog, steps))
-            node = replace(made.compaction_node(), catalog=catalog, cleaning=cleaning)
+            node = replace(made.compaction_context(), catalog=catalog, cleaning=cleaning)
             try:
                 await CompactionService(node).run_once()
                 finished = True

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.cleaning.plan import plan_cleaning
-from compaction.cleaning.schedule import Agenda, Clocks, Dirt, StreamState, find_dirt, next_due
-from compaction.interface import NEVER_MS, CleanPolicy, History, Tail
+from compaction.cleaning.schedule import CleaningNeed, CleaningState, ClockReadings, DueWork, assess_stream, next_due
+from compaction.interface import NEVER_MS, CleanPolicy, History, StreamTail
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
 
@@ -57,7 +57,7 @@ def test_what_is_due_is_what_can_be_planned(
     ]
     info = StreamInfo(1, 1, 1, 0, 1_000, b"")
     plan = plan_cleaning(info, locations, policy, History(1_000), now_ms)
-    assert (plan is not None) == (find_dirt(locations, policy, start_offset=0).clean_due_ms <= now_ms)
+    assert (plan is not None) == (assess_stream(locations, policy, start_offset=0).clean_due_ms <= now_ms)
 
 
 def test_bytes_and_the_last_cleaning_are_told() -> None:
@@ -69,12 +69,12 @@ def test_bytes_and_the_last_cleaning_are_told() -> None:
         located(4, 5),
     ]
     policy = replace(POLICY, lag_ms_max=1_000)
-    dirt = find_dirt(ranges, policy, start_offset=0)
-    assert dirt == Dirt(90, 35, 9, clean_due_ms=1_000, split_due_ms=1_007, shared={3})
+    dirt = assess_stream(ranges, policy, start_offset=0)
+    assert dirt == CleaningNeed(90, 35, 9, clean_due_ms=1_000, split_due_ms=1_007, shared={3})
     assert dirt.ratio == pytest.approx(0.28)
-    assert find_dirt(ranges, policy, start_offset=0, unreadable={3})[4:] == (NEVER_MS, frozenset())
-    assert find_dirt(ranges, policy, start_offset=0, unreadable={4}).clean_due_ms == NEVER_MS
-    assert find_dirt([], policy, start_offset=0) == Dirt(0, 0, -1, NEVER_MS, NEVER_MS)
+    assert assess_stream(ranges, policy, start_offset=0, unreadable={3})[4:] == (NEVER_MS, frozenset())
+    assert assess_stream(ranges, policy, start_offset=0, unreadable={4}).clean_due_ms == NEVER_MS
+    assert assess_stream([], policy, start_offset=0) == CleaningNeed(0, 0, -1, NEVER_MS, NEVER_MS)
 
 
 @pytest.mark.parametrize(
@@ -89,39 +89,39 @@ def test_bytes_and_the_last_cleaning_are_told() -> None:
 def test_data_ripens_by_the_first_of_lag_and_segment_but_not_before_it_may_be_cleaned(
     lag_min: int, lag_max: int, segment: int, ripe: int
 ) -> None:
-    assert replace(POLICY, lag_ms_min=lag_min, lag_ms_max=lag_max, segment_ms=segment).ripe_ms == ripe
+    assert replace(POLICY, lag_ms_min=lag_min, lag_ms_max=lag_max, segment_ms=segment).cleanable_age_ms == ripe
 
 
 def agenda(
     policies: Mapping[int, CleanPolicy],
-    tails: Mapping[int, Tail],
-    states: Mapping[int, StreamState],
+    tails: Mapping[int, StreamTail],
+    states: Mapping[int, CleaningState],
     *,
     wall_ms: int = 0,
     steady_ms: int = 0,
     upload_from_ms: int = 0,
-) -> Agenda:
-    now = Clocks(wall_ms, steady_ms)
+) -> DueWork:
+    now = ClockReadings(wall_ms, steady_ms)
     return next_due(policies, tails.get, states, now, SETTINGS, upload_from_ms=upload_from_ms)
 
 
-def state(*, clean_due_ms: int = NEVER_MS, split_due_ms: int = NEVER_MS, dirty_bytes: int = 10) -> StreamState:
-    return StreamState(POLICY, 100, Dirt(10, dirty_bytes, -1, clean_due_ms, split_due_ms), looked_ms=0)
+def state(*, clean_due_ms: int = NEVER_MS, split_due_ms: int = NEVER_MS, dirty_bytes: int = 10) -> CleaningState:
+    return CleaningState(POLICY, 100, CleaningNeed(10, dirty_bytes, -1, clean_due_ms, split_due_ms), looked_ms=0)
 
 
-IDLE = Tail(0, 100, -1)
+IDLE = StreamTail(0, 100, -1)
 
 
 def test_nothing_is_asked_of_streams_that_are_not_open_or_have_not_changed() -> None:
     found = agenda({1: POLICY, 2: POLICY}, {1: IDLE}, {1: state()})
-    assert found == Agenda([], [], [], upload=False, wait_ms=SETTINGS.clean_look_ms)
+    assert found == DueWork([], [], [], upload=False, wait_ms=SETTINGS.clean_look_ms)
 
 
 def test_streams_are_looked_at_when_end_or_policy_has_changed_so_many_at_a_time() -> None:
     other = replace(POLICY, dirty_ratio_min=0.1)
     states = {1: state(), 2: state(), 3: state()}
     found = agenda(
-        {1: POLICY, 2: other, 3: POLICY, 4: POLICY}, {1: IDLE, 2: IDLE, 3: Tail(0, 101, -1), 4: IDLE}, states
+        {1: POLICY, 2: other, 3: POLICY, 4: POLICY}, {1: IDLE, 2: IDLE, 3: StreamTail(0, 101, -1), 4: IDLE}, states
     )
     assert found.look == [4, 2, 3]
     count = SETTINGS.clean_looks_max + 50
@@ -149,11 +149,11 @@ def test_what_is_due_is_done_and_what_will_be_is_waited_for() -> None:
 def test_data_is_uploaded_when_it_has_waited_for_too_long_and_not_too_often() -> None:
     soon = replace(POLICY, lag_ms_max=2_000)
     seen = {1: replace(state(), policy=soon)}
-    assert not agenda({1: soon}, {1: Tail(0, 100, 1_999)}, seen).upload
-    assert agenda({1: soon}, {1: Tail(0, 100, 2_000)}, seen).upload
-    assert not agenda({1: soon}, {1: Tail(0, 100, 2_000)}, seen, steady_ms=499, upload_from_ms=500).upload
-    assert agenda({1: soon}, {1: Tail(0, 100, 2_000)}, seen, steady_ms=500, upload_from_ms=500).upload
-    assert not agenda({1: POLICY}, {1: Tail(0, 100, DAY_MS)}, {1: state()}).upload
+    assert not agenda({1: soon}, {1: StreamTail(0, 100, 1_999)}, seen).upload
+    assert agenda({1: soon}, {1: StreamTail(0, 100, 2_000)}, seen).upload
+    assert not agenda({1: soon}, {1: StreamTail(0, 100, 2_000)}, seen, steady_ms=499, upload_from_ms=500).upload
+    assert agenda({1: soon}, {1: StreamTail(0, 100, 2_000)}, seen, steady_ms=500, upload_from_ms=500).upload
+    assert not agenda({1: POLICY}, {1: StreamTail(0, 100, DAY_MS)}, {1: state()}).upload
     assert agenda({1: soon}, {1: IDLE}, seen).wait_ms == 2_000
 
 
@@ -162,7 +162,7 @@ def test_a_stream_rests_as_long_as_its_cleaning_took() -> None:
     short = due.after_cleaning(SETTINGS, began_ms=1_000, ended_ms=1_500)
     assert (short.rest_until_ms, short.committed_offset) == (1_000 + SETTINGS.clean_backoff_ms, -1)
     assert due.after_cleaning(SETTINGS, began_ms=0, ended_ms=DAY_MS).rest_until_ms == 2 * DAY_MS
-    again = short.seen(POLICY, 100, due.dirt, 2_000)
+    again = short.seen(POLICY, 100, due.need, 2_000)
     found = agenda({1: POLICY}, {1: IDLE}, {1: again}, steady_ms=15_000)
     assert (found.clean, found.wait_ms) == ([], 1_000)
     assert agenda({1: POLICY}, {1: IDLE}, {1: again}, steady_ms=16_000).clean == [1]
@@ -183,7 +183,7 @@ def test_a_clock_that_is_set_back_holds_up_no_rest() -> None:
     rested = (
         state(clean_due_ms=0)
         .after_cleaning(SETTINGS, began_ms=0, ended_ms=0)
-        .seen(POLICY, 100, state(clean_due_ms=0).dirt, 0)
+        .seen(POLICY, 100, state(clean_due_ms=0).need, 0)
     )
     found = agenda({1: POLICY}, {1: IDLE}, {1: rested}, wall_ms=5, steady_ms=SETTINGS.clean_backoff_ms)
     assert found.clean == [1]

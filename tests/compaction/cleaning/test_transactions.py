@@ -12,7 +12,7 @@ import pytest
 from broker.partitions.cleaning import KafkaBatches
 from compaction.cleaning.execute import BYTES_PER_TURN
 from compaction.cleaning.transactions import TransactionView
-from compaction.interface import AbortedRange, BatchInfo, Cleaning, CleanPolicy, History, LastBatch, Marker
+from compaction.interface import AbortedRange, BatchInfo, CleaningHooks, CleanPolicy, History, LastBatch, MarkerKind
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, check_crc, parse_batch, seal
@@ -97,8 +97,8 @@ class TransactionalStream:
             self.pending = []
 
     def service(self, settings: CompactionSettings | None = None, policy: CleanPolicy = POLICY) -> CompactionService:
-        cleaning = Cleaning(KafkaBatches(), lambda: {self.stream: policy}, self.history, self.vacate)
-        return CompactionService(replace(self.made.compaction_node(settings), cleaning=cleaning))
+        cleaning = CleaningHooks(KafkaBatches(), lambda: {self.stream: policy}, self.history, self.vacate)
+        return CompactionService(replace(self.made.compaction_context(settings), cleaning=cleaning))
 
     async def consume(self, *, committed: bool, start: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
         """What Apache Kafka's consumer makes of a fetch from `start` to the last stable offset (or the end)."""
@@ -255,8 +255,8 @@ async def test_a_stream_whose_state_cannot_be_read_is_left_alone(log: Transactio
     log.write(1, [(b"a", b"1")], transactional=False)
     log.write(1, [(b"a", b"2")], transactional=False)
     await log.upload()
-    cleaning = Cleaning(KafkaBatches(), lambda: {log.stream: POLICY}, broken)
-    summary = await CompactionService(replace(log.made.compaction_node(), cleaning=cleaning)).run_once()
+    cleaning = CleaningHooks(KafkaBatches(), lambda: {log.stream: POLICY}, broken)
+    summary = await CompactionService(replace(log.made.compaction_context(), cleaning=cleaning)).run_once()
     assert (summary.streams_cleaned, summary.errors) == (0, [])
     assert len(await log.consume(committed=True)) == 2
 
@@ -383,16 +383,16 @@ def test_aborted_data_is_told_by_its_offset() -> None:
 def test_markers_go_when_nothing_needs_them() -> None:
     view = TransactionView([AbortedRange(7, 0, 10), AbortedRange(7, 20, 30)])
     assert view.on_data(7, 5)
-    assert not view.on_marker(Marker.ABORT, 7, 10)
+    assert not view.on_marker(MarkerKind.ABORT, 7, 10)
     assert view.vacated == []
     assert not view.on_data(7, 15)
-    assert not view.on_marker(Marker.COMMIT, 7, 16)
-    assert view.on_marker(Marker.COMMIT, 7, 17)
-    assert not view.on_marker(Marker.ABORT, 7, 30)
+    assert not view.on_marker(MarkerKind.COMMIT, 7, 16)
+    assert view.on_marker(MarkerKind.COMMIT, 7, 17)
+    assert not view.on_marker(MarkerKind.ABORT, 7, 30)
     assert view.vacated == [AbortedRange(7, 20, 30)]
-    assert view.on_marker(Marker.ABORT, 7, 40)
+    assert view.on_marker(MarkerKind.ABORT, 7, 40)
     assert view.on_marker(None, 7, 41)
-    assert not view.on_marker(Marker.OTHER, 7, 42)
+    assert not view.on_marker(MarkerKind.OTHER, 7, 42)
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])

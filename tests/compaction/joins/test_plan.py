@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.blocks import live_entries
-from compaction.joins.plan import COPY_BYTES_MAX, Copy, Rewrite, plan_groups, plan_segments
+from compaction.joins.plan import COPY_BYTES_MAX, CopySegment, RewriteSegment, plan_groups, plan_segments
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
 from s3stream.object.format import BLOCK_HEADER, IndexEntry
@@ -121,11 +121,11 @@ def blocks(object_size: int, block: int, *, start: int = 0) -> list[IndexEntry]:
     return entries
 
 
-def shape(segments: list[Rewrite | Copy]) -> list[tuple[str, int]]:
+def shape(segments: list[RewriteSegment | CopySegment]) -> list[tuple[str, int]]:
     """Kind and MiB of each segment."""
     found = []
     for segment in segments:
-        if isinstance(segment, Copy):
+        if isinstance(segment, CopySegment):
             found.append(("copy", sum(entry.size_bytes for entry in segment.entries) // MIB))
         else:
             found.append(("put", sum(entry.size_bytes for _, entry in segment.blocks) // MIB))
@@ -157,7 +157,7 @@ def test_any_segments(shapes: list[tuple[int, int]]) -> None:
     segments = plan_segments(group)
     flat: list[tuple[int, IndexEntry]] = []
     for at, segment in enumerate(segments):
-        if isinstance(segment, Copy):
+        if isinstance(segment, CopySegment):
             size = sum(entry.size_bytes for entry in segment.entries)
             assert PART_BYTES_MIN <= size <= COPY_BYTES_MAX
             flat += [(segment.object_id, entry) for entry in segment.entries]

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.blocks import cut_read, merge_reads
-from compaction.sets.plan import Iteration, PlanRefused, Source, Survey, is_worthwhile, iterations, runs, select
+from compaction.sets.plan import (
+    InputObject,
+    Iteration,
+    PlanRefused,
+    Survey,
+    contiguous_runs,
+    is_worthwhile,
+    iterations,
+    select_inputs,
+)
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind
 from s3stream.object.format import IndexEntry
@@ -22,7 +31,7 @@ Block = tuple[int, int, int]
 """Stream, start offset, end offset; a block is as many bytes long as it has offsets, unless told."""
 
 
-def source(object_id: int, blocks: Sequence[Block], *, born_ms: int = 0, scale: int = 1) -> Source:
+def source(object_id: int, blocks: Sequence[Block], *, born_ms: int = 0, scale: int = 1) -> InputObject:
     """An object whose blocks lie in the order given."""
     entries: list[IndexEntry] = []
     position = 0
@@ -30,7 +39,7 @@ def source(object_id: int, blocks: Sequence[Block], *, born_ms: int = 0, scale: 
         size = (end - start) * scale
         entries.append(IndexEntry(stream, start, end, end - start, position, size, end, 0))
         position += size
-    return Source(object_id, entries, born_ms, position)
+    return InputObject(object_id, entries, born_ms, position)
 
 
 def cut(stream: int, start: int, end: int, step: int) -> list[Block]:
@@ -38,7 +47,7 @@ def cut(stream: int, start: int, end: int, step: int) -> list[Block]:
     return [(stream, at, min(at + step, end)) for at in range(start, end, step)]
 
 
-def surveyed(sources: list[Source], starts: dict[int, int] | None = None) -> Survey:
+def surveyed(sources: list[InputObject], starts: dict[int, int] | None = None) -> Survey:
     streams = {entry.stream_id for each in sources for entry in each.entries}
     found = Survey(starts if starts is not None else dict.fromkeys(streams, 0))
     for each in sources:
@@ -46,7 +55,7 @@ def surveyed(sources: list[Source], starts: dict[int, int] | None = None) -> Sur
     return found
 
 
-def plan(sources: list[Source], memory: int, starts: dict[int, int] | None = None) -> list[Iteration]:
+def plan(sources: list[InputObject], memory: int, starts: dict[int, int] | None = None) -> list[Iteration]:
     return list(iterations(surveyed(sources, starts), SETTINGS, memory, now_ms=0))
 
 
@@ -59,7 +68,7 @@ def writes(iteration: Iteration) -> list[tuple[ObjectKind, int, list[tuple[int, 
     found = []
     for write in iteration.writes:
         joined: list[tuple[int, int, int, int]] = []
-        for piece in write.pieces:
+        for piece in write.blocks:
             key = (piece.entry.stream_id, piece.object_id)
             if joined and joined[-1][:2] == key and joined[-1][3] == piece.entry.start_offset:
                 joined[-1] = (*joined[-1][:3], piece.entry.end_offset)
@@ -136,8 +145,8 @@ def test_offsets_far_apart_are_no_matter() -> None:
     found = surveyed(
         [each._replace(entries=[entry._replace(size_bytes=10) for entry in each.entries]) for each in inputs]
     )
-    (run,) = runs(found)
-    assert (run.pieces[0].entry.start_offset, run.pieces[-1].entry.end_offset) == (0, 1 << 62)
+    (run,) = contiguous_runs(found)
+    assert (run.blocks[0].entry.start_offset, run.blocks[-1].entry.end_offset) == (0, 1 << 62)
 
 
 @pytest.mark.parametrize(
@@ -165,23 +174,23 @@ def test_a_timed_run_leaves_the_largest_alone_until_it_is_old() -> None:
     large = source(1, [(1, 0, 1000)])
     small = [source(2, [(1, 1000, 1100)]), source(3, [(1, 1100, 1150)])]
     settings = replace(SETTINGS, lone_ratio=4)
-    assert [each.object_id for each in select([large, *small], settings, 0)] == [2, 3]
-    assert [each.object_id for each in select([large, *small], settings, 1_000)] == [1, 2, 3]
+    assert [each.object_id for each in select_inputs([large, *small], settings, 0)] == [2, 3]
+    assert [each.object_id for each in select_inputs([large, *small], settings, 1_000)] == [1, 2, 3]
     more = [*small, source(4, [(1, 1150, 1250)])]
-    assert [each.object_id for each in select([large, *more], settings, 0)] == [1, 2, 3, 4]
-    assert [each.object_id for each in select([large], settings, 0)] == [1]
+    assert [each.object_id for each in select_inputs([large, *more], settings, 0)] == [1, 2, 3, 4]
+    assert [each.object_id for each in select_inputs([large], settings, 0)] == [1]
 
 
 def test_long_reads_are_cut_at_blocks() -> None:
     found = surveyed([source(1, [(1, 0, 30), (1, 30, 60), (1, 60, 200), (1, 200, 210), (1, 210, 230)])])
-    (run,) = runs(found)
-    (read,) = merge_reads(run.pieces)
+    (run,) = contiguous_runs(found)
+    (read,) = merge_reads(run.blocks)
     pieces = [(each.start, each.end, len(each.entries)) for each in cut_read(read, 60)]
     assert pieces == [(0, 60, 2), (60, 200, 1), (200, 230, 2)]
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> tuple[list[Source], dict[int, int]]:
+def layouts(draw: st.DrawFn) -> tuple[list[InputObject], dict[int, int]]:
     """Streams written in turn into some objects, with gaps, and trimmed here and there."""
     contents: list[list[IndexEntry]] = [[] for _ in range(draw(st.integers(1, 5)))]
     starts: dict[int, int] = {}
@@ -205,11 +214,11 @@ def layouts(draw: st.DrawFn) -> tuple[list[Source], dict[int, int]]:
             placed.append(entry._replace(position=position))
             position += entry.size_bytes
         if placed:
-            sources.append(Source(number + 10, placed, draw(st.integers(0, 2_000)), position))
+            sources.append(InputObject(number + 10, placed, draw(st.integers(0, 2_000)), position))
     return sources, starts
 
 
-def outputs_of(planned: list[Iteration], inputs: list[Source], first_id: int, now_ms: int) -> list[Source]:
+def outputs_of(planned: list[Iteration], inputs: list[InputObject], first_id: int, now_ms: int) -> list[InputObject]:
     """The objects a plan makes, as inputs of the next one (blocks not joined)."""
     births = {each.object_id: each.born_ms for each in inputs}
     entries: dict[tuple[ObjectKind, int], list[IndexEntry]] = defaultdict(list)
@@ -217,19 +226,19 @@ def outputs_of(planned: list[Iteration], inputs: list[Source], first_id: int, no
     for iteration in planned:
         for write in iteration.writes:
             key = (write.kind, write.number)
-            for piece in write.pieces:
+            for piece in write.blocks:
                 last = entries[key][-1].end_position if entries[key] else 0
                 entries[key].append(piece.entry._replace(position=last))
                 born[key] = min(born.get(key, now_ms), births[piece.object_id])
     return [
-        Source(first_id + at, entries[key], born[key], entries[key][-1].end_position)
+        InputObject(first_id + at, entries[key], born[key], entries[key][-1].end_position)
         for at, key in enumerate(sorted(entries))
         if key[0] is SSO
     ]
 
 
 @given(layouts(), st.integers(1, 400), st.integers(1, 300), st.integers(0, 3_000))
-def test_any_plan(layout: tuple[list[Source], dict[int, int]], memory: int, split: int, now_ms: int) -> None:
+def test_any_plan(layout: tuple[list[InputObject], dict[int, int]], memory: int, split: int, now_ms: int) -> None:
     sources, starts = layout
     settings = CompactionSettings(split_bytes=split, force_split_ms=1_000)
     found = surveyed(sources, starts)
@@ -241,7 +250,7 @@ def test_any_plan(layout: tuple[list[Source], dict[int, int]], memory: int, spli
         if entry.stream_id in starts and entry.end_offset > starts[entry.stream_id]
     }
     # Every live block is written once and read once, and no other.
-    written = [(p.object_id, p.entry) for i in planned for w in i.writes for p in w.pieces]
+    written = [(p.object_id, p.entry) for i in planned for w in i.writes for p in w.blocks]
     assert len(written) == len(set(written))
     assert set(written) == live
     fetched = [(read.object_id, entry) for i in planned for read in i.reads for entry in read.entries]
@@ -249,7 +258,7 @@ def test_any_plan(layout: tuple[list[Source], dict[int, int]], memory: int, spli
     assert found.live_bytes == sum(each.size_bytes for each in planned)
     for iteration in planned:
         # Memory is bounded, and the reads are exactly the blocks, adjacent ones merged.
-        pieces = [piece for write in iteration.writes for piece in write.pieces]
+        pieces = [piece for write in iteration.writes for piece in write.blocks]
         assert iteration.size_bytes == sum(piece.entry.size_bytes for piece in pieces)
         assert iteration.size_bytes <= memory or len(pieces) == 1
         assert sum(read.end - read.start for read in iteration.reads) == iteration.size_bytes
@@ -260,11 +269,11 @@ def test_any_plan(layout: tuple[list[Source], dict[int, int]], memory: int, spli
     assert numbers == list(range(len(numbers)))
     for iteration in planned:
         for write in iteration.writes:
-            for one, two in zip(write.pieces, write.pieces[1:], strict=False):
+            for one, two in zip(write.blocks, write.blocks[1:], strict=False):
                 if write.kind is SO:
                     assert (one.entry.stream_id, one.entry.end_offset) == (two.entry.stream_id, two.entry.start_offset)
     rest = [
-        (p.entry.stream_id, p.entry.start_offset) for i in planned for w in i.writes if w.kind is SSO for p in w.pieces
+        (p.entry.stream_id, p.entry.start_offset) for i in planned for w in i.writes if w.kind is SSO for p in w.blocks
     ]
     assert rest == sorted(rest)
     # At most one stream set object comes out, and a second plan over it does nothing.

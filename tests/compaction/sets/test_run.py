@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from compaction.execution import BadInput, Workshop, memory_for_blocks
-from compaction.joins.execute import execute_join, survey_join
-from compaction.joins.run import commit_join, plan_streams
-from compaction.outputs import Drafts
+from compaction.execution import ExecutionContext, UnreadableInput, memory_for_blocks
+from compaction.joins.execute import execute_join, read_join_inputs
+from compaction.joins.run import commit_join, plan_joins
+from compaction.outputs import PreparedOutputs
 from compaction.report import CompactionSummary
 from compaction.service import CompactionService
-from compaction.sets.execute import Made, execute_share
-from compaction.sets.plan import Source, Survey
-from compaction.sets.run import commit_sets, execute_sets, plan_sets, prepare_shares
+from compaction.sets.execute import WrittenObject, execute_share
+from compaction.sets.plan import InputObject, Survey
+from compaction.sets.run import commit_sets, plan_sets, prepare_shares, run_sets
 from compaction.settings import CompactionSettings
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import NodeFenced, StoreError
@@ -77,7 +77,7 @@ async def test_the_bytes_of_every_stream_stay(some: UploadingNode) -> None:
     await fill(some, 6, 12)
     before = await some.contents()
     moved: set[int] = set()
-    summary = await CompactionService(replace(some.compaction_node(SMALL), on_replaced=moved.update)).run_once()
+    summary = await CompactionService(replace(some.compaction_context(SMALL), on_replaced=moved.update)).run_once()
     assert moved == set(some.ends)
     assert await some.contents() == before
     assert (summary.sso_before, summary.sso_after) == (12, 1)
@@ -102,17 +102,17 @@ async def test_a_plan_is_carried_out_elsewhere(some: UploadingNode) -> None:
     """Its shares cross to another process and back, in any order; one commit takes what all of them made."""
     await fill(some, 6, 12)
     before = await some.contents()
-    node = some.compaction_node(SMALL)
+    node = some.compaction_context(SMALL)
     (plan,) = await plan_sets(node, full=True)
-    drafts = Drafts(node, some.store)
+    drafts = PreparedOutputs(node, some.store)
     shares = await prepare_shares(node, plan, drafts)
     assert len(shares) > 2
     assert [kind for kind, _ in shares[-1].ids] == [SSO]
     assert all(each.size_bytes <= memory_for_blocks(SMALL) for share in shares for each in share.iterations)
-    made: list[Made] = []
+    made: list[WrittenObject] = []
     for share in shares[::-1]:
         there = pickle.loads(pickle.dumps((share, SMALL)))
-        back = pickle.dumps(list(await execute_share(there[0], Workshop(some.store, CLUSTER, there[1]))))
+        back = pickle.dumps(list(await execute_share(there[0], ExecutionContext(some.store, CLUSTER, there[1]))))
         made += pickle.loads(back)
     await commit_sets(node, plan, drafts, made)
     assert await some.contents() == before
@@ -126,13 +126,13 @@ async def test_a_group_is_joined_elsewhere(some: UploadingNode) -> None:
     for size in (3_000, 6 * MIB, 100):
         await some.upload((SO, [some.batch(stream, size)]))
     before = await some.contents()
-    node = some.compaction_node(SMALL)
-    (group,) = await plan_streams(node, full=True)
-    drafts = Drafts(node, some.store)
+    node = some.compaction_context(SMALL)
+    (group,) = await plan_joins(node, full=True)
+    drafts = PreparedOutputs(node, some.store)
     (output,) = await drafts.prepare(1, CompactionWriter("w"))
     there, name = pickle.loads(pickle.dumps((group, output)))
-    workshop = Workshop(some.store, CLUSTER, SMALL)
-    join = await survey_join(there, workshop)
+    workshop = ExecutionContext(some.store, CLUSTER, SMALL)
+    join = await read_join_inputs(there, workshop)
     assert join is not None
     joined = pickle.loads(pickle.dumps(await execute_join(join, name, workshop)))
     await commit_join(node, group, drafts, joined)
@@ -141,7 +141,7 @@ async def test_a_group_is_joined_elsewhere(some: UploadingNode) -> None:
 
 
 def test_a_bad_input_crosses_processes() -> None:
-    error = pickle.loads(pickle.dumps(BadInput(7, StoreError("gone"))))
+    error = pickle.loads(pickle.dumps(UnreadableInput(7, StoreError("gone"))))
     assert (error.object_id, str(error)) == (7, "compaction leaves object 7 alone: gone")
 
 
@@ -296,7 +296,7 @@ async def crash_and_finish(made: UploadingNode, crash_at: int) -> bool:
     before = await made.contents()
     steps = CrashingCalls(crash_at)
     memory(made).hook = steps.hook
-    node = replace(made.compaction_node(SMALL), catalog=cast("Catalog", CrashingCatalog(made.catalog, steps)))
+    node = replace(made.compaction_context(SMALL), catalog=cast("Catalog", CrashingCatalog(made.catalog, steps)))
     finished = True
     try:
         await CompactionService(node).run_once()
@@ -362,14 +362,14 @@ async def test_the_stream_moves_on_while_a_run_goes_on(some: UploadingNode) -> N
     """Appends, a trim and a take-over between the reads and the commit."""
     await fill(some, 4, 6)
     streams = list(some.ends)
-    node = some.compaction_node(SMALL)
+    node = some.compaction_context(SMALL)
     (plan,) = await plan_sets(node, full=True)
     await some.upload((SSO, [some.batch(stream, 100) for stream in streams]))
     await some.trim(streams[0], some.ends[streams[0]] - 25)
     await some.trim(streams[1], some.ends[streams[1]])
     await some.catalog.open_streams([streams[2]], node_id=NODE_ID, node_epoch=some.epoch)
     before = await some.contents()
-    await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
+    await run_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert await some.contents() == before
     await some.service(SMALL).run_once()
     assert await some.contents() == before
@@ -378,10 +378,10 @@ async def test_the_stream_moves_on_while_a_run_goes_on(some: UploadingNode) -> N
 
 async def test_a_deleted_topic_while_a_run_goes_on(some: UploadingNode) -> None:
     await fill(some, 4, 6)
-    node = some.compaction_node(SMALL)
+    node = some.compaction_context(SMALL)
     (plan,) = await plan_sets(node, full=True)
     await delete_topic(some.catalog, "t", now_ms=some.clock.ms, delete_after_ms=some.clock.ms)
-    await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
+    await run_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert ObjectState.COMMITTED not in await states(some)
     await every_object_is_accounted_for(some)
 
@@ -420,8 +420,8 @@ async def test_a_damaged_object_is_left_alone(some: UploadingNode) -> None:
 async def test_an_unreadable_index_is_left_alone(some: UploadingNode) -> None:
     objects = await fill(some, 4, 6)
     del memory(some).objects[object_key(CLUSTER, objects[0])]
-    with pytest.raises(BadInput, match=f"object {objects[0]} alone"):
-        await plan_sets(some.compaction_node(SMALL), full=True)
+    with pytest.raises(UnreadableInput, match=f"object {objects[0]} alone"):
+        await plan_sets(some.compaction_context(SMALL), full=True)
     summary = await some.service(SMALL).run_once()
     assert summary.left_alone == [objects[0]]
     assert summary.sso_after == 2
@@ -434,7 +434,7 @@ async def test_the_plan_changes_nothing(some: UploadingNode) -> None:
         await some.upload((SO, [some.batch(stream, 1_000)]))
     service = some.service(SMALL)
     puts, before = some.store.calls.put, await some.catalog.count_objects()
-    plan = (await service.plan()).as_json(some.compaction_node(SMALL))
+    plan = (await service.plan()).as_json(some.compaction_context(SMALL))
     assert (some.store.calls.put, await some.catalog.count_objects()) == (puts, before)
     (sets,) = plan["stream_sets"]
     assert len(sets["inputs"]) == 6
@@ -483,7 +483,7 @@ async def test_timed_runs_are_held_to_a_rate_and_let_uploads_go_first(some: Uplo
         slept.append(seconds)
 
     settings = replace(SMALL, bytes_per_second_min=1_000, period_ms=3_600_000_000, pressure_pause_ms_max=3_000)
-    node = replace(some.compaction_node(settings), sleep=sleep)
+    node = replace(some.compaction_context(settings), sleep=sleep)
     service = CompactionService(node, under_pressure=lambda: True)
     before = await some.contents()
     summary = await service.run_timed()
@@ -504,7 +504,7 @@ async def test_outputs_that_do_not_add_up_are_not_committed(
     before, stored = await some.contents(), set(memory(some).objects)
     real = Survey.scan
 
-    def forgetful(survey: Survey, source: Source) -> Iterator[None]:
+    def forgetful(survey: Survey, source: InputObject) -> Iterator[None]:
         entries = list(source.entries)
         return real(survey, source._replace(entries=entries[:-1]))
 
@@ -525,7 +525,7 @@ async def test_outputs_that_do_not_add_up_are_not_committed(
 async def test_a_refused_commit_leaves_nothing_behind(some: UploadingNode) -> None:
     """Fenced between the reads and the commit."""
     await fill(some, 4, 6)
-    node = some.compaction_node(SMALL)
+    node = some.compaction_context(SMALL)
     (plan,) = await plan_sets(node, full=True)
     stored = set(memory(some).objects)
 
@@ -535,7 +535,7 @@ async def test_a_refused_commit_leaves_nothing_behind(some: UploadingNode) -> No
 
     memory(some).hook = fence
     with pytest.raises(NodeFenced):
-        await execute_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
+        await run_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert ObjectState.PREPARED not in await states(some)
     some.clock.ms += SMALL.delete_delay_ms
     await some.collect()

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import structlog
 
-from compaction.execution import BadInput, Workshop
-from compaction.interface import Cleaning
+from compaction.execution import ExecutionContext, UnreadableInput
+from compaction.interface import CleaningHooks
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.catalog.catalog import Catalog
@@ -23,7 +23,7 @@ COMMIT_ATTEMPTS = 5
 COMMIT_PAUSE_SECONDS = 1.0
 
 
-class Progress(NamedTuple):
+class CompactionProgress(NamedTuple):
     """How far a run is."""
 
     stage: str
@@ -31,14 +31,14 @@ class Progress(NamedTuple):
     total_bytes: int
 
 
-ReportProgress = Callable[[Progress], None]
+ReportProgress = Callable[[CompactionProgress], None]
 
 
 @dataclass(slots=True)
 class CompactionStats:
     """Counters since the node started."""
 
-    runs: int = 0
+    contiguous_runs: int = 0
     runs_failed: int = 0
     commits: int = 0
     iterations: int = 0
@@ -62,7 +62,7 @@ class CompactionStats:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionNode:
+class CompactionContext:
     """Components, handed in once."""
 
     catalog: Catalog
@@ -73,7 +73,7 @@ class CompactionNode:
     node_epoch: int
     now_ms: Callable[[], int]
     new_writer_id: Callable[[], str]
-    cleaning: Cleaning | None = None
+    cleaning: CleaningHooks | None = None
     """Log compaction by key; None: no stream has it."""
     placement: Callable[[int], str | None] = lambda _: None
     """Name of the store that a stream's data goes to; None: it stays where it lies."""
@@ -94,7 +94,7 @@ class CompactionNode:
         """Where an object lies."""
         store = self.stores.get(info.store)
         if store is None:
-            raise BadInput(info.object_id, StorageError(f"there is no object store named {info.store!r}"))
+            raise UnreadableInput(info.object_id, StorageError(f"there is no object store named {info.store!r}"))
         return store
 
     def store_for(self, stream_id: int, store: ObjectStore) -> ObjectStore:
@@ -102,15 +102,15 @@ class CompactionNode:
         name = self.placement(stream_id)
         return store if name is None else self.stores.get(name, store)
 
-    def workshop(
+    def execution_context(
         self, store: ObjectStore, throttle: Throttle | None = None, *, target: ObjectStore | None = None
-    ) -> Workshop:
+    ) -> ExecutionContext:
         """What carries out a plan in `store`, and writes to `target` if it is another."""
 
         def count(size_bytes: int) -> None:
             self.stats.bytes_read += size_bytes
 
-        return Workshop(
+        return ExecutionContext(
             store,
             self.cluster,
             self.settings,
@@ -122,7 +122,7 @@ class CompactionNode:
 
     async def read_index(self, info: ObjectInfo) -> ObjectIndex:
         """The index of an input, checked against what the catalog knows."""
-        return await self.workshop(self.store_of(info)).read_index(info)
+        return await self.execution_context(self.store_of(info)).read_index(info)
 
     async def commit(
         self, inputs: Sequence[int], outputs: Sequence[NewObject], streams: Collection[int] | None = None
