@@ -1,1 +1,1 @@
-"""Two-level compaction of objects."""
+"""Compaction of objects on two levels, and log compaction by key."""

@@ -1,4 +1,4 @@
-"""Age of objects and of what is in them: rules that all kinds of compaction go by. Pure."""
+"""Ages of objects and their records, and whether they were cleaned. Shared by all kinds of compaction. Pure."""
 
 from compaction.interface import CleanPolicy
 from s3stream.model import RangeLocation
@@ -10,11 +10,14 @@ def is_cleaned(location: RangeLocation) -> bool:
 
 
 def is_young(location: RangeLocation, policy: CleanPolicy, now_ms: int) -> bool:
-    """Whether `min.compaction.lag.ms` keeps an object from being cleaned: its newest record counts, as in Kafka."""
+    """Return whether `min.compaction.lag.ms` keeps an object from being cleaned.
+
+    The newest record of the object counts, as in Kafka.
+    """
     return newest_ms(location) > now_ms - policy.lag_ms_min
 
 
 def newest_ms(location: RangeLocation) -> int:
-    """Timestamp of an object's newest record; where none has one, when it was committed."""
+    """Return the timestamp of an object's newest record, or its commit time if no record has a timestamp."""
     timestamp_ms = location.range.max_timestamp_ms
     return timestamp_ms if timestamp_ms >= 0 else location.object.committed_ms

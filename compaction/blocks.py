@@ -1,4 +1,4 @@
-"""Blocks of input objects, the reads that bring them, and what they hold together. Pure."""
+"""Blocks of input objects: references, merged reads and totals. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from s3stream.object.format import BLOCK_HEADER, IndexEntry
 
 
 class LiveBlock(NamedTuple):
-    """A live block of an input, and the stream it is written for: a clone gets blocks of its own."""
+    """A live block of an input and the stream it is written for. A clone gets separate copies."""
 
     object_id: int
     entry: IndexEntry
@@ -18,7 +18,7 @@ class LiveBlock(NamedTuple):
 
 
 class BlockRead(NamedTuple):
-    """Adjacent blocks of one object: one ranged GET."""
+    """Adjacent blocks of one object, to be read by one ranged GET."""
 
     object_id: int
     start: int
@@ -27,12 +27,12 @@ class BlockRead(NamedTuple):
 
 
 def live_entries(entries: Iterable[IndexEntry], stream_start: int) -> list[IndexEntry]:
-    """Blocks that hold anything at or past the stream's start."""
+    """Return the entries of blocks that end past the stream's start."""
     return [entry for entry in entries if entry.end_offset > stream_start]
 
 
 def merge_reads(blocks: Iterable[LiveBlock]) -> list[BlockRead]:
-    """One read per run of adjacent blocks of an object, which come in the order of positions; by object."""
+    """Return one read for each run of adjacent blocks, by object. An object's blocks come in order of position."""
     reads: dict[int, list[list[IndexEntry]]] = {}
     add_to_reads(reads, blocks)
     return reads_of(reads)
@@ -59,7 +59,7 @@ def reads_of(reads: Mapping[int, Sequence[Sequence[IndexEntry]]]) -> list[BlockR
 
 
 def cut_read(read: BlockRead, bytes_max: int) -> Iterator[BlockRead]:
-    """Cut a long read at block boundaries; a longer block stays whole."""
+    """Cut a long read at block boundaries. A longer block stays whole."""
     entries: list[IndexEntry] = []
     for entry in read.entries:
         if entries and entry.end_position - entries[0].position > bytes_max:
@@ -75,14 +75,14 @@ def _read(object_id: int, entries: Sequence[IndexEntry]) -> BlockRead:
 
 
 def totals_of(entries: Sequence[IndexEntry]) -> BlockTotals:
-    """What blocks hold together."""
+    """Return the totals of some blocks."""
     return BlockTotals(
         len(entries), sum(entry.record_count for entry in entries), sum(entry.size_bytes for entry in entries)
     )
 
 
 def renumber_block(entry: IndexEntry, data: memoryview, stream_id: int) -> tuple[IndexEntry, bytes]:
-    """A block, checked by the caller, under another stream's id: a clone's data is its own once it is rewritten."""
+    """Return a checked block with another stream's id: a rewritten clone gets separate data."""
     magic, count, _ = BLOCK_HEADER.unpack_from(data)
     block = b"".join([BLOCK_HEADER.pack(magic, count, stream_id), data[BLOCK_HEADER.size :]])
     return entry._replace(stream_id=stream_id, crc=crc32c(block)), block

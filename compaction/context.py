@@ -1,4 +1,4 @@
-"""What both levels of compaction work with: components, counters, indexes, prepared ids, and the commit."""
+"""Components and counters of one node's compaction, and the commit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ COMMIT_PAUSE_SECONDS = 1.0
 
 
 class CompactionProgress(NamedTuple):
-    """How far a run is."""
+    """Progress of a run."""
 
     stage: str
     done_bytes: int
@@ -47,23 +47,23 @@ class CompactionStats:
     bytes_read: int = 0
     bytes_written: int = 0
     streams_cleaned: int = 0
-    """Cleanings by key."""
+    """Cleanings of a stream by key."""
     records_removed: int = 0
-    """Records that log compaction removed."""
+    """Records removed by log compaction."""
     batches_too_large: int = 0
-    """Kept as they are by compaction by key: looking into them would take too much memory."""
+    """Batches that log compaction kept unchanged because decoding them would take too much memory."""
     bytes_copied: int = 0
-    """Joined by the store, without passing through the node."""
+    """Bytes copied by the store without passing through the node."""
     objects_left_alone: int = 0
     """Inputs that could not be read."""
     iteration_bytes_peak: int = 0
     pauses: int = 0
-    """Times a run waited because uploads were under pressure."""
+    """Pauses of a run because uploads were under pressure."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionContext:
-    """Components, handed in once."""
+    """Components, settings and counters of a node's compaction."""
 
     catalog: Catalog
     stores: Mapping[str, ObjectStore]
@@ -74,38 +74,38 @@ class CompactionContext:
     now_ms: Callable[[], int]
     new_writer_id: Callable[[], str]
     cleaning: CleaningHooks | None = None
-    """Log compaction by key; None: no stream has it."""
+    """Interface to the streams' owner for log compaction; None: no stream is compacted by key."""
     placement: Callable[[int], str | None] = lambda _: None
-    """Name of the store that a stream's data goes to; None: it stays where it lies."""
+    """Returns the name of the store for a stream's data; None: it stays where it is."""
     on_replaced: Callable[[Sequence[int]], None] = lambda _: None
-    """Told the streams whose data lies elsewhere now: readers need not find out by themselves."""
+    """Called with the streams whose data has moved, so that readers drop cached locations."""
     on_damaged: Callable[[ObjectDamage], None] = lambda _: None
-    """Told of an input that is corrupt or missing."""
+    """Called with the damage of an input that is corrupt or missing."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     stats: CompactionStats = field(default_factory=CompactionStats)
     left_alone: set[int] = field(default_factory=set)
     """Objects that could not be read."""
 
     def key(self, object_id: int) -> str:
-        """Key of an object in its store."""
+        """Return the key of an object in its store."""
         return object_key(self.cluster, object_id)
 
     def store_of(self, info: ObjectInfo) -> ObjectStore:
-        """Where an object lies."""
+        """Return the store of an object. Raises UnreadableInput if the store is not configured."""
         store = self.stores.get(info.store)
         if store is None:
-            raise UnreadableInput(info.object_id, StorageError(f"there is no object store named {info.store!r}"))
+            raise UnreadableInput(info.object_id, StorageError(f"its object store {info.store!r} is not configured"))
         return store
 
     def store_for(self, stream_id: int, store: ObjectStore) -> ObjectStore:
-        """Where to write a stream's objects anew that lie in `store`."""
+        """Return the store to rewrite a stream's objects to, given the store that they are in."""
         name = self.placement(stream_id)
         return store if name is None else self.stores.get(name, store)
 
     def execution_context(
         self, store: ObjectStore, throttle: Throttle | None = None, *, target: ObjectStore | None = None
     ) -> ExecutionContext:
-        """What carries out a plan in `store`, and writes to `target` if it is another."""
+        """Return the context to read from `store` and write to `target`, or to `store` without one."""
 
         def count(size_bytes: int) -> None:
             self.stats.bytes_read += size_bytes
@@ -121,15 +121,15 @@ class CompactionContext:
         )
 
     async def read_index(self, info: ObjectInfo) -> ObjectIndex:
-        """The index of an input, checked against what the catalog knows."""
+        """Read the index of an input. Raises UnreadableInput and StoreError."""
         return await self.execution_context(self.store_of(info)).read_index(info)
 
     async def commit(
         self, inputs: Sequence[int], outputs: Sequence[NewObject], streams: Collection[int] | None = None
     ) -> None:
-        """Swap inputs for outputs (`streams`: only what these have in the inputs), in one transaction.
+        """Swap inputs for outputs in one transaction; with `streams`, only these streams' ranges of the inputs.
 
-        Repeated while the catalog cannot be reached.
+        Retries while the catalog is unavailable. Raises CatalogError.
         """
         now_ms = self.now_ms()
         commit = CompactionCommit(

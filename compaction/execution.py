@@ -1,8 +1,6 @@
-"""Carries out a share of the first level's plan: reads blocks, checks them, writes the outputs. Knows no catalog.
+"""Reading and writing for all kinds of compaction: checked blocks and indexes in, object writers out.
 
-A share is a value that pickles: what to read and write, and the ids of the outputs. So a run is planned, carried out
-and committed in places of their own: the node does all three, a cluster of workers can carry out the shares of a plan
-made elsewhere. Whoever plans prepares the ids before and commits after, once, what all shares have made.
+Independent of the catalog, so that it also works in processes that only execute shares of a plan.
 """
 
 import asyncio
@@ -23,16 +21,17 @@ from s3stream.store.interface import ObjectStore
 from s3stream.tasks import side_by_side
 
 BACKGROUND_IN_FLIGHT = 2
-"""Calls to the store at the same time in a run that is held to a rate."""
+"""Concurrent calls to the store in a throttled run."""
 WRITER_RESERVE_PARTS = 3
-"""Parts that the writer of the stream set object may hold from one iteration to the next."""
+"""Parts that the writer of the stream set object may buffer from one iteration to the next."""
 TURN_BYTES = 1024 * 1024
+"""Work between two yields to the event loop: a fraction of a millisecond."""
 BLOCK_COST_BYTES = 16 * 1024
-"""A block takes the time of so many bytes beside its own."""
+"""Cost of handling a block, in bytes, in addition to its size."""
 
 
 class UnreadableInput(StorageError):
-    """An input that cannot be read: it is left out of later runs until the node starts again."""
+    """An input that cannot be read. Later runs leave it out until the node restarts."""
 
     def __init__(self, object_id: int, cause: StorageError | str) -> None:
         super().__init__(f"compaction leaves object {object_id} alone: {cause}")
@@ -45,13 +44,16 @@ class UnreadableInput(StorageError):
 
 
 class TurnBudget:
-    """How much is done before others have their turn on the event loop: a fraction of a millisecond's work."""
+    """Limits the work between two yields to the event loop."""
 
     def __init__(self) -> None:
         self._cost = self._bytes = 0
 
     def add(self, size_bytes: int) -> int:
-        """Before a block of that size is checked or written: 0, or the turn's bytes when it is over."""
+        """Account for a block before it is checked or written.
+
+        Returns 0, or the bytes of this turn when it is over and the caller should yield.
+        """
         self._bytes += size_bytes
         self._cost += size_bytes + BLOCK_COST_BYTES
         if self._cost <= TURN_BYTES:
@@ -62,42 +64,45 @@ class TurnBudget:
 
 
 class OutputId(NamedTuple):
-    """An output's name, prepared in the catalog."""
+    """Id of an output that is prepared in the catalog, with its writer's id."""
 
     object_id: int
     writer: CompactionWriter
 
 
 async def _ignore_multipart(_object_id: int, _upload_id: str) -> None:
-    """Nobody remembers uploads: for workers without a catalog, whose outputs are one PUT each."""
+    """Record nothing. For workers without a catalog, whose outputs are one PUT each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionContext:
-    """What carrying out needs."""
+    """Stores, settings and throttle that a plan is executed with."""
 
     store: ObjectStore
     cluster: str
     settings: CompactionSettings
     throttle: Throttle = field(default_factory=lambda: Throttle(0))
     on_multipart: Callable[[int, str], Awaitable[None]] = _ignore_multipart
-    """Told of each multipart upload (object id, upload id) before its first part: a crash leaves none behind."""
+    """Called with object id and upload id before the first part of a multipart upload.
+
+    The upload is recorded, so that it can be aborted after a crash.
+    """
     on_read: Callable[[int], None] = lambda _: None
-    """Told how many bytes were read."""
+    """Called with the number of bytes read."""
     target: ObjectStore | None = None
-    """Where outputs go; None: to the store of the inputs."""
+    """Store for the outputs; None: the store of the inputs."""
 
     @property
     def in_flight(self) -> int:
-        """Calls to the store at the same time: few when the work takes its time."""
+        """Maximum of concurrent calls to the store. It is low in a throttled run."""
         return BACKGROUND_IN_FLIGHT if self.throttle.is_limited else self.settings.reads_in_flight
 
     def key(self, object_id: int) -> str:
-        """Key of an object in its store."""
+        """Return the key of an object in its store."""
         return object_key(self.cluster, object_id)
 
     def writer(self, output: OutputId, kind: ObjectKind) -> ObjectWriter:
-        """A writer of an output."""
+        """Return a writer for an output."""
         return ObjectWriter(
             self.target or self.store,
             self.key(output.object_id),
@@ -111,7 +116,7 @@ class ExecutionContext:
         )
 
     async def read_blocks(self, reads: Sequence[BlockRead]) -> dict[tuple[int, int], memoryview]:
-        """The blocks of the reads, checked. Raises BadInput and StoreError."""
+        """Read and check blocks. Raises UnreadableInput and StoreError."""
         blocks: dict[tuple[int, int], memoryview] = {}
         slots = asyncio.Semaphore(self.in_flight)
 
@@ -131,7 +136,10 @@ class ExecutionContext:
         return blocks
 
     async def read_index(self, info: ObjectInfo) -> ObjectIndex:
-        """The index of an input, checked against what the catalog knows. Raises BadInput and StoreError."""
+        """Read the index of an input, and check it against the catalog's information.
+
+        Raises UnreadableInput and StoreError.
+        """
         key = self.key(info.object_id)
         try:
             index = await read_index(self.store, key, index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes)
@@ -153,6 +161,6 @@ class ExecutionContext:
 
 
 def memory_for_blocks(settings: CompactionSettings) -> int:
-    """What the blocks of an iteration may take of the memory."""
+    """Return the share of the memory limit that the blocks of an iteration may take."""
     memory = settings.memory_bytes
     return max(memory // 2, memory - WRITER_RESERVE_PARTS * settings.part_bytes)

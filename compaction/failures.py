@@ -1,7 +1,8 @@
-"""What each kind of failure means for a run: one plan given up, an input left alone, or the run ended.
+"""Consequences of failures: give up one plan, leave an input alone, or end the run.
 
-A run never takes the node down. Errors of the catalog that every other plan would meet, too, are raised; so is what the
-object store says. All else is logged and counted, and the inputs stay as they were.
+A failed run never stops the node. Errors that would also stop other plans are raised: the catalog is unavailable or
+damaged, the node is fenced, or the object store fails. Other errors are logged and counted. The inputs stay unchanged
+in every case.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,7 +32,7 @@ P = TypeVar("P", JoinGroup, CleanPlan)
 
 
 class FailurePolicy:
-    """Carries out single plans, and decides what their failures mean."""
+    """Executes single plans, and decides the consequences of their failures."""
 
     def __init__(self, context: CompactionContext) -> None:
         self._context = context
@@ -44,7 +45,7 @@ class FailurePolicy:
         throttle: Throttle,
         errors: list[str],
     ) -> bool:
-        """Carry out a plan; whether that succeeded. Raises StorageError for what would stop others, too."""
+        """Execute a plan, and return whether it succeeded. Raises StorageError for what would stop other plans too."""
         try:
             await execute(plan, throttle)
         except (NodeFenced, CatalogUnavailable, CatalogDamaged):
@@ -55,13 +56,18 @@ class FailurePolicy:
         except (CoverageError, ObjectDamage) as error:
             self.refuse(stage, error, errors)
         except CatalogError as error:
-            # The stream was trimmed past the objects, deleted, or compacted by its new owner meanwhile.
-            log.warning("compaction of a stream given up", stage=stage, stream_id=plan.stream_id, reason=str(error))
+            # In the meantime the stream was trimmed past the objects, deleted, or compacted by its new owner.
+            log.warning(
+                "compaction of a stream was given up; the next run plans it again",
+                stage=stage,
+                stream_id=plan.stream_id,
+                reason=str(error),
+            )
             errors.append(str(error))
         except StorageError:
             raise
         except Exception as error:
-            # What a client wrote into one stream must not stop the node.
+            # The contents of one stream, which a client wrote, must not stop the node.
             self._context.stats.runs_failed += 1
             errors.append(repr(error))
             log.exception("compaction of a stream failed", stage=stage, stream_id=plan.stream_id)
@@ -70,17 +76,17 @@ class FailurePolicy:
         return False
 
     def refuse(self, stage: str, error: StorageError, errors: list[str]) -> None:
-        """Inputs that contradict the catalog or each other: nothing was changed; the rest of the run goes on."""
+        """Report inputs that contradict the catalog or each other. Nothing was changed, and the run continues."""
         self._context.stats.runs_failed += 1
         errors.append(str(error))
         log.error("compaction refused", stage=stage, error=str(error))
 
     def leave_alone(self, error: UnreadableInput) -> None:
-        """Leave an input that cannot be read out of all later plans, and report it."""
+        """Exclude an unreadable input from later plans, and report it."""
         self._context.left_alone.add(error.object_id)
         self._context.stats.objects_left_alone += 1
         log.error(
-            "compaction leaves an object alone until the node starts again",
+            "compaction leaves an object alone until the node restarts",
             object_id=error.object_id,
             error=str(error),
             advice=ADVICE,

@@ -1,6 +1,6 @@
-"""Interface between log compaction and the owner of the streams, which knows what is in their batches.
+"""Interface between log compaction and the owner of the streams, which can decode their batches.
 
-The owner implements `BatchCodec`, and hands over policies, transactions and callbacks in `CleaningHooks`. Values only.
+The owner implements `BatchCodec`, and passes policies, transactions and callbacks in `CleaningHooks`. Values only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ NEVER_MS = (1 << 63) - 1
 
 
 class MarkerKind(Enum):
-    """What a control batch says."""
+    """Type of a control batch."""
 
     COMMIT = "commit"
     ABORT = "abort"
     OTHER = "other"
-    """Something that does not end a transaction; it stays."""
+    """A control batch that does not end a transaction. It is kept."""
 
 
 class AbortedRange(NamedTuple):
-    """An aborted transaction. Both offsets are inclusive; the last one is its marker's."""
+    """Offsets of an aborted transaction. Both are inclusive; the last one is its marker's."""
 
     producer_id: int
     first_offset: int
@@ -34,10 +34,10 @@ class AbortedRange(NamedTuple):
 
 
 class LastBatch(NamedTuple):
-    """The end of an active producer's sequence: a batch that stays, be it empty, as Apache Kafka keeps it."""
+    """End of an active producer's sequence. This batch is kept, even if empty, as Apache Kafka keeps it."""
 
     last_offset: int
-    """Of its last data, or -1: known by a marker alone."""
+    """Last offset of its data, or -1 if the producer is known only by a marker."""
     producer_epoch: int
 
 
@@ -46,19 +46,19 @@ class History:
     """A stream's transactions and producers, as of its committed end or later."""
 
     stable_offset: int
-    """End of what is decided."""
+    """Last stable offset: all transactions before it have ended."""
     aborted: Sequence[AbortedRange] = ()
     last_batches: Mapping[int, LastBatch] = field(default_factory=dict)
-    """By producer id."""
+    """Last batches by producer id."""
 
 
 def plain_history(info: StreamInfo) -> History:
-    """Of a stream whose owner knows no transactions."""
+    """Return the history of a stream without transactions."""
     return History(info.end_offset)
 
 
 class RecordInfo(NamedTuple):
-    """What cleaning must know of a record."""
+    """Properties of a record that decide whether it is kept."""
 
     offset: int
     key: bytes | None
@@ -67,87 +67,88 @@ class RecordInfo(NamedTuple):
 
 
 class BatchInfo(NamedTuple):
-    """What cleaning must know of a batch."""
+    """Properties of a batch that decide what is kept of it."""
 
     records: Sequence[RecordInfo]
-    """Data records; a control batch has none of these."""
+    """Data records. A control batch has none."""
     last_offset: int
     producer_id: int = -1
     producer_epoch: int = -1
     is_transactional: bool = False
     is_control: bool = False
     marker: MarkerKind | None = None
-    """Of a control batch; None: it is empty."""
+    """Marker of a control batch; None: the control batch is empty."""
     delete_horizon_ms: int = NO_HORIZON
-    """When its tombstones, or the marker it is, may go."""
+    """Time from which its tombstones, or its marker, may be removed."""
 
 
 class BatchTooLarge(Exception):
-    """Telling what a batch holds takes more memory than was allowed: it may unfold to a thousand times its size."""
+    """Decoding a batch would take more memory than allowed: batches can unfold to a thousand times their size."""
 
 
 class BatchCodec(Protocol):
-    """Knows what is in a payload."""
+    """Decodes and rewrites payloads."""
 
     def describe(self, payload: Buffer, bytes_max: int) -> BatchInfo | None:
-        """What a batch holds; None when that cannot be told.
+        """Return the properties of a batch, or None if it cannot be decoded.
 
-        Raises TakesTooMuch when that, or a rewrite of the batch, would take more than `bytes_max` of memory.
+        Raises BatchTooLarge when this, or a rewrite of the batch, would take more than `bytes_max` of memory.
         """
         ...
 
     def rewrite(self, payload: Buffer, offsets: AbstractSet[int] | None, delete_horizon_ms: int) -> Buffer:
-        """The batch with only the records at `offsets` (None: all), maybe none, and the delete horizon (-1: none).
+        """Return the batch with only the records at `offsets`, and with the delete horizon.
 
-        Offsets, producer, sequence and compression stay.
+        `offsets` None keeps all records, and an empty set none; horizon -1 sets none. Offsets, producer, sequence and
+        compression are unchanged.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CleanPolicy:
-    """How a stream is cleaned."""
+    """Log compaction configs of a stream."""
 
     dirty_ratio_min: float
-    """Share of bytes not cleaned yet that makes a cleaning worthwhile."""
+    """Share of uncleaned bytes from which a cleaning is worthwhile."""
     lag_ms_min: int
-    """Objects with a record younger than this are left alone."""
+    """Objects with a record younger than this are not cleaned."""
     lag_ms_max: int
-    """Dirty data committed earlier than this long ago makes a cleaning worthwhile by itself."""
+    """Age of dirty data, since its commit, that makes a cleaning worthwhile by itself."""
     delete_retention_ms: int
-    """How long tombstones, and markers of which nothing else is left, stay after the cleaning that met them first."""
+    """Time that tombstones, and markers of empty transactions, are kept after the first cleaning that met them."""
     segment_ms: int = NEVER_MS
-    """Age at which Kafka would close the segment that is written to, and so let it be cleaned."""
+    """Age at which Kafka would roll the active segment, and so let it be cleaned."""
 
     @property
     def cleanable_age_ms(self) -> int:
-        """Age at which data must be where it can be cleaned, in stream objects: sooner would be of no use."""
+        """Age at which data must be in stream objects, where it can be cleaned. Earlier would be useless."""
         return max(min(self.lag_ms_max, self.segment_ms), self.lag_ms_min)
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningHooks:
-    """What log compaction needs from the node."""
+    """Codec, policies and callbacks through which log compaction works with the streams' owner."""
 
     codec: BatchCodec
     policies: Callable[[], Mapping[int, CleanPolicy]]
-    """By stream, those that are compacted by key."""
+    """Returns the policies of the streams that are compacted by key."""
     history: Callable[[StreamInfo], History] = plain_history
-    """Transactions and producers of a stream, out of its snapshot."""
+    """Returns the transactions and producers of a stream from its snapshot."""
     on_vacated: Callable[[int, Sequence[AbortedRange]], None] = lambda _stream, _vacated: None
-    """Told of aborted transactions of which only the marker is left: the owner need not remember them."""
+    """Called with aborted transactions of which only the marker is left. The owner may forget them."""
     on_cleaned: Callable[[int, int], None] = lambda _stream, _end: None
-    """Told of a stream and the end of what was cleaned, in the turn of the loop in which the commit is known.
+    """Called with a stream and the end of its cleaned part, in the same turn of the event loop as the commit's result.
 
-    Who has read the stream before must not serve it from memory any more. Also called when the outcome of the commit is
-    unknown, or it was refused.
+    Readers must not serve data from memory that they read before. Also called when the commit was refused, or its
+    result is unknown.
     """
 
 
 class StreamTail(NamedTuple):
-    """An open stream, and how long its end has been waiting."""
+    """End of an open stream, and how long it has been waiting for an upload."""
 
     start_offset: int
     committed_offset: int
     waiting_ms: int
-    """Age of the oldest data of which no upload has begun, or -1."""
+    """Age of the oldest data that no upload has started on, or -1."""

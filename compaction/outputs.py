@@ -1,4 +1,4 @@
-"""Output objects of a compaction between their preparation in the catalog and the commit."""
+"""Output objects of a compaction between their preparation in the catalog and their commit."""
 
 from collections.abc import Collection, Sequence
 
@@ -15,11 +15,11 @@ log = structlog.get_logger(__name__)
 
 
 class PreparedOutputs:
-    """Outputs of one run, prepared in the catalog and not committed yet.
+    """Outputs of one run that are prepared in the catalog and not committed yet.
 
-    What a crash leaves of them is reaped after its deadline. A run that fails and lives discards them, or a run that
-    fails each time would fill the store. Nothing is deleted here: the catalog decides what was committed after all, and
-    the collector deletes the rest.
+    After a crash they are reaped when their deadline has passed. A run that fails without a crash discards them;
+    otherwise repeated failures would fill the store. Nothing is deleted here: the catalog decides whether an output was
+    committed after all, and the collector deletes the others.
     """
 
     def __init__(self, context: CompactionContext, store: ObjectStore) -> None:
@@ -47,7 +47,10 @@ class PreparedOutputs:
     async def commit(
         self, inputs: Sequence[int], outputs: Sequence[NewObject], streams: Collection[int] | None = None
     ) -> None:
-        """Swap inputs for outputs. What the catalog refuses is discarded; what it may have taken is left alone."""
+        """Swap inputs for outputs.
+
+        If the catalog refuses the commit, the outputs are discarded. If the result is unknown, they are left alone.
+        """
         try:
             await self._context.commit(inputs, outputs, streams)
         except CatalogUnavailable:
@@ -57,11 +60,14 @@ class PreparedOutputs:
             raise
 
     async def discard(self) -> None:
-        """Give up what is not committed. Raises no StorageError: what cannot be discarded has its deadline."""
+        """Discard what is not committed.
+
+        Raises no StorageError: what cannot be discarded is reaped after its deadline.
+        """
         now_ms = self._context.now_ms()
         try:
             await self._context.catalog.discard_objects(
                 self._object_ids, now_ms=now_ms, delete_after_ms=now_ms + self._context.settings.delete_delay_ms
             )
         except CatalogError as error:
-            log.warning("drafts of a failed compaction stay until their deadline", error=str(error))
+            log.warning("outputs of a failed compaction stay until their deadline", error=str(error))

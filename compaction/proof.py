@@ -1,7 +1,7 @@
-"""Proves, before the commit, that the outputs of a compaction hold every live byte of its inputs exactly once.
+"""Proves, before the commit, that the outputs of a compaction contain every live byte of its inputs exactly once.
 
-Pure, and independent of the planner: it works on what the catalog said was live and on what the writers say they wrote.
-The catalog proves the ranges once more inside the commit.
+Pure, and independent of the planner. It compares the live ranges from the catalog with the ranges that the writers
+report. The catalog checks the ranges once more within the commit.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from s3stream.model import NewObject, StreamRange
 
 
 class CoverageError(StorageError):
-    """The outputs would lose, double or invent offsets or records. Names stream, expected and found."""
+    """The outputs would lose, duplicate or invent offsets or records. Names stream, expected and found."""
 
 
 class OffsetSpan(NamedTuple):
@@ -25,7 +25,7 @@ class OffsetSpan(NamedTuple):
 
 
 class BlockTotals(NamedTuple):
-    """What was copied or joined, counted on one side."""
+    """Totals of the blocks on one side: inputs or outputs."""
 
     blocks: int
     records: int
@@ -33,18 +33,21 @@ class BlockTotals(NamedTuple):
 
 
 def sum_totals(each: Iterable[BlockTotals]) -> BlockTotals:
-    """Added up."""
+    """Return the sum of totals."""
     return BlockTotals(*map(sum, zip(BlockTotals(0, 0, 0), *each, strict=True)))
 
 
 class LiveRanges:
-    """Ranges of many streams, neighbours joined as they come: their number is that of the gaps, not of the blocks."""
+    """Live ranges of many streams.
+
+    Neighbours are joined when they are added, so that the number follows the gaps, not the blocks.
+    """
 
     def __init__(self) -> None:
         self._ranges: dict[int, list[tuple[int, int]]] = {}
 
     def add(self, stream_id: int, start_offset: int, end_offset: int) -> None:
-        """Note a range."""
+        """Add a range."""
         ranges = self._ranges.setdefault(stream_id, [])
         if ranges and ranges[-1][1] == start_offset:
             ranges[-1] = (ranges[-1][0], end_offset)
@@ -53,7 +56,7 @@ class LiveRanges:
 
     @property
     def streams(self) -> list[int]:
-        """Whose ranges there are."""
+        """Ids of the streams that have ranges."""
         return sorted(self._ranges)
 
     def __iter__(self) -> Iterator[OffsetSpan]:
@@ -63,10 +66,10 @@ class LiveRanges:
 def prove_coverage(
     live: Iterable[OffsetSpan | StreamRange], outputs: Sequence[NewObject], starts: Mapping[int, int]
 ) -> None:
-    """Every live range of the inputs is covered once, and nothing else at or past a stream's start is.
+    """Check that the outputs cover every live range of the inputs once, and nothing else. Raises CoverageError.
 
-    `live` are the inputs' ranges as the catalog has them; offsets before a stream's start (and streams that `starts`
-    does not name) count on neither side.
+    `live` holds the inputs' ranges according to the catalog. Offsets before a stream's start, and streams that are not
+    in `starts`, are ignored on both sides.
     """
     expected: dict[int, list[tuple[int, int]]] = defaultdict(list)
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -83,11 +86,11 @@ def prove_coverage(
 
 
 def prove_totals(expected: BlockTotals, found: BlockTotals, block_header_bytes: int) -> None:
-    """Joining blocks saves their headers and nothing else; records stay."""
+    """Check that records and bytes add up. Joining two blocks saves a header and nothing else. Raises CoverageError."""
     joined = expected.blocks - found.blocks
     size = expected.size_bytes - joined * block_header_bytes
     if joined < 0 or expected.records != found.records or size != found.size_bytes:
-        raise CoverageError(f"compaction: expected {expected}, found {found}: does not add up")
+        raise CoverageError(f"compaction: expected {expected} in the outputs, found {found}")
 
 
 def _note(ranges: dict[int, list[tuple[int, int]]], each: OffsetSpan | StreamRange, starts: Mapping[int, int]) -> None:
@@ -97,7 +100,7 @@ def _note(ranges: dict[int, list[tuple[int, int]]], each: OffsetSpan | StreamRan
 
 
 def _union(stream_id: int, ranges: list[tuple[int, int]], side: str) -> list[tuple[int, int]]:
-    """Coalesce disjoint ranges; ranges that overlap are refused."""
+    """Coalesce disjoint ranges. Raises CoverageError for ranges that overlap."""
     union: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if union and start < union[-1][1]:

@@ -1,4 +1,4 @@
-"""What a run of compaction did, or would do, as values and as JSON."""
+"""Results and plans of a run, as values and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ from s3stream.model import ObjectKind
 
 @dataclass(frozen=True, slots=True)
 class CompactionSummary:
-    """What a run did."""
+    """Result of a run."""
 
     sso_before: int
     sso_after: int
@@ -26,33 +26,33 @@ class CompactionSummary:
     bytes_written: int
     bytes_copied: int
     streams_cleaned: int
-    """By the run itself; the other counts include what else was compacted meanwhile."""
+    """Streams cleaned by the run itself. The other counts include work outside the run."""
     records_removed: int
     calls: Mapping[str, int]
-    """Calls to all object stores while the run went on, by kind, other work of the node included."""
+    """Calls to all object stores during the run, by kind. They include other work of the node."""
     write_amplification: float
-    """Bytes written over bytes read and copied: 1 when everything was written once."""
+    """Bytes written per byte read or copied: 1 when everything was written once."""
     seconds: float
     left_alone: Sequence[int]
     """Objects that could not be read."""
     errors: Sequence[str]
 
     def as_json(self) -> dict[str, Any]:
-        """For HTTP and `--json`."""
+        """Return the fields for the admin port and `--json`."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What a run would do."""
+    """Plan of a run, for display."""
 
     sets: Sequence[SetPlan]
     groups: Sequence[JoinGroup]
     cleanings: Sequence[CleanPlan] = ()
-    """By key, of what is in stream objects now."""
+    """Cleanings by key of data that is in stream objects now."""
 
     def as_json(self, context: CompactionContext) -> dict[str, Any]:
-        """For HTTP and `--plan`."""
+        """Return the plan for the admin port and `--plan`."""
         return {
             "stream_sets": [_describe_sets(context, plan) for plan in self.sets],
             "stream_objects": [

@@ -1,4 +1,4 @@
-"""Cleans streams by key when their policies want it: carries out what `compaction.cleaning.schedule` decides."""
+"""Cleans streams by key when they are due. `compaction.cleaning.schedule` decides; this module acts."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class CleaningScheduler:
-    """Looks the streams of a node over, again and again, and has the service clean those that are due."""
+    """Checks the streams of a node periodically, and has the service clean those that are due."""
 
     def __init__(
         self,
@@ -26,9 +26,10 @@ class CleaningScheduler:
         request_upload: Callable[[], None],
         steady_ms: Callable[[], int],
     ) -> None:
-        """`tails` tells of a stream that is open here; `request_upload` has all that waits uploaded, and returns.
+        """Create a scheduler; `run` starts it.
 
-        `steady_ms` is a clock that is never set, for pauses.
+        `tails` returns the state of an open stream. `request_upload` starts an upload of all waiting data, and returns
+        at once. `steady_ms` is a monotonic clock for pauses.
         """
         self._service = service
         self._context = service.context
@@ -38,19 +39,22 @@ class CleaningScheduler:
         self._steady_ms = steady_ms
         self._policies: Mapping[int, CleanPolicy] = {}
         self._look_over_ms = steady_ms()
-        """When to look all streams over again."""
+        """Time of the next check of all streams."""
         self._upload_from_ms = 0
-        """No upload is asked for before."""
+        """Time before which no upload is requested."""
         self.states: dict[int, CleaningState] = {}
-        """What is known of the streams that are compacted by key."""
+        """State of the streams that are compacted by key."""
 
     async def run(self) -> None:
-        """Go on for ever. Cancel to stop. Raises NodeFenced: another process owns the node's id."""
+        """Clean what is due, forever. Cancel to stop.
+
+        Raises NodeFenced: another process owns the node's id.
+        """
         while True:
             await self._context.sleep(await self.turn() / 1000)
 
     async def turn(self) -> int:
-        """Do what is due now; returns after how many ms to come again. Raises NodeFenced."""
+        """Do what is due now. Returns the ms until the next turn. Raises NodeFenced."""
         settings = self._context.settings
         policies = self._choose_policies()
         agenda = self._agenda(policies)
@@ -69,7 +73,10 @@ class CleaningScheduler:
         return max(0, min(agenda.wait_ms, self._look_over_ms - self._steady_ms()))
 
     def _choose_policies(self) -> Mapping[int, CleanPolicy]:
-        """All policies once in a while; in between those of the streams that are looked at more often."""
+        """Return the policies of the streams to check now.
+
+        These are all streams from time to time, and in between those that need checks more often.
+        """
         now_ms, settings = self._steady_ms(), self._context.settings
         if now_ms < self._look_over_ms:
             return {key: each for key, each in self._policies.items() if each.cleanable_age_ms < settings.clean_look_ms}
@@ -85,7 +92,7 @@ class CleaningScheduler:
         return next_due(policies, self._tails, self.states, now, context.settings, upload_from_ms=self._upload_from_ms)
 
     async def _look(self, policies: Mapping[int, CleanPolicy], stream_ids: Sequence[int]) -> None:
-        """Look up where the streams' data lies. What the catalog does not tell now is asked for again next time."""
+        """Look up the ranges of streams in the catalog, and assess them. After an error the next turn tries again."""
         context = self._context
         try:
             for stream_id in stream_ids:
@@ -108,7 +115,7 @@ class CleaningScheduler:
                     policies[stream_id], tail.committed_offset, need, self._steady_ms()
                 )
         except StorageError as error:
-            log.warning("what is to be cleaned cannot be looked up", reason=str(error))
+            log.warning("cannot look up the streams to clean by key; the next turn tries again", reason=str(error))
 
     async def _clean(self, stream_id: int) -> None:
         began_ms = self._steady_ms()
@@ -124,7 +131,7 @@ class CleaningScheduler:
                 self.states[stream_id] = self.states[stream_id].after_split()
 
     async def _attempt(self, stream_ids: Sequence[int], work: Awaitable[bool]) -> bool:
-        """Whether the work has changed anything; if not, the streams rest."""
+        """Return whether the work changed anything. If not, the streams rest."""
         context = self._context
         is_changed = False
         try:
@@ -135,7 +142,7 @@ class CleaningScheduler:
             context.stats.runs_failed += 1
             log.warning("compaction by key failed", streams=list(stream_ids), reason=str(error))
         except Exception:
-            # What a client wrote into one stream must not stop the node.
+            # The contents of one stream, which a client wrote, must not stop the node.
             context.stats.runs_failed += 1
             log.exception("compaction by key failed", streams=list(stream_ids))
         if not is_changed:

@@ -1,11 +1,10 @@
-"""Runs compaction: by a timer, when a backlog builds up, and on demand; one run at a time.
+"""Runs compaction on a timer, when a backlog builds up, and on demand, one run at a time.
 
-Beside the runs single streams are cleaned by key when they are due (`compaction.scheduler`): a long run must not keep
-them waiting. One stream is worked on at a time, and a run leaves alone what was cleaned since it made its plans.
+Single streams are also cleaned by key between and during runs, when they are due (`compaction.scheduler`), so that a
+long run does not delay them. One stream is worked on at a time, and a run skips streams that were cleaned after it made
+its plans.
 
-A run never takes the node down: what fails is logged and counted, the inputs stay as they were, and the next run tries
-again; an error that nobody expected fails the stream it came up in. An input that can't be read is left alone, so that
-it does not stop the others.
+A failed run never stops the node (`compaction.failures`). The inputs stay unchanged, and the next run tries again.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ from s3stream.store.interface import CallCounts
 log = structlog.get_logger(__name__)
 P = TypeVar("P", JoinGroup, CleanPlan)
 UNREADABLE_INPUTS_MAX = 100
-"""Unreadable objects that one run steps over before it gives up."""
+"""Unreadable objects that one run skips before it gives up."""
 CALL_KINDS = ("get", "put", "head", "list", "delete", "multipart", "part", "part_copy")
 
 
@@ -48,7 +47,7 @@ class CompactionService:
     """Compaction of one node."""
 
     def __init__(self, context: CompactionContext, *, under_pressure: Callable[[], bool] = lambda: False) -> None:
-        """`under_pressure` says whether uploads have trouble keeping up."""
+        """Create the service; `run` starts the timer. `under_pressure` returns whether uploads cannot keep up."""
         self._context = context
         self._under_pressure = under_pressure
         self._failures = FailurePolicy(context)
@@ -56,16 +55,16 @@ class CompactionService:
         self._on_stream = asyncio.Lock()
         """Held while a stream's objects are replaced."""
         self._cleaned_meanwhile: set[int] = set()
-        """Streams that were cleaned since the run under way began."""
+        """Streams cleaned since the current run began."""
         self._wanted = asyncio.Event()
         self.last: CompactionSummary | None = None
-        """Summary of the last run that ended."""
+        """Summary of the last finished run."""
         self.progress: CompactionProgress | None = None
-        """How far the run under way is."""
+        """Progress of the current run."""
 
     @property
     def context(self) -> CompactionContext:
-        """What it works with."""
+        """Components and counters."""
         return self._context
 
     @property
@@ -75,15 +74,15 @@ class CompactionService:
 
     @property
     def is_running(self) -> bool:
-        """Whether a run goes on."""
+        """True during a run."""
         return self._running.locked()
 
     def trigger(self) -> None:
-        """Ask for a timed run now."""
+        """Start a timed run now."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Compact for ever: after each period, sooner when many stream set objects wait. Cancel to stop.
+        """Compact forever, after each period and earlier when many stream set objects wait. Cancel to stop.
 
         Raises NodeFenced: another process owns the node's id.
         """
@@ -98,17 +97,20 @@ class CompactionService:
                 log.warning("compaction failed", error=str(error))
 
     async def run_timed(self) -> CompactionSummary:
-        """One run as the timer makes it: throttled, and nothing rewritten that can wait. Raises StorageError."""
+        """Run once as the timer does: throttled, and without rewriting what can wait. Raises StorageError."""
         return await self._run(full=False, report=_no_progress)
 
     async def run_once(self, progress: ReportProgress | None = None) -> CompactionSummary:
-        """Compact everything there is, unthrottled; waits for a run under way first. Raises StorageError."""
+        """Compact everything, unthrottled, after the current run. Raises StorageError."""
         return await self._run(full=True, report=progress or _no_progress)
 
     async def clean_stream(self, stream_id: int) -> bool:
-        """Clean a stream by key, if that is due, at the rate of a timed run; whether it was. Raises StorageError."""
+        """Clean a stream by key at the rate of a timed run, if it is due.
+
+        Returns whether it was cleaned. Raises StorageError.
+        """
         cleaning = self._context.cleaning
-        assert cleaning is not None, "asked for by whoever knows the policies"
+        assert cleaning is not None, "only the scheduler of a node with policies calls this"
         is_cleaned = False
         async with self._on_stream:
             for plan in await plan_cleanings(self._context, cleaning, full=False, stream_ids=(stream_id,)):
@@ -121,14 +123,17 @@ class CompactionService:
         return is_cleaned
 
     async def split(self, selection: SetSelection) -> bool:
-        """Bring the streams of a choice into stream objects; whether anything was committed. Raises StorageError."""
+        """Move the selected streams' data into stream objects.
+
+        Returns whether anything was committed. Raises StorageError.
+        """
         commits_before = self.stats.commits
         async with self._running:
             await self._compact_sets(full=False, report=_no_progress, errors=[], selection=selection)
         return self.stats.commits > commits_before
 
     async def plan(self) -> CompactionPlan:
-        """What `run_once` would do; changes nothing."""
+        """Return the plan of `run_once`. Changes nothing."""
         while True:
             try:
                 sets = await plan_sets(self._context, full=True)
@@ -160,7 +165,7 @@ class CompactionService:
         try:
             found = await context.catalog.list_node_ssos(context.node_id, limit=context.settings.backlog_objects)
         except CatalogError as error:
-            log.warning("compaction cannot see its backlog", error=str(error))
+            log.warning("compaction cannot count its backlog; it waits for the period", error=str(error))
             return 0
         return len(found)
 
@@ -182,7 +187,7 @@ class CompactionService:
 
             try:
                 await self._compact_sets(full=full, report=note, errors=errors)
-                # Before the second level, which then need not join what is cleaned anyway.
+                # Before the second level, which then need not join what is cleaned here.
                 streams_cleaned = await self._clean_streams(full=full, report=note, errors=errors)
                 await self._compact_streams(full=full, report=note, errors=errors)
             finally:
@@ -230,8 +235,10 @@ class CompactionService:
             except (NodeFenced, CatalogUnavailable, CatalogDamaged):
                 raise
             except CatalogError as error:
-                # A topic of theirs was cloned meanwhile, say: the next run sees that.
-                log.warning("compaction of stream set objects given up", reason=str(error))
+                # One of their topics was cloned in the meantime, for example. The next run takes that into account.
+                log.warning(
+                    "compaction of stream set objects was given up; the next run plans it again", reason=str(error)
+                )
                 errors.append(str(error))
                 return
             else:
@@ -247,7 +254,7 @@ class CompactionService:
         await self._each("stream objects", groups, join, full=full, report=report, errors=errors)
 
     async def _clean_streams(self, *, full: bool, report: ReportProgress, errors: list[str]) -> int:
-        """Clean what is due; returns how many streams were."""
+        """Clean the streams that are due, and return how many were cleaned."""
         cleaning = self._context.cleaning
         if cleaning is None:
             return 0
@@ -272,9 +279,9 @@ class CompactionService:
         report: ReportProgress,
         errors: list[str],
     ) -> int:
-        """Carry out one plan after the other, and return how many succeeded; one that fails does not stop the others.
+        """Execute the plans in order, and return how many succeeded. A failed plan does not stop the others.
 
-        Without a catalog none of them could be committed: that ends the run.
+        Raises StorageError for what would stop the others too, such as an unavailable catalog.
         """
         total = sum(each.object.size_bytes for plan in plans for each in plan.objects)
         throttle = Throttle(0 if full else run_rate(total, self._context.settings), self._context.sleep)
@@ -293,9 +300,9 @@ class CompactionService:
 
 
 def _no_pressure() -> bool:
-    """Who asks for compaction now does not wait for uploads."""
+    """Ignore upload pressure: a run on demand does not wait for uploads."""
     return False
 
 
 def _no_progress(_: CompactionProgress) -> None:
-    """Nobody looks."""
+    """Ignore the progress."""

@@ -1,4 +1,4 @@
-"""Settings of compaction: frozen values with their unit in the name, each with the reason for its default."""
+"""Settings of compaction: frozen values with units in their names, each with the reason for its default."""
 
 from dataclasses import dataclass
 
@@ -17,60 +17,64 @@ class CompactionSettings:
     period_ms: int = 20 * 60_000
     """Time from the end of one run to the start of the next."""
     backlog_check_ms: int = 60_000
-    """How often the backlog is looked at between runs; 0: never."""
+    """Interval of checks for a backlog between runs; 0: never."""
     backlog_objects: int = 100
-    """Stream set objects that start a run before its time."""
+    """Number of stream set objects that starts a run early."""
     memory_bytes: int = 200 * MIB
-    """Most that one run holds of objects' data: bounds the iterations. Nor does one batch take more, unfolded."""
+    """Memory limit of a run for objects' data; it limits the iterations. Also the limit for one unfolded batch."""
     index_bytes_max: int = 128 * MIB
-    """Most that the indexes of a run's inputs may take; what does not fit waits for a later run."""
+    """Memory limit for the indexes of a run's inputs. Objects beyond it wait for a later run."""
     objects_max: int = 500
-    """Stream set objects of one run at most."""
+    """Maximum of stream set objects in one run."""
     split_bytes: int = _STORAGE.split_bytes
-    """A stream's run of at least this size becomes a stream object; shorter ones share the new stream set object."""
+    """Size from which a stream's run becomes a stream object. Shorter runs share the new stream set object."""
     force_split_ms: int = 120 * 60_000
-    """Runs with data that has been in stream set objects for so long become stream objects whatever their size."""
+    """Age of data in stream set objects from which its run becomes a stream object whatever its size."""
     lone_ratio: int = 4
-    """A timed run leaves a stream set object alone that is more than so many times the others together: rewriting it
-    each period would multiply the bytes written."""
+    """A timed run skips a stream set object larger than this many times the others together.
+
+    Rewriting it each period would multiply the bytes written.
+    """
     part_bytes: int = 8 * MIB
     """Part size of multipart uploads."""
     block_bytes: int = 512 * KIB
-    """Small neighbouring blocks are joined up to this size."""
+    """Size up to which small neighbouring blocks are joined."""
     read_bytes_max: int = 8 * MIB
-    """Longer reads are cut into several, at block boundaries."""
+    """Size above which reads are split, at block boundaries."""
     reads_in_flight: int = 8
-    """Ranged GETs at the same time."""
+    """Maximum of concurrent ranged GETs."""
     stream_group_min: int = 4
-    """Stream objects of similar size that are joined at least; fewer wait for more."""
+    """Minimum of stream objects of similar size to join; fewer wait for more."""
     stream_group_max: int = 100
-    """Stream objects that are joined at once at most."""
+    """Maximum of stream objects to join at once."""
     stream_object_bytes_max: int = 10 * GIB
-    """Stream objects are not joined beyond this size."""
+    """Maximum size of a joined stream object."""
     stream_dead_ratio: float = 0.5
-    """A stream object is rewritten alone when so much of it lies before the stream's start."""
+    """Share of a stream object before the stream's start from which it is rewritten alone."""
     clean_keys_bytes_max: int = 64 * MIB
-    """Memory for keys when a stream is compacted by key; a cleaning ends where they would not fit."""
+    """Memory limit for keys of a cleaning. It ends at the batch whose keys do not fit."""
     clean_backoff_ms: int = 15_000
-    """Least time between two cleanings of a stream by key, and between two uploads that are asked for because of them,
-    like Apache Kafka's `log.cleaner.backoff.ms`."""
+    """Minimum time between two cleanings of a stream, and between two uploads requested for cleanings.
+
+    Like Apache Kafka's `log.cleaner.backoff.ms`.
+    """
     clean_look_ms: int = 5_000
-    """How often all streams that are compacted by key are looked over, which takes nothing but memory."""
+    """Interval of checks of all streams that are compacted by key. A check uses only values in memory."""
     clean_poll_ms: int = 1_000
-    """And how often those that want their data uploaded after less than that."""
+    """Interval of checks of the streams that need their data uploaded earlier than that."""
     clean_looks_max: int = 200
-    """Streams whose objects are looked up in the catalog at once; the others wait for the next time."""
+    """Maximum of streams looked up in the catalog per turn; the others wait for the next turn."""
     clean_turn_max: int = 16
-    """Streams cleaned before all are looked over again."""
+    """Maximum of streams cleaned before all are checked again."""
     streams_max: int = 10_000
-    """Streams looked at in one run at most."""
+    """Maximum of streams in one run."""
     prepare_ttl_ms: int = 24 * 60 * 60_000
-    """Outputs that were not committed by then are reaped."""
+    """Time after which uncommitted outputs are reaped."""
     delete_delay_ms: int = _STORAGE.delete_delay_ms
-    """Inputs are deleted this long after the commit: readers in flight are done by then."""
+    """Time from the commit to the deletion of the inputs. Reads in flight finish within it."""
     pressure_pause_ms: int = 1_000
-    """A run under upload pressure pauses so long before each iteration, again and again ..."""
+    """Pause before an iteration while uploads are under pressure. It is repeated ..."""
     pressure_pause_ms_max: int = 60_000
-    """... up to this, and then goes on: later, but never starved."""
+    """... up to this total; then the run continues, so that it is never starved."""
     bytes_per_second_min: int = 16 * MIB
-    """Least rate of a timed run, read and written together; a backlog that would not fit the period raises it."""
+    """Minimum rate of a timed run, reads and writes together. A backlog too large for the period raises it."""

@@ -1,15 +1,17 @@
-"""Log compaction (`cleanup.policy=compact`): of each key only the newest record stays. The pure half.
+"""Decides which records and batches log compaction keeps: of each key only the newest record. Pure.
 
-Kafka's rules: a record goes when a newer one of its key lies below the end of the part being cleaned, or when its
-transaction was aborted; a tombstone (a record without a value) goes `delete.retention.ms` after the cleaning that met
-it first, which notes in the batch when that will be (its delete horizon, KIP-534), and so does a marker once nothing of
-its transaction is left; what is left keeps its offset. Records without a key stay.
+The rules are Kafka's:
 
-A batch that loses all its records goes, but for the end of an active producer's sequence and the last batch of the
-part, which stay, empty. Ranges stay contiguous: the offsets of dropped batches are taken over by the next one.
+- A record is removed if a newer one of its key is before the end of the cleaned part, or if its transaction was
+  aborted. Records without a key are kept. Kept records keep their offsets.
+- A tombstone (a record without a value) is removed `delete.retention.ms` after the first cleaning that met it, which
+  writes that time into the batch as its delete horizon (KIP-534). So is a marker of an empty transaction.
+- A batch that loses all its records is removed. The end of an active producer's sequence and the last batch of the
+  cleaned part are kept, empty.
 
-Storage does not know Kafka: what a payload holds is told by a `BatchCodec`. What it cannot read stays, and so do
-tombstones and markers behind it, which may hide a value there, or decide about it.
+Ranges stay contiguous: the next batch takes over the offsets of removed ones. A `BatchCodec` decodes the payloads, as
+storage does not depend on Kafka. Batches that it cannot decode are kept. So are later tombstones and markers, because
+they may apply to records in there.
 """
 
 from collections.abc import Sequence
@@ -21,26 +23,26 @@ from compaction.interface import NO_HORIZON, AbortedRange, BatchCodec, BatchInfo
 from s3stream.model import StreamBatch
 
 KEY_BYTES_MAX = 16
-"""Longer keys are known by a digest of this length."""
+"""Longer keys are replaced by a digest of this length."""
 KEY_COST_BYTES = 200
-"""Memory of a key in the map: the entry, the key and the offset."""
+"""Memory of an entry in the map with key and offset."""
 
 
 class KeyMap:
-    """The newest offset of each key, in bounded memory."""
+    """Newest offset of each key, in limited memory."""
 
     def __init__(self, bytes_max: int, aborted: Sequence[AbortedRange] = ()) -> None:
         self._keys_max = max(1, bytes_max // KEY_COST_BYTES)
         self._offsets: dict[bytes, int] = {}
         self._transactions = TransactionView(aborted)
         self.end_offset = -1
-        """Where the map stopped because it was full; -1: it holds everything it was given."""
+        """Offset at which the map was full; -1: all keys fit."""
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def add(self, batch: StreamBatch, info: BatchInfo) -> bool:
-        """Note a batch's keys; False when they do not fit: cleaning then ends before this batch."""
+        """Add a batch's keys. Returns False if they do not fit; the cleaning then ends before this batch."""
         if info.is_transactional and self._transactions.find_aborted(info.producer_id, info.last_offset) is not None:
             return True
         fresh = {_digest(record.key): record.offset for record in info.records if record.key is not None}
@@ -51,15 +53,15 @@ class KeyMap:
         return True
 
     def is_newest(self, record: RecordInfo) -> bool:
-        """Whether no newer record of the key is known; records without a key are."""
+        """Return whether no newer record of the key is known. True for records without a key."""
         return record.key is None or self._offsets.get(_digest(record.key), -1) <= record.offset
 
 
 class Cleaner:
-    """Takes batches in order from the stream's start, gives those that stay."""
+    """Takes batches in order from the stream's start, and returns what is kept of them."""
 
     def __init__(self, plan: CleanPlan, newest: KeyMap, codec: BatchCodec, *, end_offset: int, now_ms: int) -> None:
-        """Batches from `end_offset` on stay as they are."""
+        """Create a cleaner. It does not change batches from `end_offset` on."""
         self._newest = newest
         self._codec = codec
         self._end_offset = end_offset
@@ -69,7 +71,7 @@ class Cleaner:
         self._transactions = TransactionView(plan.history.aborted)
         self._gap_start = -1
         self._has_unread = False
-        """Batches were met that stay whatever is in them: what hides a value there stays, too."""
+        """True after a batch that could not be decoded. Later tombstones and markers are kept then."""
         self.records_removed = 0
 
     @property
@@ -78,7 +80,7 @@ class Cleaner:
         return self._transactions.vacated
 
     def clean(self, batch: StreamBatch, info: BatchInfo | None) -> StreamBatch | None:
-        """The batch with what stays of it; None when nothing does, and the next one takes over its offsets."""
+        """Return what is kept of the batch, or None if nothing is: the next batch takes over its offsets."""
         if info is None:
             self._has_unread = True
             kept: StreamBatch | None = batch
@@ -114,7 +116,7 @@ class Cleaner:
 
     def _clean_control(self, batch: StreamBatch, info: BatchInfo) -> StreamBatch | None:
         if self._has_unread or not self._transactions.on_marker(info.marker, info.producer_id, info.last_offset):
-            return batch  # behind what cannot be read, too: it may be data of the transaction
+            return batch  # also after an undecodable batch, which may hold data of the transaction
         if info.marker is None:
             return self._emptied(batch, info)
         if info.delete_horizon_ms == NO_HORIZON:
@@ -122,7 +124,7 @@ class Cleaner:
         return batch if info.delete_horizon_ms > self._now_ms else self._emptied(batch, info)
 
     def _emptied(self, batch: StreamBatch, info: BatchInfo) -> StreamBatch | None:
-        """What is left of a batch that lost all it held."""
+        """Return what is kept of a batch that lost all its records."""
         if batch.end_offset != self._end_offset and not self._ends_sequence(info):
             return None
         if not batch.record_count:

@@ -1,4 +1,4 @@
-"""Carries out a plan of log compaction: reads a stream's objects twice, writes what stays. Commits nothing."""
+"""Executes a plan of log compaction: reads a stream's objects twice and writes what is kept. Commits nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -20,31 +20,31 @@ from s3stream.object.writer_id import CompactionWriter
 from s3stream.store.interface import ObjectStore
 
 BYTES_PER_TURN = 128 * 1024
-"""Batches that take more memory than this to look into are decoded and rewritten beside the event loop."""
+"""Batches that take more memory than this are decoded and rewritten in a thread."""
 
 
 class CleaningResult(NamedTuple):
-    """What a cleaning found out besides what it wrote."""
+    """Results of a cleaning besides its outputs."""
 
     vacated: Sequence[AbortedRange]
     """Aborted transactions of which only the marker is left."""
     records_removed: int
     too_large: Sequence[StreamBatch]
-    """Batches, without their payload, that were kept as they are because they take too much memory."""
+    """Batches, without their payload, that were kept unchanged because they take too much memory."""
 
 
 class _BatchSize(Enum):
     SMALL = 0
     LARGE = 1
-    """For a thread."""
+    """To be processed in a thread."""
     TOO_LARGE = 2
-    """Stays as it is."""
+    """Kept unchanged."""
 
 
 async def _describe(
     context: CompactionContext, codec: BatchCodec, batch: StreamBatch
 ) -> tuple[_BatchSize, BatchInfo | None]:
-    """What a batch holds, found out so that neither the event loop waits long for it nor memory runs out."""
+    """Decode a batch without blocking the event loop for long and within the memory limit."""
     try:
         info = codec.describe(batch.payload, BYTES_PER_TURN)
     except BatchTooLarge:
@@ -66,7 +66,7 @@ async def _batches(
     *,
     from_offset: int,
 ) -> AsyncIterator[StreamBatch]:
-    """The stream's batches in order, from the block that holds `from_offset` on."""
+    """Yield the stream's batches in order, from the block that contains `from_offset` on."""
     for location, index in zip(plan.objects, indexes, strict=True):
         store = context.store_of(location.object)
         object_id = location.object.object_id
@@ -86,9 +86,9 @@ async def _batches(
 async def read_newest_keys(
     context: CompactionContext, plan: CleanPlan, indexes: Sequence[ObjectIndex], codec: BatchCodec, throttle: Throttle
 ) -> KeyMap:
-    """The newest offset of each key in the part that was not cleaned before, as far as memory allows.
+    """Return the newest offset of each key in the dirty part, as far as memory allows.
 
-    Raises BadInput, StoreError.
+    Raises UnreadableInput, StoreError.
     """
     newest = KeyMap(context.settings.clean_keys_bytes_max, plan.history.aborted)
     async for batch in _batches(context, plan, indexes, throttle, from_offset=plan.dirty_start):
@@ -108,7 +108,10 @@ async def write_cleaned(
     codec: BatchCodec,
     throttle: Throttle,
 ) -> CleaningResult:
-    """Write what stays of all the stream's batches to the outputs. Raises BadInput, StoreError, CatalogError."""
+    """Write what is kept of all the stream's batches to the outputs.
+
+    Raises UnreadableInput, StoreError, CatalogError.
+    """
     end_offset = newest.end_offset if newest.end_offset >= 0 else plan.objects[-1].range.end_offset
     cleaner = Cleaner(plan, newest, codec, end_offset=end_offset, now_ms=context.now_ms())
     too_large: list[StreamBatch] = []
@@ -125,7 +128,7 @@ async def write_cleaned(
 
 
 class CleanedOutputs:
-    """The objects being written: another begins at the size limit, and where the cleaned part ends."""
+    """Output objects of a cleaning. A new one begins at the size limit, and where the cleaned part ends."""
 
     def __init__(self, context: CompactionContext, store: ObjectStore, throttle: Throttle) -> None:
         self._context = context
@@ -139,7 +142,7 @@ class CleanedOutputs:
         self.made: list[NewObject] = []
 
     async def write(self, batch: StreamBatch, *, cleaned: bool) -> None:
-        """Add a batch. `cleaned` says that each key is there once, up to its end."""
+        """Add a batch. `cleaned`: each key is there at most once up to the batch's end."""
         full = self._writer is not None and self._writer.size_bytes >= self._context.settings.stream_object_bytes_max
         if full or cleaned != self._cleaned:
             await self.finish()
@@ -155,7 +158,7 @@ class CleanedOutputs:
             await self._writer.detach_inputs()
 
     async def finish(self) -> None:
-        """Close the object being written."""
+        """Close the current object."""
         writer = self._writer
         if writer is not None:
             made = await writer.close()
@@ -164,11 +167,11 @@ class CleanedOutputs:
             self._context.stats.bytes_written += made.size_bytes
 
     async def discard(self) -> None:
-        """Delete what was written."""
+        """Discard all objects."""
         await self.abort()
         await self.prepared.discard()
 
     async def abort(self) -> None:
-        """Give up the object being written, if there is one."""
+        """Abandon the current object, if there is one."""
         if self._writer is not None:
             await self._writer.abandon()

@@ -1,4 +1,4 @@
-"""Plans log compaction: which objects of a stream are cleaned, and when that is worthwhile. Pure."""
+"""Plans log compaction: which objects of a stream to clean, and whether that is worthwhile. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,17 +8,17 @@ from compaction.interface import CleanPolicy, History
 from s3stream.model import RangeLocation, StreamInfo
 
 OBJECTS_MAX = 1000
-"""Objects cleaned at once at most."""
+"""Maximum of objects cleaned at once."""
 
 
 class CleanPlan(NamedTuple):
-    """Objects to clean: all of a stream's from its start to a boundary between two."""
+    """Objects to clean: all of a stream's from its start to the end of one of them."""
 
     stream_id: int
     stream_start: int
     objects: Sequence[RangeLocation]
     dirty_start: int
-    """Up to here all was cleaned before."""
+    """End of the part that was cleaned before."""
     policy: CleanPolicy
     history: History
 
@@ -30,10 +30,10 @@ def plan_cleaning(
     history: History,
     now_ms: int,
 ) -> CleanPlan | None:
-    """What to clean of a stream's stream objects, given in offset order; None while too little is dirty.
+    """Plan a cleaning of a stream's objects, given in offset order. Returns None while too little is dirty.
 
-    A stream whose first data is not in one yet waits until it is: a tombstone or a marker must not go before what it is
-    about.
+    A stream whose first data is not in a stream object yet waits for that: a tombstone or a marker must not be removed
+    before the records that it applies to.
     """
     if not objects or objects[0].range.start_offset > info.start_offset:
         return None

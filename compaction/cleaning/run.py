@@ -1,4 +1,4 @@
-"""Carries out log compaction: reads a stream's objects twice, writes what stays, one commit."""
+"""Runs log compaction: plans, executes and commits the cleaning of a stream."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -20,9 +20,9 @@ log = structlog.get_logger(__name__)
 async def plan_cleanings(
     context: CompactionContext, cleaning: CleaningHooks, *, full: bool, stream_ids: Collection[int] | None = None
 ) -> list[CleanPlan]:
-    """The streams of the node that are due, or `full`: have anything dirty. Reads only the catalog.
+    """Return plans for the node's streams that are due or, if `full`, have any dirty data.
 
-    Looked at are `stream_ids`, or all.
+    `stream_ids` restricts the streams. Reads only the catalog.
     """
     policies = cleaning.policies()
     wanted = policies.keys() if stream_ids is None else policies.keys() & set(stream_ids)
@@ -31,7 +31,7 @@ async def plan_cleanings(
     for stream_id, info in streams.items():
         if info.node_id != context.node_id:
             continue
-        # After the stream's state: what is not in that yet lies past its end, and is not cleaned.
+        # Listed after the stream's state was read: newer data is past that state's end, and is not cleaned.
         objects = await context.catalog.list_stream_objects(stream_id)
         if any(each.object.object_id in context.left_alone for each in objects):
             continue
@@ -39,7 +39,9 @@ async def plan_cleanings(
         try:
             history = cleaning.history(info)
         except StorageError as error:
-            log.warning("compaction by key leaves a stream alone", stream_id=stream_id, error=str(error))
+            log.warning(
+                "compaction by key skips a stream whose snapshot cannot be read", stream_id=stream_id, error=str(error)
+            )
             continue
         plan = plan_cleaning(info, objects, policy, history, context.now_ms())
         if plan is not None:
@@ -55,7 +57,10 @@ async def run_cleaning(
     throttle: Throttle,
     under_pressure: Callable[[], bool],
 ) -> Sequence[NewObject]:
-    """Clean and commit; returns the outputs. Raises BadInput, StoreError, CatalogError, CoverageError."""
+    """Execute a plan and commit it. Returns the outputs.
+
+    Raises UnreadableInput, StoreError, CatalogError, CoverageError.
+    """
     context.stats.pauses += await yield_to_uploads(under_pressure, context.settings, context.sleep)
     indexes = [await context.read_index(location.object) for location in plan.objects]
     newest = await read_newest_keys(context, plan, indexes, cleaning.codec, throttle)
@@ -71,7 +76,7 @@ async def run_cleaning(
         raise
     finally:
         await outputs.abort()
-    # A clone of the topic may refer to the same objects: it goes on doing so.
+    # A clone of the topic may refer to the same objects. Only this stream's ranges are swapped.
     inputs = [location.object.object_id for location in plan.objects]
     try:
         await outputs.prepared.commit(inputs, outputs.made, {plan.stream_id})
@@ -84,7 +89,7 @@ async def run_cleaning(
     if result.too_large:
         context.stats.batches_too_large += len(result.too_large)
         log.warning(
-            "batches that unfold to too much were kept as they are by compaction by key",
+            "compaction by key kept batches unchanged that take too much memory to decode",
             stream_id=plan.stream_id,
             batches=len(result.too_large),
             first_offset=result.too_large[0].base_offset,

@@ -1,13 +1,13 @@
-"""Decides when streams are cleaned by key: by their lags and by how much of them is dirty. Pure.
+"""Decides when to clean streams by key, from their lags and dirty ratios. Pure.
 
-Kafka's rules, with objects in the place of segments. Data is cleaned soon once it is in stream objects and its policy
-finds it worthwhile: the dirty ratio is reached, or `max.compaction.lag.ms` is over. What keeps it from there has a
-limit, too: data that waits in the log, or lies in stream set objects, for longer than `CleanPolicy.cleanable_age_ms` is
-uploaded, or moved.
+The rules are Kafka's, with objects instead of segments. Data in stream objects is cleaned soon after its policy finds
+it worthwhile: the dirty ratio is reached, or `max.compaction.lag.ms` is over. Data that cannot be cleaned yet is moved
+in time: data that is in the log for longer than `CleanPolicy.cleanable_age_ms` is uploaded, and data that is in stream
+set objects for longer is split off.
 
-Nothing repeats without end: a stream rests after each attempt, at least as long as the attempt took, and longer each
-time when it achieved nothing. What is known of a stream is looked up again only when its committed end, or its policy,
-has changed; all else is decided from memory.
+Attempts do not repeat without pause. A stream rests after each attempt for at least as long as the attempt took, and
+longer each time that nothing was achieved. A stream is looked up in the catalog only when its committed end or its
+policy has changed; everything else is decided from memory.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,22 +22,22 @@ from s3stream.model import ObjectKind, RangeLocation
 
 
 class CleaningNeed(NamedTuple):
-    """What of a stream's committed data is not cleaned, and when to do something about it."""
+    """Clean and dirty bytes of a stream's committed data, and when something is due."""
 
     clean_bytes: int
     dirty_bytes: int
     cleaned_ms: int
-    """When it was cleaned last, or -1."""
+    """Time of the last cleaning, or -1."""
     clean_due_ms: int
-    """From when on `plan_cleaning` has a plan, as far as objects tell; NEVER_MS: not before there are others."""
+    """Time from which `plan_cleaning` returns a plan for these objects; NEVER_MS: not for these."""
     split_due_ms: int
-    """From when on data in stream set objects should be in stream objects."""
+    """Time from which data in stream set objects should be in stream objects."""
     shared: AbstractSet[int] = frozenset()
-    """Those stream set objects."""
+    """Stream set objects with data of the stream."""
 
     @property
     def ratio(self) -> float:
-        """Share of the bytes that is dirty."""
+        """Share of dirty bytes."""
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
 
@@ -48,7 +48,10 @@ def assess_stream(
     start_offset: int,
     unreadable: Collection[int] = (),
 ) -> CleaningNeed:
-    """Look over a stream's ranges, from its start on in the order of offsets; `unreadable` objects stay as they are."""
+    """Compute the cleaning need from a stream's ranges, given in offset order.
+
+    Objects in `unreadable` are never split or cleaned.
+    """
     clean_bytes = dirty_bytes = 0
     cleaned_ms, ready_ms, oldest_ms = -1, 0, NEVER_MS
     clean_due_ms = split_due_ms = NEVER_MS
@@ -67,7 +70,7 @@ def assess_stream(
                 split_due_ms = min(split_due_ms, info.oldest_data_ms + policy.cleanable_age_ms)
             continue
         if info.object_id in unreadable:
-            # Plans leave out the stream as long as one of its objects is.
+            # Plans skip the whole stream while one of its objects is unreadable.
             is_blocked, clean_due_ms = True, NEVER_MS
         if not dirty_bytes and is_cleaned(each):
             clean_bytes += info.size_bytes
@@ -89,61 +92,67 @@ def assess_stream(
 
 @dataclass(frozen=True, slots=True)
 class CleaningState:
-    """What was seen of a stream, and how the attempts to clean it went."""
+    """Cleaning need of a stream, and the results of earlier attempts."""
 
     policy: CleanPolicy
     committed_offset: int
-    """Committed end when it was looked at; -1: look again, objects were replaced."""
+    """Committed end at the last lookup; -1: look up again, because objects were replaced."""
     need: CleaningNeed
     looked_ms: int
-    """When, on the steady clock."""
+    """Time of the last lookup on the steady clock."""
     rest_until_ms: int = 0
-    """Nothing is attempted before, on the steady clock."""
+    """Time of the next attempt at the earliest, on the steady clock."""
     failures: int = 0
-    """Attempts in a row that changed nothing."""
+    """Number of attempts in a row that changed nothing."""
 
     def seen(self, policy: CleanPolicy, committed_offset: int, need: CleaningNeed, steady_ms: int) -> "CleaningState":
-        """After another look."""
+        """Return the state after another lookup."""
         return replace(self, policy=policy, committed_offset=committed_offset, need=need, looked_ms=steady_ms)
 
     def after_cleaning(self, settings: CompactionSettings, *, began_ms: int, ended_ms: int) -> "CleaningState":
-        """It was cleaned: it rests at least as long as that took. Times are of the steady clock."""
+        """Return the state after a cleaning. The stream rests at least as long as the cleaning took.
+
+        Times are of the steady clock.
+        """
         rest_until_ms = max(began_ms + settings.clean_backoff_ms, 2 * ended_ms - began_ms)
         return replace(self, committed_offset=-1, rest_until_ms=rest_until_ms, failures=0)
 
     def after_split(self) -> "CleaningState":
-        """It has left the stream set objects: it may be cleaned at once."""
+        """Return the state after a split. The stream may be cleaned at once."""
         return replace(self, committed_offset=-1, failures=0)
 
     def after_failure(self, settings: CompactionSettings, *, ended_ms: int) -> "CleaningState":
-        """An attempt changed nothing: it rests, twice as long each time, up to the period of runs."""
+        """Return the state after an attempt that changed nothing.
+
+        The rest doubles each time, up to the period of runs.
+        """
         pause_ms = min(settings.clean_backoff_ms << min(self.failures, 16), settings.period_ms)
         rest_until_ms = ended_ms + max(settings.clean_backoff_ms, pause_ms)
         return replace(self, committed_offset=-1, rest_until_ms=rest_until_ms, failures=self.failures + 1)
 
 
 class DueWork(NamedTuple):
-    """What is to be done now."""
+    """Work to be done now."""
 
     look: Sequence[int]
-    """Streams of whose objects too little is known."""
+    """Streams to look up in the catalog."""
     clean: Sequence[int]
     """Streams to clean, the dirtiest first."""
     split: Sequence[int]
-    """Streams to bring from stream set objects into stream objects."""
+    """Streams to move from stream set objects into stream objects."""
     upload: bool
-    """Whether data should be uploaded that waits for it."""
+    """True if waiting data should be uploaded."""
     wait_ms: int
-    """When to look at the agenda again."""
+    """Time until the next check."""
 
 
 class ClockReadings(NamedTuple):
-    """What time it is. The wall clock may be set back, so that whatever is only paced goes by the steady one."""
+    """Times of the two clocks. Pauses use the steady one, because the wall clock may be set back."""
 
     wall_ms: int
-    """Since 1970: what objects and records tell."""
+    """Milliseconds since 1970, comparable with times of objects and records."""
     steady_ms: int
-    """Since some moment."""
+    """Milliseconds of a monotonic clock."""
 
 
 def next_due(
@@ -155,9 +164,9 @@ def next_due(
     *,
     upload_from_ms: int = 0,
 ) -> DueWork:
-    """What the streams want; `tails` gives None for one that is not open here.
+    """Return the work that is due. `tails` returns None for a stream that is not open here.
 
-    No upload is asked for before `upload_from_ms` on the steady clock.
+    No upload is requested before `upload_from_ms` on the steady clock.
     """
     look: list[tuple[int, int]] = []
     clean: list[tuple[float, int]] = []
@@ -168,7 +177,7 @@ def next_due(
         tail = tails(stream_id)
         if tail is None:
             continue
-        # Appends tell nobody: what should be uploaded soon is looked for often.
+        # Appends do not notify the scheduler: streams with a short cleanable age are checked often.
         cleanable_age_ms = policy.cleanable_age_ms
         if cleanable_age_ms < wait_ms:
             wait_ms = cleanable_age_ms

@@ -1,13 +1,14 @@
-"""What log compaction must know of a stream's transactions. Pure.
+"""Tracks transactions during log compaction: which data was aborted, and which markers are still needed. Pure.
 
-After Apache Kafka's cleaner, with one difference: whether data was aborted follows from its offset alone (a producer
-has one transaction at a time: from its first batch to its marker), so it does not matter which markers are still there.
+It follows Apache Kafka's cleaner, with one difference: the offset alone tells whether data was aborted, because a
+producer has one transaction at a time, from its first batch to its marker. So it does not matter which markers are
+still there.
 
-- Data of aborted transactions goes; it is no newer record of its key either.
-- A marker stays until a cleaning meets nothing of its transaction any more, and `delete.retention.ms` after that.
-- The marker of an abort also stays as long as the owner's durable state lists the transaction: a reader told of an
-  aborted transaction leaves out all that its producer wrote up to the marker, and beyond if there is none. So the owner
-  is told what is *vacated*, forgets it, and a later cleaning takes the marker.
+- Data of aborted transactions is removed. It does not count as a newer record of its key.
+- A marker is kept until a cleaning finds no data of its transaction, and for `delete.retention.ms` after that.
+- The marker of an abort is also kept as long as the owner's durable state lists the transaction. A reader that gets the
+  transaction in a list of aborted ones skips all batches of the producer up to the marker, and beyond if it is missing.
+  So the owner first learns that the transaction is *vacated*, and forgets it; a later cleaning removes the marker.
 - Nothing at or past the last stable offset is cleaned.
 """
 
@@ -18,19 +19,19 @@ from compaction.interface import AbortedRange, MarkerKind
 
 
 class TransactionView:
-    """Follows the transactions while batches come by in order, in one pass from the stream's start."""
+    """Follows the transactions of a stream in one pass over its batches, in order from its start."""
 
     def __init__(self, aborted: Iterable[AbortedRange]) -> None:
         self._aborted: dict[int, list[AbortedRange]] = {}
         for each in sorted(aborted, key=lambda one: one.first_offset):
             self._aborted.setdefault(each.producer_id, []).append(each)
         self._seen: set[int] = set()
-        """Producers of whose transaction under way something was met."""
+        """Producers with data in the current transaction."""
         self.vacated: list[AbortedRange] = []
-        """Aborted transactions whose marker was met, and nothing else of them."""
+        """Aborted transactions of which only the marker was found."""
 
     def find_aborted(self, producer_id: int, offset: int) -> AbortedRange | None:
-        """The aborted transaction that the producer's offset lies in."""
+        """Return the aborted transaction that contains the producer's offset, or None."""
         known = self._aborted.get(producer_id)
         if known is None:
             return None
@@ -38,12 +39,12 @@ class TransactionView:
         return known[at - 1] if at and offset <= known[at - 1].last_offset else None
 
     def on_data(self, producer_id: int, last_offset: int) -> bool:
-        """Transactional data was met; whether it was aborted."""
+        """Note transactional data. Returns whether it was aborted."""
         self._seen.add(producer_id)
         return self.find_aborted(producer_id, last_offset) is not None
 
     def on_marker(self, marker: MarkerKind | None, producer_id: int, offset: int) -> bool:
-        """A marker was met (None: one that was emptied before); whether nothing needs it any more."""
+        """Note a marker, or None for one that was emptied before. Returns whether it may be removed."""
         if marker is None:
             return True
         if marker is MarkerKind.OTHER:

@@ -1,1 +1,1 @@
-"""The second level of compaction: several stream objects of one stream become one."""
+"""Second level of compaction: several stream objects of one stream become one."""

@@ -1,7 +1,7 @@
-"""Carries out a group of the second level: several objects of a stream become one. Knows no catalog.
+"""Executes a join of the second level: several objects of a stream become one. Does not depend on the catalog.
 
-As in `compaction.sets.execute`, all that goes in and comes out pickles: a group may be joined anywhere between its
-planning and its commit.
+All inputs and results can be pickled, as in `compaction.sets.execute`: a group can be joined in another process than
+the one that plans and commits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,19 +23,22 @@ class JoinInputs(NamedTuple):
 
 
 class JoinedObject(NamedTuple):
-    """What was made of a group."""
+    """The output of a join, with totals of what was read and written."""
 
     output: NewObject
     read: BlockTotals
     written: BlockTotals
     copied_bytes: int
-    """Joined by the store."""
+    """Bytes copied by the store itself."""
     rewritten_bytes: int
-    """Read and put."""
+    """Bytes read and uploaded again."""
 
 
 async def read_join_inputs(group: JoinGroup, execution: ExecutionContext) -> JoinInputs | None:
-    """Read the indexes; None when it turns out that there is nothing to gain. Raises BadInput and StoreError."""
+    """Read the indexes of a group. Returns None if joining would gain nothing.
+
+    Raises UnreadableInput and StoreError.
+    """
     input_objects: list[tuple[int, Sequence[IndexEntry]]] = []
     dead_bytes = live_bytes = 0
     for location in group.objects:
@@ -51,7 +54,7 @@ async def read_join_inputs(group: JoinGroup, execution: ExecutionContext) -> Joi
 
 
 async def execute_join(join: JoinInputs, output: OutputId, execution: ExecutionContext) -> JoinedObject:
-    """Write the one object. Raises BadInput and StoreError; nothing is visible then."""
+    """Write the joined object. Raises UnreadableInput and StoreError; nothing is visible then."""
     copied = rewritten = 0
     async with execution.writer(output, ObjectKind.SO) as writer:
         for segment in _segments(join, execution):
@@ -70,14 +73,14 @@ async def execute_join(join: JoinInputs, output: OutputId, execution: ExecutionC
 
 
 def _segments(join: JoinInputs, execution: ExecutionContext) -> Sequence[CopySegment | RewriteSegment]:
-    """A store copies only what it holds itself."""
+    """Return the segments of the output. A store can copy only objects of its own."""
     if execution.target is None:
         return plan_segments(join.input_objects)
     return [RewriteSegment([(object_id, entry) for object_id, entries in join.input_objects for entry in entries])]
 
 
 async def _rewrite(segment: RewriteSegment, writer: ObjectWriter, execution: ExecutionContext) -> None:
-    """Read and put blocks, as many at a time as fit the memory."""
+    """Read and upload blocks, as many at a time as fit the memory."""
     for batch in _batches(segment.blocks, memory_for_blocks(execution.settings) // 2):
         blocks = await execution.read_blocks(
             merge_reads(LiveBlock(each, entry, entry.stream_id) for each, entry in batch)

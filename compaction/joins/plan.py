@@ -1,9 +1,9 @@
-"""Plans the second level of compaction: stream objects (SO) of one stream to fewer, larger ones.
+"""Plans the second level of compaction: stream objects (SO) of one stream become fewer, larger ones.
 
-Pure. Objects of similar size are joined, size tier by size tier, so that a byte is written about once per tier however
-the objects come; a group is one contiguous run, bounded in size and count. Inside a group, what is at least 5 MiB long
-is copied by the store and never passes through the node; shorter pieces are read and put, gathered to at least 5 MiB
-before a copy as the parts of an upload demand. Blocks before the stream's start are dropped.
+Pure. Objects of similar size are joined tier by tier, so that a byte is written about once per tier in whatever order
+objects arrive. A group is one contiguous run with limits in size and count. Within a group, pieces of at least 5 MiB
+are copied by the store and never pass through the node. Shorter pieces are read and uploaded, and gathered to at least
+5 MiB before a copy, the minimum size of an upload's parts. Blocks before the stream's start are dropped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,14 @@ class JoinGroup(NamedTuple):
 
 
 COPY_BYTES_MAX = 1024 * 1024 * 1024
-"""A copied part is no longer than this: several copies go on at the same time."""
+"""Longest part that is copied in one call, so that several copies run concurrently."""
 
 
 class RewriteSegment(NamedTuple):
-    """Blocks to read and put, of one object after the other."""
+    """Blocks to read and upload, object by object."""
 
     blocks: Sequence[tuple[int, IndexEntry]]
-    """Object id and entry."""
+    """Pairs of object id and entry."""
 
 
 class CopySegment(NamedTuple):
@@ -44,7 +44,10 @@ class CopySegment(NamedTuple):
 def plan_groups(
     objects: Sequence[RangeLocation], stream_start: int, settings: CompactionSettings, *, full: bool
 ) -> list[Sequence[RangeLocation]]:
-    """Which neighbours, given in offset order, become one object each. `full` joins all that the bounds allow."""
+    """Return the groups of neighbours, given in offset order, that become one object each.
+
+    `full` joins all that the limits allow.
+    """
     groups: list[Sequence[RangeLocation]] = []
     least = 2 if full else settings.stream_group_min
     newest = len(objects)
@@ -61,7 +64,10 @@ def plan_groups(
 
 
 def _window(objects: Sequence[RangeLocation], newest: int, settings: CompactionSettings, *, full: bool) -> int:
-    """The oldest neighbour that joins the objects before `newest`: none is larger than all the newer ones together."""
+    """Return the index of the oldest neighbour to join with the objects before `newest`.
+
+    No object in the window is larger than all newer ones together, unless `full`.
+    """
     oldest = newest - 1
     total = objects[oldest].object.size_bytes
     while oldest > 0 and newest - oldest < settings.stream_group_max:
@@ -80,19 +86,19 @@ def _window(objects: Sequence[RangeLocation], newest: int, settings: CompactionS
 
 
 def _is_balanced(objects: Sequence[RangeLocation]) -> bool:
-    """No object outweighs the others together: it would be rewritten for little."""
+    """Return whether no object is larger than the others together. Otherwise it would be rewritten for little."""
     sizes = [each.object.size_bytes for each in objects]
     return 2 * max(sizes) <= sum(sizes)
 
 
 def _dead_share(location: RangeLocation, stream_start: int) -> float:
-    """Share of an object's offsets before the stream's start."""
+    """Return the share of an object's offsets that is before the stream's start."""
     start, end = location.range.start_offset, location.range.end_offset
     return max(0, stream_start - start) / (end - start)
 
 
 def plan_segments(group: Sequence[tuple[int, Sequence[IndexEntry]]]) -> list[RewriteSegment | CopySegment]:
-    """How to make one object of the live blocks of a group, given by object in offset order."""
+    """Return the segments that make one object of a group's live blocks, given by object in offset order."""
     segments: list[RewriteSegment | CopySegment] = []
     pending: list[tuple[int, IndexEntry]] = []
     pending_bytes = 0
@@ -115,12 +121,12 @@ def plan_segments(group: Sequence[tuple[int, Sequence[IndexEntry]]]) -> list[Rew
 
 
 def _bytes_at_least(entry: IndexEntry) -> int:
-    """What a block adds to a part when it is joined to the one before."""
+    """Return the bytes that a block adds to a part when it is joined to the block before."""
     return entry.size_bytes - BLOCK_HEADER.size
 
 
 def _blocks_for(entries: Sequence[IndexEntry], wanted_bytes: int) -> int:
-    """How many leading blocks bring that many bytes; all of them when they do not suffice."""
+    """Return how many leading blocks give that many bytes, or their number if all together give fewer."""
     size = 0
     for count, entry in enumerate(entries):
         if size >= wanted_bytes:
@@ -130,7 +136,7 @@ def _blocks_for(entries: Sequence[IndexEntry], wanted_bytes: int) -> int:
 
 
 def _copy_parts(entries: Sequence[IndexEntry]) -> Iterator[Sequence[IndexEntry]]:
-    """Cut at block boundaries to parts of bounded size, none of them too short."""
+    """Cut at block boundaries into parts of limited size. No part is shorter than the minimum."""
     part: list[IndexEntry] = []
     left = sum(entry.size_bytes for entry in entries)
     size = 0

@@ -1,4 +1,4 @@
-"""Carries out the second level: groups of a stream's objects become one each, group by group, a commit for each."""
+"""Runs the second level: each group of a stream's objects is joined into one, with a commit for each group."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,14 +17,14 @@ from s3stream.object.writer_id import CompactionWriter
 
 
 async def plan_joins(context: CompactionContext, *, full: bool) -> list[JoinGroup]:
-    """What the second level would join now; reads only the catalog."""
+    """Return the groups that the second level would join now. Reads only the catalog."""
     settings = context.settings
-    # A lone object may be worth rewriting for what lies before the stream's start.
+    # A single object may be worth rewriting to drop what is before the stream's start.
     stream_ids = await context.catalog.list_compactable_streams(
         context.node_id, objects_min=1, limit=settings.streams_max
     )
     by_key = context.cleaning.policies() if context.cleaning is not None else {}
-    # What a clone of the topic refers to as well stays as it is: joining it would make two of it.
+    # Objects that a clone of the topic also refers to are not joined: that would duplicate their data.
     apart = context.left_alone | await context.catalog.shared_objects()
     groups: list[JoinGroup] = []
     streams = await context.catalog.get_streams(stream_ids)
@@ -34,8 +34,8 @@ async def plan_joins(context: CompactionContext, *, full: bool) -> list[JoinGrou
         start = streams[stream_id].start_offset
         found = await context.catalog.list_stream_objects(stream_id)
         if stream_id in by_key:
-            # Log compaction joins what it cleans, and must know it again. What is too young for it would look young
-            # for longer. What is between, because too little is dirty, is joined here.
+            # Log compaction joins what it cleans, and must recognise it later. Data that is too young for it would
+            # look young for longer. Data in between, of which too little is dirty, is joined here.
             policy, now_ms = by_key[stream_id], context.now_ms()
             found = [each for each in dropwhile(is_cleaned, found) if not is_young(each, policy, now_ms)]
         for objects in _joinable(found, apart):
@@ -45,7 +45,7 @@ async def plan_joins(context: CompactionContext, *, full: bool) -> list[JoinGrou
 
 
 def _joinable(objects: Sequence[RangeLocation], apart: Collection[int]) -> Iterator[Sequence[RangeLocation]]:
-    """Divide the objects at those that stay apart, and at what bears another stream's id."""
+    """Divide the objects at those that must not be joined, and at those that contain another stream's id."""
     some: list[RangeLocation] = []
     for each in objects:
         if each.object.object_id in apart or each.stored_stream_id != each.range.stream_id:
@@ -59,9 +59,9 @@ def _joinable(objects: Sequence[RangeLocation], apart: Collection[int]) -> Itera
 async def run_join(
     context: CompactionContext, group: JoinGroup, *, throttle: Throttle, under_pressure: Callable[[], bool]
 ) -> NewObject | None:
-    """Join a group and commit; None when it turns out that there is nothing to gain.
+    """Join a group and commit it. Returns None if joining would gain nothing.
 
-    Raises BadInput, StoreError, CatalogError, CoverageError.
+    Raises UnreadableInput, StoreError, CatalogError, CoverageError.
     """
     store = context.store_of(group.objects[0].object)
     target = context.store_for(group.stream_id, store)
@@ -71,8 +71,8 @@ async def run_join(
         return None
     context.stats.pauses += await yield_to_uploads(under_pressure, context.settings, context.sleep)
     prepared = PreparedOutputs(context, target)
-    oldest_ms = min(location.object.oldest_data_ms for location in group.objects)
-    (output,) = await prepared.prepare(1, CompactionWriter(context.new_writer_id(), oldest_ms))
+    oldest_data_ms = min(location.object.oldest_data_ms for location in group.objects)
+    (output,) = await prepared.prepare(1, CompactionWriter(context.new_writer_id(), oldest_data_ms))
     try:
         joined = await execute_join(join, output, execution)
     except Exception:
@@ -84,7 +84,10 @@ async def run_join(
 async def commit_join(
     context: CompactionContext, group: JoinGroup, prepared: PreparedOutputs, joined: JoinedObject
 ) -> NewObject:
-    """Prove what was made, and swap it for the group's objects. Raises CoverageError and CatalogError."""
+    """Prove that the output contains the group's data, and swap it for the group's objects.
+
+    Raises CoverageError and CatalogError.
+    """
     try:
         live = [location.range for location in group.objects]
         prove_coverage(live, [joined.output], {group.stream_id: group.stream_start})

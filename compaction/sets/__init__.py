@@ -1,1 +1,1 @@
-"""The first level of compaction: stream set objects become at most one, and stream objects."""
+"""First level of compaction: stream set objects become stream objects and at most one stream set object."""

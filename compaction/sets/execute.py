@@ -1,8 +1,9 @@
-"""Carries out a share of the first level's plan: reads blocks, checks them, writes the outputs. Knows no catalog.
+"""Carries out the first level's plans: reads and checks blocks, writes the outputs. Does not depend on the catalog.
 
-A share is a value that pickles: what to read and write, and the ids of the outputs. So a run is planned, carried out
-and committed in places of their own: the node does all three, a cluster of workers can carry out the shares of a plan
-made elsewhere. Whoever plans prepares the ids before and commits after, once, what all shares have made.
+A share is part of a plan as a value that can be pickled: what to read and write, and the ids of the outputs. Planning,
+execution and commit can therefore happen in different processes. A node does all three; workers of a cluster can
+execute the shares of a plan made elsewhere. The planner prepares the ids first, and commits the outputs of all shares
+once at the end.
 """
 
 import asyncio
@@ -19,13 +20,16 @@ from s3stream.object.writer import ObjectWriter
 from s3stream.tasks import side_by_side
 
 Blocks = Mapping[tuple[int, int], memoryview]
-"""By object id and position."""
+"""Block data by object id and position."""
 OutputIds = Mapping[tuple[ObjectKind, int], OutputId]
-"""By the kind and number of the plan's writes."""
+"""Prepared ids by kind and number of the plan's writes."""
 
 
 class PlanShare(NamedTuple):
-    """Part of a plan that is carried out by itself; its iterations go in order, each fits the memory. It pickles."""
+    """Part of a plan that can be executed separately. Its iterations run in order, and each fits the memory limit.
+
+    It can be pickled.
+    """
 
     iterations: Sequence[Iteration]
     ids: OutputIds
@@ -37,14 +41,14 @@ class PlanShare(NamedTuple):
 
 
 class WrittenObject(NamedTuple):
-    """An output that is whole in the store, and what went into it. It pickles."""
+    """An output that is complete in the store, with the totals of its blocks. It can be pickled."""
 
     output: NewObject
     totals: BlockTotals
 
 
 class IterationExecutor:
-    """Carries out iterations one after the other; the stream set object's writer goes on from one to the next."""
+    """Executes iterations in order. The writer of the stream set object stays open from one to the next."""
 
     def __init__(self, execution: ExecutionContext) -> None:
         self._execution = execution
@@ -52,7 +56,10 @@ class IterationExecutor:
         self.made: list[WrittenObject] = []
 
     async def execute(self, iteration: Iteration, ids: OutputIds) -> None:
-        """Read, check and write. Raises BadInput and StoreError; then call `abort`."""
+        """Read and check the blocks, and write the outputs.
+
+        Raises UnreadableInput and StoreError; call `abort` then.
+        """
         blocks = await self._execution.read_blocks(iteration.reads)
         alone = [write for write in iteration.writes if write.kind is ObjectKind.SO]
         await self._write_stream_objects(alone, blocks, ids)
@@ -64,14 +71,14 @@ class IterationExecutor:
                 await self._set_writer.detach_inputs()
 
     async def finish(self) -> Sequence[WrittenObject]:
-        """End the stream set object, if there is one; returns all that was made."""
+        """Close the stream set object, if there is one, and return all outputs."""
         if self._set_writer is not None:
             output = await self._set_writer.close()
             self.made.append(WrittenObject(output, totals_of(self._set_writer.entries)))
         return self.made
 
     async def abort(self) -> None:
-        """Give up what is not finished; whatever ended the work counts more than how this ends."""
+        """Abandon an unfinished output. Errors of this step are not raised: the error before it matters more."""
         if self._set_writer is not None:
             await self._set_writer.abandon()
 
@@ -88,7 +95,10 @@ class IterationExecutor:
 
 
 async def execute_share(share: PlanShare, execution: ExecutionContext) -> Sequence[WrittenObject]:
-    """Carry out a share. Raises BadInput and StoreError; what was written by then stays for who prepared its ids."""
+    """Execute a share. Raises UnreadableInput and StoreError.
+
+    After an error the outputs written so far stay; the caller that prepared their ids discards them.
+    """
     executor = IterationExecutor(execution)
     try:
         for iteration in share.iterations:
@@ -99,7 +109,10 @@ async def execute_share(share: PlanShare, execution: ExecutionContext) -> Sequen
 
 
 def split_by_kind(iteration: Iteration) -> tuple[Iteration | None, Iteration | None]:
-    """What an iteration does for stream objects, and what for the stream set object: they can be apart."""
+    """Split an iteration into its work for stream objects and its work for the stream set object.
+
+    Both parts can be executed separately.
+    """
 
     def only(kind: ObjectKind) -> Iteration | None:
         writes = [write for write in iteration.writes if write.kind is kind]

@@ -1,13 +1,13 @@
-"""Plans the first level of compaction: stream set objects (SSO) to at most one SSO and many stream objects (SO).
+"""Plans the first level of compaction: stream set objects (SSO) become many stream objects (SO) and at most one SSO.
 
-Pure: indexes in, reads and writes out. After the article on AutoMQ's compaction: live blocks are sorted by (stream,
-offset); contiguous runs of at least the split size become SOs, the others go to one new SSO, in stream order; the work
-is cut into iterations that fit the memory, and a run in two where the bound falls (its halves are two SOs).
+Pure: indexes in, reads and writes out. It follows the article on AutoMQ's compaction. Live blocks are sorted by stream
+and offset. Contiguous runs of at least the split size become SOs; the others go to one new SSO, in stream order. The
+work is cut into iterations that fit the memory. A run is cut in two where an iteration ends, and becomes two SOs.
 
-What it keeps true: each live block is written exactly once (`compaction.proof` checks it again from the outputs), an
-iteration's blocks fit the memory unless a single block is longer, the number of SSOs never grows, and a second plan
-over the outputs of the first does nothing. Plans are generated an iteration at a time: five million index entries take
-their packed 56 bytes and 8 more each.
+Invariants: each live block is written exactly once (`compaction.proof` checks this from the outputs). The blocks of an
+iteration fit the memory unless a single block is larger. The number of SSOs never grows. Planning again over the
+outputs of a plan finds nothing to do. Plans are generated one iteration at a time: of five million index entries only
+the packed 56 bytes and 8 more each are in memory.
 """
 
 from array import array
@@ -23,15 +23,15 @@ from s3stream.object.format import IndexEntry, iter_raw
 from s3stream.object.reader import ObjectIndex
 
 SLICE_BLOCKS = 100
-"""Blocks planned in one go: about half a millisecond's work."""
+"""Blocks planned between two yields: about half a millisecond of work."""
 
 
 class PlanRefused(StorageError):
-    """The inputs contradict each other: two hold the same offsets. Names the stream and the objects."""
+    """Two inputs contain the same offsets. Names the stream and the objects."""
 
 
 class IndexEntries(Protocol):
-    """Index entries of an object in order, as `s3stream.object.reader.ObjectIndex` has them."""
+    """Index entries of an object in order. `s3stream.object.reader.ObjectIndex` implements it."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[IndexEntry]: ...
@@ -39,30 +39,33 @@ class IndexEntries(Protocol):
 
 
 class InputObject(NamedTuple):
-    """An input object."""
+    """An input of the plan: a stream set object and its index."""
 
     object_id: int
     entries: IndexEntries
-    born_ms: int
-    """When its oldest data came into a stream set object."""
+    oldest_data_ms: int
+    """Time at which its oldest data first came into a stream set object."""
     size_bytes: int
     clones: Mapping[int, Sequence[int]] = {}
-    """For a stream id in the entries, the other streams that refer to its data here (a topic was cloned)."""
+    """For a stream id in the entries, the other streams that refer to its data here, after a topic was cloned."""
 
 
 class BlockWrite(NamedTuple):
-    """What an iteration adds to an output."""
+    """Blocks that an iteration adds to one output."""
 
     kind: ObjectKind
     number: int
-    """Stream objects are counted from 0; the one stream set object is number 0 of its kind."""
+    """Number of the output among those of its kind. Stream objects count from 0; the stream set object is 0."""
     blocks: Sequence[LiveBlock]
-    """Neighbours in stream order."""
+    """Neighbouring blocks in stream order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What is in memory at once. A stream object is written whole; the stream set object goes on in the next one."""
+    """Reads and writes whose blocks are in memory together.
+
+    A stream object is written within one iteration. The stream set object continues in the next.
+    """
 
     reads: Sequence[BlockRead]
     writes: Sequence[BlockWrite]
@@ -70,27 +73,31 @@ class Iteration:
 
 
 class Survey:
-    """The live blocks of the inputs, by stream: those past their stream's start."""
+    """The live blocks of the inputs, by stream. A block is live if it ends past its stream's start."""
 
     def __init__(self, starts: Mapping[int, int], split_streams: Container[int] = frozenset()) -> None:
-        """Streams that `starts` does not name are gone; runs of `split_streams` become stream objects at any size."""
+        """Create a survey of no inputs.
+
+        `starts` holds the start offset of each stream that still exists. Runs of `split_streams` become stream objects
+        at any size.
+        """
         self._starts = starts
         self.split_streams = split_streams
         self.inputs: list[InputObject] = []
         self.blocks: dict[int, array[int]] = {}
-        """For each stream, packed numbers: source << 32 | entry."""
+        """Packed numbers for each stream: input << 32 | entry."""
         self.live_bytes = 0
         self.dead_bytes = 0
         self.live_blocks = 0
         self.live_records = 0
 
     def add(self, item: InputObject) -> None:
-        """Take in the entries of one more input."""
+        """Add the entries of an input."""
         for _ in self.scan(item):
             pass
 
     def scan(self, item: InputObject) -> Iterator[None]:
-        """The same in slices: yields now and then, so that the caller can let others run."""
+        """Add the entries of an input in slices. Yields between them, so that the caller can let other tasks run."""
         base = len(self.inputs) << 32
         self.inputs.append(item)
         last_stream = -1
@@ -113,7 +120,7 @@ class Survey:
                 self.dead_bytes += size
 
     def _wanted(self, item: InputObject, stream_id: int) -> "list[tuple[array[int], int]]":
-        """Where to note blocks under a stream's id, and from which offset on they count."""
+        """Return, for each stream that refers to `stream_id`'s blocks, its array and its start offset."""
         found = []
         for each in (stream_id, *item.clones.get(stream_id, ())):
             start = self._starts.get(each)
@@ -130,11 +137,14 @@ class BlockRun(NamedTuple):
 
     blocks: Sequence[LiveBlock]
     size_bytes: int
-    born_ms: int
+    oldest_data_ms: int
 
 
 def is_worthwhile(found: Survey, settings: CompactionSettings, now_ms: int) -> bool:
-    """Whether compaction would change anything: several inputs, or one that can be split or is largely dead."""
+    """Return whether compaction would change anything.
+
+    It does with several inputs, or with one that can be split or is largely dead.
+    """
     if len(found.inputs) != 1:
         return len(found.inputs) > 1
     if found.dead_bytes > found.live_bytes // 3:
@@ -143,12 +153,18 @@ def is_worthwhile(found: Survey, settings: CompactionSettings, now_ms: int) -> b
 
 
 def select_inputs(inputs: Sequence[InputObject], settings: CompactionSettings, now_ms: int) -> Sequence[InputObject]:
-    """What a timed run takes: without the largest object while it outweighs the others, unless it is due to split."""
+    """Return the inputs for a timed run.
+
+    The largest object is left out while it outweighs the others, unless it is due to be split.
+    """
     chosen = sorted(inputs, key=lambda item: item.size_bytes)
     while len(chosen) > 1:
         largest = chosen[-1]
         others = sum(item.size_bytes for item in chosen[:-1])
-        if largest.size_bytes <= settings.lone_ratio * others or now_ms - largest.born_ms >= settings.force_split_ms:
+        if (
+            largest.size_bytes <= settings.lone_ratio * others
+            or now_ms - largest.oldest_data_ms >= settings.force_split_ms
+        ):
             break
         chosen.pop()
     kept = {item.object_id for item in chosen}
@@ -156,8 +172,8 @@ def select_inputs(inputs: Sequence[InputObject], settings: CompactionSettings, n
 
 
 def contiguous_runs(found: Survey) -> Iterator[BlockRun]:
-    """Contiguous runs in the order of (stream, offset)."""
-    born = {item.object_id: item.born_ms for item in found.inputs}
+    """Yield contiguous runs in the order of stream and offset. Raises PlanRefused."""
+    oldest = {item.object_id: item.oldest_data_ms for item in found.inputs}
     for stream_id in sorted(found.blocks):
         blocks = _live_blocks(found, stream_id)
         run: list[LiveBlock] = []
@@ -169,16 +185,16 @@ def contiguous_runs(found: Survey) -> Iterator[BlockRun]:
                 if start < end:
                     both = f"objects {run[-1].object_id} and {block.object_id}"
                     raise PlanRefused(f"stream {stream_id}: {both} hold offsets [{start}, {end})")
-                yield _run(run, born)
+                yield _run(run, oldest)
                 run = []
             run.append(block)
             end = entry.end_offset
         if run:
-            yield _run(run, born)
+            yield _run(run, oldest)
 
 
 def _live_blocks(found: Survey, stream_id: int) -> list[LiveBlock]:
-    """A stream's live blocks by offset."""
+    """Return a stream's live blocks by offset."""
     inputs = found.inputs
     new, kind = tuple.__new__, LiveBlock
     blocks = [
@@ -201,21 +217,30 @@ def _start_offset(block: LiveBlock) -> int:
 
 
 def _packed_entries(entries: IndexEntries) -> Iterable[tuple[int, int, int, int, int, int, int, int]]:
-    """Entries as `s3stream.object.format.INDEX_ENTRY` packs them: of an index without an object for each."""
+    """Return entries as tuples in the layout of `s3stream.object.format.INDEX_ENTRY`.
+
+    An index yields them without creating an object for each.
+    """
     if isinstance(entries, ObjectIndex):
         return iter_raw(entries.data)
     return ((e.stream_id, e.start_offset, e.end_offset, e.record_count, 0, 0, e.size_bytes, 0) for e in entries)
 
 
 def iterations(found: Survey, settings: CompactionSettings, memory_bytes: int, now_ms: int) -> Iterator[Iteration]:
-    """The plan, an iteration at a time. `memory_bytes` bounds the blocks of one, unless a single block is longer."""
+    """Yield the plan, one iteration at a time.
+
+    `memory_bytes` limits the blocks of an iteration, unless a single block is larger.
+    """
     return (each for each in plan_in_slices(found, settings, memory_bytes, now_ms) if each is not None)
 
 
 def plan_in_slices(
     found: Survey, settings: CompactionSettings, memory_bytes: int, now_ms: int
 ) -> Iterator[Iteration | None]:
-    """The same, with None now and then while the next iteration is not ready: the caller lets others run."""
+    """Yield the plan like `iterations`, and None from time to time while the next iteration is not ready.
+
+    The caller lets other tasks run on None.
+    """
     stream_objects = since_yield = 0
     builder = _IterationBuilder()
     for run in contiguous_runs(found):
@@ -243,7 +268,7 @@ def plan_in_slices(
 
 
 class _IterationBuilder:
-    """The iteration being filled."""
+    """Collects the reads and writes of the next iteration."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -251,13 +276,13 @@ class _IterationBuilder:
         self._reads: dict[int, list[list[IndexEntry]]] = {}
 
     def add(self, kind: ObjectKind, number: int, blocks: Sequence[LiveBlock], size_bytes: int) -> None:
-        """Add neighbours to an output; an object's blocks come in the order of their positions."""
+        """Add neighbouring blocks to an output. The blocks of an object come in the order of their positions."""
         self.size_bytes += size_bytes
         self._writes.setdefault((kind, number), []).extend(blocks)
         add_to_reads(self._reads, blocks)
 
     def take(self) -> Iteration:
-        """The iteration, and begin another."""
+        """Return the iteration, and start the next one."""
         writes = [BlockWrite(kind, number, blocks) for (kind, number), blocks in self._writes.items()]
         iteration = Iteration(reads_of(self._reads), writes, self.size_bytes)
         self._writes, self._reads, self.size_bytes = {}, {}, 0
@@ -265,7 +290,7 @@ class _IterationBuilder:
 
 
 def _fitting(blocks: Sequence[LiveBlock], room_bytes: int) -> tuple[int, int]:
-    """How many of the pieces fit, and their bytes."""
+    """Return how many of the blocks fit, and their bytes."""
     count = size = 0
     for block in blocks:
         added = block.entry.size_bytes
@@ -279,11 +304,11 @@ def _fitting(blocks: Sequence[LiveBlock], room_bytes: int) -> tuple[int, int]:
 def _is_own_object(run: BlockRun, found: Survey, settings: CompactionSettings, now_ms: int) -> bool:
     return (
         run.size_bytes >= settings.split_bytes
-        or now_ms - run.born_ms >= settings.force_split_ms
+        or now_ms - run.oldest_data_ms >= settings.force_split_ms
         or run.blocks[0].stream_id in found.split_streams
     )
 
 
-def _run(blocks: Sequence[LiveBlock], born: Mapping[int, int]) -> BlockRun:
+def _run(blocks: Sequence[LiveBlock], oldest: Mapping[int, int]) -> BlockRun:
     size = sum([block.entry.size_bytes for block in blocks])
-    return BlockRun(blocks, size, min([born[block.object_id] for block in blocks]))
+    return BlockRun(blocks, size, min([oldest[block.object_id] for block in blocks]))

@@ -1,7 +1,8 @@
-"""Carries out the first level: the stream set objects of a node become at most one (per store) and stream objects.
+"""Runs the first level: a node's stream set objects become stream objects and at most one stream set object per store.
 
-Data first, then one commit, after a proof that nothing live is lost or doubled. A run that dies before leaves prepared
-objects that their deadline reaps, and the inputs as they were.
+The outputs are written first. They are committed in one transaction, after a proof that no live data is lost or
+duplicated. If a run dies before the commit, the inputs are unchanged and the prepared objects are reaped after their
+deadline.
 """
 
 import asyncio
@@ -33,41 +34,41 @@ from s3stream.tasks import side_by_side
 
 INDEX_READS_IN_FLIGHT = 8
 OBJECTS_PER_QUERY = 4
-"""Their ranges are in memory at once: thousands of streams take part in each."""
+"""Objects whose ranges are in memory at once. Each can hold thousands of streams."""
 RANGES_PER_TURN = 1000
 
 
 class SetSelection(NamedTuple):
-    """What a run is about that does not take all."""
+    """Restricts a run to some objects and streams."""
 
     objects: AbstractSet[int]
-    """Stream set objects to take, and no others."""
+    """Stream set objects to compact."""
     stream_ids: AbstractSet[int]
     """Streams whose runs become stream objects at any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetPlan:
-    """What a run would do with the stream set objects of one store."""
+    """Plan for the stream set objects of one store."""
 
     store: str
     inputs: Sequence[ObjectInfo]
     survey: Survey
     starts: Mapping[int, int]
     live: LiveRanges
-    """Live ranges of the inputs, as the catalog has them."""
-    born_ms: int
-    """Birth of the oldest data that stays in a stream set object."""
+    """Live ranges of the inputs according to the catalog."""
+    oldest_data_ms: int
+    """Time of the oldest data that stays in a stream set object."""
 
     def iterations(self, context: CompactionContext) -> "list[Iteration]":
-        """All of the plan at once, to be shown."""
+        """Return the whole plan at once, for display."""
         return list(iterations(self.survey, context.settings, memory_for_blocks(context.settings), context.now_ms()))
 
 
 async def plan_sets(context: CompactionContext, *, full: bool, selection: SetSelection | None = None) -> list[SetPlan]:
-    """Read the indexes of the node's stream set objects, or of some, and plan, store by store; changes nothing.
+    """Read the indexes of the node's stream set objects, or of a selection, and return a plan for each store.
 
-    Raises BadInput for an object that cannot be read.
+    Changes nothing. Raises UnreadableInput for an object that cannot be read.
     """
     infos = await context.catalog.list_node_ssos(context.node_id, limit=context.settings.objects_max)
     by_store: dict[str, list[ObjectInfo]] = {}
@@ -86,49 +87,57 @@ async def _plan_store(
     context: CompactionContext, store: str, infos: Sequence[ObjectInfo], *, full: bool, selection: SetSelection | None
 ) -> SetPlan | None:
     now_ms = context.now_ms()
-    input_objects = await _read_sources(context, infos)
+    input_objects = await _read_inputs(context, infos)
     if not full and selection is None:
         input_objects = list(select_inputs(input_objects, context.settings, now_ms))
     live = LiveRanges()
     input_objects = [each async for each in _note_ranges(context, input_objects, live)]
     streams = await context.catalog.get_streams(live.streams)
     starts = {stream_id: info.start_offset for stream_id, info in streams.items()}
-    # Streams whose data goes elsewhere by now share no object with those that stay; the second level moves them.
+    # Streams that move to another store must not share an object with those that stay. The second level moves them.
     moving = {stream_id for stream_id in starts if context.placement(stream_id) not in {None, store}}
     alone = _streams_to_split(context, full=full) if selection is None else selection.stream_ids
     survey = Survey(starts, alone | moving)
-    for source in input_objects:
-        for _ in survey.scan(source):
+    for item in input_objects:
+        for _ in survey.scan(item):
             await asyncio.sleep(0)
     if not is_worthwhile(survey, context.settings, now_ms):
         return None
-    chosen = {source.object_id for source in survey.inputs}
-    young = [source.born_ms for source in survey.inputs if now_ms - source.born_ms < context.settings.force_split_ms]
+    chosen = {item.object_id for item in survey.inputs}
+    recent_ms = [
+        item.oldest_data_ms for item in survey.inputs if now_ms - item.oldest_data_ms < context.settings.force_split_ms
+    ]
     inputs = [info for info in infos if info.object_id in chosen]
-    return SetPlan(store, inputs, survey, starts, live, min(young, default=now_ms))
+    return SetPlan(store, inputs, survey, starts, live, min(recent_ms, default=now_ms))
 
 
 async def _note_ranges(
     context: CompactionContext, input_objects: Sequence[InputObject], live: LiveRanges
 ) -> AsyncIterator[InputObject]:
-    """Note what is live in the sources, a few at a time; gives those that are still there, with their clones."""
+    """Add the live ranges of the inputs to `live`, a few inputs at a time.
+
+    Yields the inputs that still exist, with their clones.
+    """
     for at in range(0, len(input_objects), OBJECTS_PER_QUERY):
         some = input_objects[at : at + OBJECTS_PER_QUERY]
-        located = await context.catalog.object_ranges([source.object_id for source in some])
-        for source in some:
-            if source.object_id in located:
+        located = await context.catalog.object_ranges([item.object_id for item in some])
+        for item in some:
+            if item.object_id in located:
                 clones: dict[int, list[int]] = {}
-                for number, each in enumerate(located[source.object_id], 1):
+                for number, each in enumerate(located[item.object_id], 1):
                     live.add(each.range.stream_id, each.range.start_offset, each.range.end_offset)
                     if each.stored_stream_id != each.range.stream_id:
                         clones.setdefault(each.stored_stream_id, []).append(each.range.stream_id)
                     if number % RANGES_PER_TURN == 0:
                         await asyncio.sleep(0)
-                yield source._replace(clones=clones)
+                yield item._replace(clones=clones)
 
 
 def _streams_to_split(context: CompactionContext, *, full: bool) -> set[int]:
-    """Streams that do not wait for their size or age: log compaction, which works on stream objects, wants them."""
+    """Return the streams whose runs become stream objects at any size and age.
+
+    Log compaction needs them there: it works on stream objects only.
+    """
     if context.cleaning is None:
         return set()
     policies = context.cleaning.policies()
@@ -136,8 +145,8 @@ def _streams_to_split(context: CompactionContext, *, full: bool) -> set[int]:
     return {stream_id for stream_id, policy in policies.items() if full or policy.cleanable_age_ms < patience_ms}
 
 
-async def _read_sources(context: CompactionContext, infos: Sequence[ObjectInfo]) -> list[InputObject]:
-    """Read indexes, oldest objects first, as many as may be in memory."""
+async def _read_inputs(context: CompactionContext, infos: Sequence[ObjectInfo]) -> list[InputObject]:
+    """Read indexes, oldest objects first, up to the memory limit."""
     input_objects: list[InputObject] = []
     index_bytes = 0
     for at in range(0, len(infos), INDEX_READS_IN_FLIGHT):
@@ -159,7 +168,10 @@ async def run_sets(
     under_pressure: Callable[[], bool],
     report: ReportProgress,
 ) -> Sequence[NewObject]:
-    """Carry out a plan and commit it; returns the outputs. Raises BadInput, StoreError, CatalogError, CoverageError."""
+    """Execute a plan and commit it. Returns the outputs.
+
+    Raises UnreadableInput, StoreError, CatalogError, CoverageError.
+    """
     prepared = PreparedOutputs(context, context.stores[plan.store])
     try:
         made = await _write_outputs(context, plan, prepared, timed=timed, under_pressure=under_pressure, report=report)
@@ -172,14 +184,14 @@ async def run_sets(
 async def commit_sets(
     context: CompactionContext, plan: SetPlan, prepared: PreparedOutputs, made: Sequence[WrittenObject]
 ) -> Sequence[NewObject]:
-    """Prove that what was made holds every live byte of the inputs, and swap them; what is refused is discarded.
+    """Prove that the outputs contain every live byte of the inputs, and commit them. Refused outputs are discarded.
 
     Raises CoverageError and CatalogError.
     """
     outputs = [each.output for each in made]
     survey = plan.survey
     try:
-        # Beside the event loop: it may take long, and looks only at what changes no more.
+        # In a thread: it may take long. Nothing that it reads changes any more.
         await asyncio.to_thread(prove_coverage, plan.live, outputs, plan.starts)
         live = BlockTotals(survey.live_blocks, survey.live_records, survey.live_bytes)
         prove_totals(live, sum_totals(each.totals for each in made), BLOCK_HEADER.size)
@@ -192,9 +204,10 @@ async def commit_sets(
 
 
 async def prepare_shares(context: CompactionContext, plan: SetPlan, prepared: PreparedOutputs) -> list[PlanShare]:
-    """The whole plan in shares that may be carried out anywhere, at the same time, by `execute_share`.
+    """Divide the plan into shares for `execute_share`, and prepare their ids.
 
-    Each iteration's stream objects are a share; all that goes to the stream set object is one, the last.
+    The shares can be executed anywhere and concurrently. The stream objects of each iteration form a share. All work
+    for the stream set object forms one, the last.
     """
     now_ms = context.now_ms()
     shares: list[PlanShare] = []
@@ -215,17 +228,17 @@ async def prepare_shares(context: CompactionContext, plan: SetPlan, prepared: Pr
 
 
 class OutputIdAllocator:
-    """Prepares the ids of a plan's outputs as its iterations come up."""
+    """Prepares the ids of a plan's outputs, iteration by iteration."""
 
     def __init__(self, context: CompactionContext, plan: SetPlan, prepared: PreparedOutputs) -> None:
         self._drafts = prepared
         unique = context.new_writer_id()
         self._writer = CompactionWriter(unique, min(info.oldest_data_ms for info in plan.inputs))
-        self._set_writer = CompactionWriter(unique, plan.born_ms)
+        self._set_writer = CompactionWriter(unique, plan.oldest_data_ms)
         self._set: dict[tuple[ObjectKind, int], OutputId] = {}
 
     async def prepare(self, iteration: Iteration) -> OutputIds:
-        """Ids for what the iteration writes; the stream set object's stays the same."""
+        """Return ids for the writes of an iteration. The stream set object keeps its id throughout."""
         keys = [(write.kind, write.number) for write in iteration.writes]
         alone = [key for key in keys if key[0] is ObjectKind.SO]
         if len(alone) < len(keys) and not self._set:

@@ -69,5 +69,5 @@ def test_totals() -> None:
         BlockTotals(10, 100, 984),
         BlockTotals(11, 100, 1016),
     ):
-        with pytest.raises(CoverageError, match="does not add up"):
+        with pytest.raises(CoverageError, match="in the outputs, found"):
             prove_totals(BlockTotals(10, 100, 1000), wrong, 16)

@@ -274,7 +274,7 @@ def test_compaction_goes_on_with_the_others_and_verify_finds_it(rig: Damaged, tm
     assert told["partitions"] == []
     assert told["times"] == 1, "later runs leave it out"
     assert rig.node.status()["compaction"]["last"]["sso_after"] == 2, "the two others became one"
-    assert len(rig.node.events("compaction leaves an object alone until the node starts again")) == 1
+    assert len(rig.node.events("compaction leaves an object alone until the node restarts")) == 1
     assert rig.node.terminate() == 0
     verified = verify(tmp_path / "data")
     assert verified.returncode == 1

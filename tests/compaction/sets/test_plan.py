@@ -31,7 +31,7 @@ Block = tuple[int, int, int]
 """Stream, start offset, end offset; a block is as many bytes long as it has offsets, unless told."""
 
 
-def source(object_id: int, blocks: Sequence[Block], *, born_ms: int = 0, scale: int = 1) -> InputObject:
+def source(object_id: int, blocks: Sequence[Block], *, oldest_data_ms: int = 0, scale: int = 1) -> InputObject:
     """An object whose blocks lie in the order given."""
     entries: list[IndexEntry] = []
     position = 0
@@ -39,7 +39,7 @@ def source(object_id: int, blocks: Sequence[Block], *, born_ms: int = 0, scale: 
         size = (end - start) * scale
         entries.append(IndexEntry(stream, start, end, end - start, position, size, end, 0))
         position += size
-    return InputObject(object_id, entries, born_ms, position)
+    return InputObject(object_id, entries, oldest_data_ms, position)
 
 
 def cut(stream: int, start: int, end: int, step: int) -> list[Block]:
@@ -118,8 +118,8 @@ def test_a_gap_divides_a_run() -> None:
 
 def test_old_runs_are_split_whatever_their_size() -> None:
     inputs = [
-        source(1, [(1, 0, 10), (2, 0, 10)], born_ms=0),
-        source(2, [(1, 10, 20), (3, 0, 10)], born_ms=500),
+        source(1, [(1, 0, 10), (2, 0, 10)], oldest_data_ms=0),
+        source(2, [(1, 10, 20), (3, 0, 10)], oldest_data_ms=500),
     ]
     (only,) = iterations(surveyed(inputs), SETTINGS, 1000, now_ms=1_000)
     assert writes(only) == [
@@ -220,18 +220,18 @@ def layouts(draw: st.DrawFn) -> tuple[list[InputObject], dict[int, int]]:
 
 def outputs_of(planned: list[Iteration], inputs: list[InputObject], first_id: int, now_ms: int) -> list[InputObject]:
     """The objects a plan makes, as inputs of the next one (blocks not joined)."""
-    births = {each.object_id: each.born_ms for each in inputs}
+    oldest_of = {each.object_id: each.oldest_data_ms for each in inputs}
     entries: dict[tuple[ObjectKind, int], list[IndexEntry]] = defaultdict(list)
-    born: dict[tuple[ObjectKind, int], int] = {}
+    oldest: dict[tuple[ObjectKind, int], int] = {}
     for iteration in planned:
         for write in iteration.writes:
             key = (write.kind, write.number)
             for piece in write.blocks:
                 last = entries[key][-1].end_position if entries[key] else 0
                 entries[key].append(piece.entry._replace(position=last))
-                born[key] = min(born.get(key, now_ms), births[piece.object_id])
+                oldest[key] = min(oldest.get(key, now_ms), oldest_of[piece.object_id])
     return [
-        InputObject(first_id + at, entries[key], born[key], entries[key][-1].end_position)
+        InputObject(first_id + at, entries[key], oldest[key], entries[key][-1].end_position)
         for at, key in enumerate(sorted(entries))
         if key[0] is SSO
     ]
