@@ -38,7 +38,7 @@ from spark.compact import SparkCompaction
 from spark.direct import register
 from spark.flights import FLIGHT_SCHEMA
 from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import Pipeline
+from spark.pipeline.settings import PipelineSettings
 from spark.session import build_session
 from spark.storage import find_storage
 
@@ -291,7 +291,7 @@ def ingest(lab: Lab, home: Path) -> None:
     for round_ in range(-1, lab.plan.rounds):
         for name, decode in ways.items():
             folder = home / f"ingest-{name}-{round_}"
-            pipeline = Pipeline.model_validate(
+            pipeline = PipelineSettings.model_validate(
                 {
                     "checkpoint": str(folder / "checkpoint"),
                     "source": {"bootstrap_servers": servers, "topics": [topic]},

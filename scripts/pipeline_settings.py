@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from spark.pipeline.settings import Pipeline, Section
+from spark.pipeline.settings import PipelineSettings, Section
 
 
 def sections() -> Iterator[tuple[str, type[Section]]]:
     """The file's own settings under the empty name, and each of its tables."""
-    yield "", Pipeline
-    for name, field in Pipeline.model_fields.items():
+    yield "", PipelineSettings
+    for name, field in PipelineSettings.model_fields.items():
         if (model := model_of(field)) is not None:
             yield name, model
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark.jars import Coordinate, all_jars, cached, installed_spark_version, jars_folder
+from spark.jars import MavenCoordinate, all_jars, cached, installed_spark_version, jars_folder
 from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home, spark_environment
 
 CACHE = cache_folder()
@@ -28,17 +28,17 @@ VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.3"
 KAFKA_JARS = (
-    Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
-    Coordinate("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
-    Coordinate("org.apache.logging.log4j", "log4j-1.2-api", LOG4J_VERSION),
+    MavenCoordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    MavenCoordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    MavenCoordinate("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
+    MavenCoordinate("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
+    MavenCoordinate("org.apache.logging.log4j", "log4j-1.2-api", LOG4J_VERSION),
 )
 KAFKA_APPS_JARS = (
-    Coordinate("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
-    Coordinate("org.apache.kafka", "kafka-streams-examples", KAFKA_VERSION),
-    Coordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
-    Coordinate("org.rocksdb", "rocksdbjni", "10.1.3"),
+    MavenCoordinate("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    MavenCoordinate("org.apache.kafka", "kafka-streams-examples", KAFKA_VERSION),
+    MavenCoordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
+    MavenCoordinate("org.rocksdb", "rocksdbjni", "10.1.3"),
 )
 COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 CERTIFICATE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
@@ -105,7 +105,7 @@ def fetch_versitygw(work: Path) -> None:
     move_into_place(work / "versitygw", CACHE / "bin" / "versitygw")
 
 
-def fetch_with_maven(work: Path, coordinates: Sequence[Coordinate], *, transitive: bool) -> Path:
+def fetch_with_maven(work: Path, coordinates: Sequence[MavenCoordinate], *, transitive: bool) -> Path:
     """Copy jars into a folder under `work`, by a throwaway project with these dependencies."""
     if not on_path("mvn"):
         raise SkippedError("needs Maven")
@@ -197,7 +197,7 @@ def fetch_spark_jars(work: Path) -> None:
     move_into_place(found, jars_folder(version))
 
 
-def fetch_with_ivy(work: Path, wanted: Sequence[Coordinate]) -> Path:
+def fetch_with_ivy(work: Path, wanted: Sequence[MavenCoordinate]) -> Path:
     """The same jars by `spark-submit --packages`; in rounds, as the token provider has another version."""
     if present_java() is None:
         raise SkippedError("needs Java")

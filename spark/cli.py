@@ -17,8 +17,8 @@ from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.listener import PipelineListener, group_commit, serve_metrics
 from spark.pipeline.decode import read_schema_file
-from spark.pipeline.run import ANSI, Running, reason_of, start_pipeline
-from spark.pipeline.settings import Format, Pipeline, Trigger
+from spark.pipeline.run import ANSI, RunningPipeline, reason_of, start_pipeline
+from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection
 from spark.pipeline.source import source_options
 from spark.pipeline.tables import catalog_settings
 from spark.pipeline.toml_file import PipelineError, read_pipeline
@@ -53,7 +53,7 @@ class PairType(click.ParamType[tuple[str, str]]):
 PAIR = PairType()
 
 
-class BadFileError(click.ClickException):
+class PipelineFileError(click.ClickException):
     """A pipeline's file that is not there or wrong; the node ends so over its settings file, too."""
 
     exit_code = 2
@@ -80,10 +80,10 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         pipeline = read_pipeline(file)
         read_schema_file(pipeline.decode)
     except PipelineError as error:
-        raise BadFileError(str(error)) from error
+        raise PipelineFileError(str(error)) from error
     try:
         if once:
-            pipeline = pipeline.model_copy(update={"trigger": Trigger()})
+            pipeline = pipeline.model_copy(update={"trigger": TriggerSection()})
         find_java_home()
         table_jars(installed_spark_version(), pipeline.table.format)
         if pipeline.source.kind == "kafka":
@@ -106,17 +106,17 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
     except PySparkException as error:
         raise click.ClickException(f"the pipeline failed: {reason_of(error)}") from error
     except KeyboardInterrupt:
-        quiet(spark)
+        silence_shutdown(spark)
         click.echo("stopped; the same command goes on from here", err=True)
     finally:
         spark.stop()
 
 
-def _catalogs(pipeline: Pipeline) -> dict[str, str]:
-    return catalog_settings(pipeline) if pipeline.table.format is Format.ICEBERG else {}
+def _catalogs(pipeline: PipelineSettings) -> dict[str, str]:
+    return catalog_settings(pipeline) if pipeline.table.format is TableFormat.ICEBERG else {}
 
 
-def run_pipeline(spark: SparkSession, pipeline: Pipeline, console: Console) -> None:
+def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Console) -> None:
     """Run to the end, or until it is interrupted, with its listener and its progress on the console.
 
     Raises PipelineError, and what Spark raises.
@@ -132,7 +132,7 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, console: Console) -> N
         if operations.metrics_port is not None:
             host = operations.metrics_host
             try:
-                port = stack.enter_context(serve_metrics(host, operations.metrics_port, listener.observed))
+                port = stack.enter_context(serve_metrics(host, operations.metrics_port, listener.metrics))
             except OSError as error:
                 where = f"{host}:{operations.metrics_port}"
                 raise PipelineError(f"operations.metrics_port: can't listen on {where}: {error.strerror}") from error
@@ -149,10 +149,10 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, console: Console) -> N
             if rewritten := running.finish():
                 console.print(f"{rewritten:,} small files rewritten", highlight=False)
         listener.terminated.wait(LISTENER_TIMEOUT_S)
-        tell_failures(running, listener, console)
+        print_failures(running, listener, console)
 
 
-def wait_for_all(running: Running) -> None:
+def wait_for_all(running: RunningPipeline) -> None:
     """Let the other queries of a pipeline end too; what the first one failed with comes out here."""
     try:
         for query in running.queries:
@@ -173,15 +173,15 @@ def hint_of(text: str) -> str:
     return ""
 
 
-def tell_failures(running: Running, listener: PipelineListener, console: Console) -> None:
+def print_failures(running: RunningPipeline, listener: PipelineListener, console: Console) -> None:
     """What went wrong without stopping the pipeline."""
-    if listener.observed.last_failure:
-        console.print(f"offsets were not written to the group: {listener.observed.last_failure}", highlight=False)
+    if listener.metrics.last_failure:
+        console.print(f"offsets were not written to the group: {listener.metrics.last_failure}", highlight=False)
     if running.batches is not None and running.batches.compaction_failure:
         console.print(f"small files were not rewritten: {running.batches.compaction_failure}", highlight=False)
 
 
-def quiet(spark: SparkSession) -> None:
+def silence_shutdown(spark: SparkSession) -> None:
     """Spark and its bridge are about to complain about being stopped in the middle."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     spark.sparkContext.setLogLevel("OFF")

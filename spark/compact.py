@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 ATTEMPTS_DEFAULT: Final = 4
 """Spark's own default of `spark.task.maxFailures`."""
-BAD_INPUTS_MAX: Final = 100
+UNREADABLE_INPUTS_MAX: Final = 100
 MIB: Final = 1 << 20
 
 
@@ -50,7 +50,7 @@ class CompactionFailed(StorageError):
 
 
 @dataclass(slots=True)
-class CompactSummary:
+class SparkCompactionSummary:
     """What a run did."""
 
     objects_in: int = 0
@@ -88,7 +88,7 @@ class _JoinTask(NamedTuple):
     store: str
 
 
-class _Done(NamedTuple):
+class _TaskResult(NamedTuple):
     """A task's answer."""
 
     attempt: int
@@ -102,7 +102,7 @@ class _Done(NamedTuple):
 # in tasks
 
 
-def run_task(location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask) -> _Done:
+def run_task(location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask) -> _TaskResult:
     """Carry out a task. Damage in an input is an answer; what may go better next time is raised, for Spark to retry."""
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
@@ -111,12 +111,12 @@ def run_task(location: StorageLocation, settings: CompactionSettings, task: _Sha
     try:
         return asyncio.run(_run_task(location, settings, task, attempt))
     except UnreadableInput as error:
-        return _Done(attempt, bad=error)
+        return _TaskResult(attempt, bad=error)
 
 
 async def _run_task(
     location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask, attempt: int
-) -> _Done:
+) -> _TaskResult:
     async with opened_stores(location, read_only=False) as stores:
 
         async def note(object_id: int, upload_id: str) -> None:
@@ -125,9 +125,11 @@ async def _run_task(
 
         workshop = ExecutionContext(stores[task.store], location.cluster, settings, on_multipart=note)
         if isinstance(task, _ShareTask):
-            return _Done(attempt, await execute_share(task.share._replace(ids=task.ids[attempt]), workshop))
+            return _TaskResult(attempt, await execute_share(task.share._replace(ids=task.ids[attempt]), workshop))
         join = await read_join_inputs(task.group, workshop)
-        return _Done(attempt, joined=None if join is None else await execute_join(join, task.ids[attempt], workshop))
+        return _TaskResult(
+            attempt, joined=None if join is None else await execute_join(join, task.ids[attempt], workshop)
+        )
 
 
 # on the driver
@@ -144,19 +146,19 @@ class SparkCompaction:
         *,
         now_ms: Callable[[], int],
         new_writer_id: Callable[[], str],
-        tell: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._spark = spark
         self._location = location
         self._settings = settings
         self._now_ms = now_ms
         self._new_writer_id = new_writer_id
-        self._tell = tell
+        self._report = report
         conf = spark.sparkContext.getConf()
         self._attempts = int(conf.get("spark.task.maxFailures", None) or ATTEMPTS_DEFAULT)
-        self.summary = CompactSummary()
+        self.summary = SparkCompactionSummary()
 
-    async def run(self, *, node_ids: Sequence[int] = (), full: bool = True) -> CompactSummary:
+    async def run(self, *, node_ids: Sequence[int] = (), full: bool = True) -> SparkCompactionSummary:
         """Both levels, node by node. Raises CatalogError and StoreError for what cannot be reached."""
         async with AsyncExitStack() as stack:
             catalog = await stack.enter_async_context(opened_catalog(self._location, read_only=False))
@@ -182,21 +184,21 @@ class SparkCompaction:
         )
 
     async def _join_sets(self, node: CompactionContext, *, full: bool) -> None:
-        for _ in range(BAD_INPUTS_MAX):
+        for _ in range(UNREADABLE_INPUTS_MAX):
             try:
                 plans = await plan_sets(node, full=full)
             except UnreadableInput as error:
                 node.left_alone.add(error.object_id)
                 continue
-            if not [bad for plan in plans if (bad := await self._carry_out(node, plan))]:
+            if not [bad for plan in plans if (bad := await self._execute(node, plan))]:
                 return
 
-    async def _carry_out(self, node: CompactionContext, plan: SetPlan) -> bool:
+    async def _execute(self, node: CompactionContext, plan: SetPlan) -> bool:
         """Carry out and commit a plan; True when an input turned out to be bad, and planning anew may do without it."""
         drafts = PreparedOutputs(node, node.stores[plan.store])
         shares = await prepare_shares(node, plan, drafts)
         tasks = [_ShareTask(share, await self._share_ids(drafts, share), plan.store) for share in shares]
-        self._tell(f"node {node.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
+        self._report(f"node {node.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
         try:
             done = await self._run_tasks(tasks)
         except CompactionFailed as error:
@@ -220,7 +222,7 @@ class SparkCompaction:
             for ids in task.ids[each.attempt + 1 :]
             for output in ids.values()
         ]
-        await self._forget(node, unused)
+        await self._forget_unused(node, unused)
         return False
 
     async def _share_ids(self, drafts: PreparedOutputs, share: PlanShare) -> list[OutputIds]:
@@ -248,7 +250,7 @@ class SparkCompaction:
             writer = CompactionWriter(self._new_writer_id(), oldest_ms)
             tasks.append(_JoinTask(group, await own.prepare(self._attempts, writer), store.name))
             drafts.append(own)
-        self._tell(f"node {node.node_id}: {len(tasks)} groups of stream objects")
+        self._report(f"node {node.node_id}: {len(tasks)} groups of stream objects")
         try:
             done = await self._run_tasks(tasks)
         except CompactionFailed as error:
@@ -267,7 +269,7 @@ class SparkCompaction:
                 self.summary.refused.append(str(error))
                 continue
             self.summary.add(len(task.group.objects), [output])
-            await self._forget(node, [unused.object_id for unused in task.ids[each.attempt + 1 :]])
+            await self._forget_unused(node, [unused.object_id for unused in task.ids[each.attempt + 1 :]])
 
     async def _compacted_by_key(self, catalog: Catalog) -> set[int]:
         return {
@@ -277,7 +279,7 @@ class SparkCompaction:
             for partition in topic.partitions
         }
 
-    async def _run_tasks(self, tasks: Sequence[_ShareTask] | Sequence[_JoinTask]) -> list[_Done]:
+    async def _run_tasks(self, tasks: Sequence[_ShareTask] | Sequence[_JoinTask]) -> list[_TaskResult]:
         """Have Spark do it; answers in the order of the tasks. Raises CompactionFailed.
 
         After a failure tasks may still be writing: what they made is left to its deadline.
@@ -301,7 +303,7 @@ class SparkCompaction:
                 raise
             raise CompactionFailed(f"Spark gave up: {_reason(error)}") from error
 
-    async def _forget(self, node: CompactionContext, object_ids: Sequence[int]) -> None:
+    async def _forget_unused(self, node: CompactionContext, object_ids: Sequence[int]) -> None:
         """Drop names that no attempt has used; with speculation a late one still may: they are left to the deadline."""
         if self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
             return

@@ -35,7 +35,7 @@ class SparkVersionError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Coordinate:
+class MavenCoordinate:
     """A Maven coordinate."""
 
     group: str
@@ -52,7 +52,7 @@ class Coordinate:
         return f"{self.artifact}-{self.version}.jar"
 
 
-def kafka_source_jars(spark_version: str) -> tuple[Coordinate, ...]:
+def kafka_source_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
     """The jars of the Kafka source and sink, transitive ones included, for a version of Spark.
 
     The token provider comes in one version for all: it is loaded by the source, but does nothing without Kerberos or
@@ -60,9 +60,9 @@ def kafka_source_jars(spark_version: str) -> tuple[Coordinate, ...]:
     """
     line = spark_line(spark_version)
     return (
-        Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", spark_version),
-        Coordinate("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA}", "4.0.0"),
-        *(Coordinate(*parts) for parts in CLIENT_JARS[line]),
+        MavenCoordinate("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", spark_version),
+        MavenCoordinate("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA}", "4.0.0"),
+        *(MavenCoordinate(*parts) for parts in CLIENT_JARS[line]),
     )
 
 
@@ -76,7 +76,7 @@ def spark_line(spark_version: str) -> str:
     return line
 
 
-def table_jars(spark_version: str, table_format: str) -> tuple[Coordinate, ...]:
+def table_jars(spark_version: str, table_format: str) -> tuple[MavenCoordinate, ...]:
     """The jars of a table format; none for Parquet, which Spark brings. Raises SparkVersionError."""
     if table_format == "parquet":
         return ()
@@ -87,13 +87,13 @@ def table_jars(spark_version: str, table_format: str) -> tuple[Coordinate, ...]:
         raise SparkVersionError(
             f"there is no {table_format} for Spark {line}: install 'pyspark=={others}.*', or write format {here}"
         )
-    return tuple(Coordinate(*parts) for parts in TABLE_JARS[line][table_format])
+    return tuple(MavenCoordinate(*parts) for parts in TABLE_JARS[line][table_format])
 
 
-def all_jars(spark_version: str) -> tuple[Coordinate, ...]:
+def all_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
     """Everything that the set-up fetches for a version of Spark. Raises SparkVersionError."""
     tables = TABLE_JARS[spark_line(spark_version)].values()
-    return (*kafka_source_jars(spark_version), *(Coordinate(*parts) for jars in tables for parts in jars))
+    return (*kafka_source_jars(spark_version), *(MavenCoordinate(*parts) for jars in tables for parts in jars))
 
 
 _MADE_FOR = re.compile(
@@ -134,7 +134,7 @@ def cached_jars(spark_version: str, environ: Mapping[str, str] = os.environ) -> 
 
 
 def cached(
-    wanted: Sequence[Coordinate], spark_version: str, environ: Mapping[str, str] = os.environ
+    wanted: Sequence[MavenCoordinate], spark_version: str, environ: Mapping[str, str] = os.environ
 ) -> Sequence[Path] | None:
     """Those jars when the set-up has fetched all of them, else None."""
     folder = jars_folder(spark_version, environ)

@@ -31,7 +31,7 @@ Commit = Callable[[Offsets], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueryProgress:
     """One micro-batch of a query that is done, or a look at an idle one."""
 
     query: str
@@ -52,7 +52,7 @@ class Progress:
         return {place: max(0, self.latest.get(place, offset) - offset) for place, offset in self.consumed.items()}
 
 
-def parse_progress(text: str) -> Progress:
+def parse_progress(text: str) -> QueryProgress:
     """From Spark's JSON of a progress."""
     values = json.loads(text)
     consumed: dict[tuple[str, int], int] = {}
@@ -60,7 +60,7 @@ def parse_progress(text: str) -> Progress:
     for source in values.get("sources", ()):
         consumed |= _offsets(source.get("endOffset"))
         latest |= _offsets(source.get("latestOffset"))
-    return Progress(
+    return QueryProgress(
         query=values.get("name") or values["id"],
         batch_id=values["batchId"],
         rows=values.get("numInputRows") or 0,
@@ -95,14 +95,14 @@ def _offsets(value: Any) -> dict[tuple[str, int], int]:
 class QueryMetrics:
     """Sums and the newest progress of one query."""
 
-    progress: Progress
+    progress: QueryProgress
     rows: int = 0
     batches: int = 0
     busy_ms: int = 0
 
 
 @dataclass(slots=True)
-class Observed:
+class PipelineMetrics:
     """What the listener has seen so far."""
 
     queries: dict[str, QueryMetrics] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Observed:
     commit_failures: int = 0
     last_failure: str | None = None
 
-    def add(self, progress: Progress) -> None:
+    def add(self, progress: QueryProgress) -> None:
         """Count a progress."""
         metrics = self.queries.setdefault(progress.query, QueryMetrics(progress))
         metrics.progress = progress
@@ -120,7 +120,7 @@ class Observed:
             metrics.busy_ms += progress.batch_ms
 
 
-def prometheus_text(observed: Observed) -> str:
+def prometheus_text(metrics: PipelineMetrics) -> str:
     """The metrics in Prometheus's text format."""
     lines: list[str] = []
 
@@ -128,13 +128,13 @@ def prometheus_text(observed: Observed) -> str:
         lines.extend((f"# HELP {name} {about}", f"# TYPE {name} {kind}"))
         lines.extend(f"{name}{labels} {value}" for labels, value in samples)
 
-    queries = list(observed.queries.items())
+    queries = list(metrics.queries.items())
 
     def per_query(name: str, kind: str, about: str, value: Callable[[QueryMetrics], float]) -> None:
         samples = [(_labels(query=query), value(metrics)) for query, metrics in queries]
         family(f"anabranch_pipeline_{name}", kind, about, samples)
 
-    def per_partition(name: str, about: str, value: Callable[[Progress], Offsets]) -> None:
+    def per_partition(name: str, about: str, value: Callable[[QueryProgress], Offsets]) -> None:
         samples: list[tuple[str, float]] = [
             (_labels(query=query, topic=topic, partition=str(partition)), offset)
             for query, metrics in queries
@@ -159,10 +159,10 @@ def prometheus_text(observed: Observed) -> str:
     per_partition("latest_offset", "End of the partition at the newest micro-batch.", lambda p: p.latest)
     per_partition("lag", "Records that are there and not consumed.", lambda p: p.lag)
     family(
-        "anabranch_pipeline_group_commits_total", "counter", "Offsets written to the group.", [("", observed.commits)]
+        "anabranch_pipeline_group_commits_total", "counter", "Offsets written to the group.", [("", metrics.commits)]
     )
     family("anabranch_pipeline_group_commit_failures_total", "counter", "Commits to the group that failed.",
-           [("", observed.commit_failures)])  # fmt: skip
+           [("", metrics.commit_failures)])  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -177,7 +177,7 @@ class PipelineListener(StreamingQueryListener):
     """Spark calls it on a thread of its own, in the order of the events."""
 
     def __init__(self, query: str, commit: Commit | None = None, counted: Mapping[int, int] | None = None) -> None:
-        self.observed = Observed()
+        self.metrics = PipelineMetrics()
         self.terminated = threading.Event()
         """The query has ended, and every progress of it was seen."""
         self._query = query
@@ -197,16 +197,16 @@ class PipelineListener(StreamingQueryListener):
             return
         progress = parse_progress(event.progress.json)
         progress = replace(progress, rows=self._counted.get(progress.batch_id, progress.rows) if progress.rows else 0)
-        self.observed.add(progress)
+        self.metrics.add(progress)
         if self._commit is None or not progress.consumed or progress.consumed == self._committed:
             return
         try:
             self._commit(progress.consumed)
         except Exception as error:  # noqa: BLE001 - whatever it was, the query goes on
-            self.observed.commit_failures += 1
-            self.observed.last_failure = reason_of(error)
+            self.metrics.commit_failures += 1
+            self.metrics.last_failure = reason_of(error)
         else:
-            self.observed.commits += 1
+            self.metrics.commits += 1
             self._committed = progress.consumed
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
@@ -244,12 +244,12 @@ def group_commit(spark: SparkSession, group: str, options: Mapping[str, str]) ->
 
 
 @contextmanager
-def serve_metrics(host: str, port: int, observed: Observed) -> Iterator[int]:
+def serve_metrics(host: str, port: int, metrics: PipelineMetrics) -> Iterator[int]:
     """`GET /metrics` while it lasts; gives the port, which is a free one for 0. Raises OSError."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class MetricsHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = prometheus_text(observed).encode() if self.path == "/metrics" else b"see /metrics\n"
+            body = prometheus_text(metrics).encode() if self.path == "/metrics" else b"see /metrics\n"
             self.send_response(200 if self.path == "/metrics" else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -259,7 +259,7 @@ def serve_metrics(host: str, port: int, observed: Observed) -> Iterator[int]:
         def log_message(self, *_arguments: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer((host, port), Handler) as server, ThreadPoolExecutor(1) as thread:
+    with ThreadingHTTPServer((host, port), MetricsHandler) as server, ThreadPoolExecutor(1) as thread:
         thread.submit(server.serve_forever, 0.2)
         try:
             yield int(server.server_address[1])

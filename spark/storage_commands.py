@@ -19,12 +19,12 @@ from rich.table import Table
 
 from compaction.settings import CompactionSettings
 from s3stream.errors import StorageError
-from spark.compact import CompactSummary, SparkCompaction
+from spark.compact import SparkCompaction, SparkCompactionSummary
 from spark.jars import SparkVersionError
 from spark.java import JavaNotFoundError, SparkNotFoundError
 from spark.session import build_session
 from spark.storage import STORES, LocationError, StorageLocation, find_storage
-from spark.verify import Summary
+from spark.verify import VerifySummary
 from spark.verify import verify as verify_storage
 
 MIB = 1 << 20
@@ -99,7 +99,7 @@ def verify(spark: SparkSession, location: StorageLocation, *, report: str | None
         raise click.exceptions.Exit(1)
 
 
-def print_verified(summary: Summary, console: Console) -> None:
+def print_verified(summary: VerifySummary, console: Console) -> None:
     """What was read, and the first findings."""
     table = Table(box=None, show_header=False)
     for name, value in (
@@ -138,7 +138,7 @@ def compact(
         replace(CompactionSettings(), memory_bytes=task_mib * MIB),
         now_ms=lambda: time.time_ns() // 1_000_000,
         new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
-        tell=click.echo,
+        report=click.echo,
     )
     summary = asyncio.run(run.run(node_ids=nodes, full=not timed))
     print_compacted(summary, Console())
@@ -146,7 +146,7 @@ def compact(
         raise click.exceptions.Exit(1)
 
 
-def print_compacted(summary: CompactSummary, console: Console) -> None:
+def print_compacted(summary: SparkCompactionSummary, console: Console) -> None:
     """What a run did."""
     table = Table(box=None, show_header=False)
     for name, value in (

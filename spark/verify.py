@@ -37,11 +37,11 @@ REPORT_SCHEMA: Final = """
 subject STRING, place STRING, object_id BIGINT, kind STRING, store STRING, size_bytes BIGINT, ranges BIGINT,
 blocks BIGINT, batches BIGINT, records BIGINT, trouble STRING, detail STRING
 """
-PASSING: Final = (FindingKind.MISSING.name, FindingKind.UNREADABLE.name)
+TRANSIENT_TROUBLES: Final = (FindingKind.MISSING.name, FindingKind.UNREADABLE.name)
 """Troubles of objects that may have been collected while they were read."""
 
 
-class Row(NamedTuple):
+class ReportRow(NamedTuple):
     """A row of the report: an object with what it holds, or a finding."""
 
     subject: str
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     detail: str | None = None
 
 
-class Check(NamedTuple):
+class ObjectCheck(NamedTuple):
     """A committed object and what the catalog says it holds."""
 
     info: ObjectInfo
@@ -66,7 +66,7 @@ class Check(NamedTuple):
 
 
 @dataclass(slots=True)
-class Summary:
+class VerifySummary:
     """What was read, and what was wrong."""
 
     objects: int = 0
@@ -88,16 +88,16 @@ class Summary:
 # in tasks
 
 
-def check_objects(location: StorageLocation, checks: Iterable[Check]) -> Iterator[Row]:
+def check_objects(location: StorageLocation, checks: Iterable[ObjectCheck]) -> Iterator[ReportRow]:
     """Read objects whole; a row for each, and one for each finding."""
     yield from asyncio.run(_check_all(location, list(checks)))
 
 
-async def _check_all(location: StorageLocation, checks: Sequence[Check]) -> list[Row]:
+async def _check_all(location: StorageLocation, checks: Sequence[ObjectCheck]) -> list[ReportRow]:
     slots = asyncio.Semaphore(OBJECTS_IN_FLIGHT)
     async with opened_stores(location) as stores, asyncio.TaskGroup() as group:
 
-        async def check(each: Check) -> list[Row]:
+        async def check(each: ObjectCheck) -> list[ReportRow]:
             async with slots:
                 return await _check_object(stores.get(each.info.store), location.cluster, each)
 
@@ -120,7 +120,7 @@ class _Contents:
             self.findings.append(Finding(trouble, self.where, detail))
 
 
-async def _check_object(store: ObjectStore | None, cluster: str, check: Check) -> list[Row]:
+async def _check_object(store: ObjectStore | None, cluster: str, check: ObjectCheck) -> list[ReportRow]:
     info = check.info
     key = object_key(cluster, info.object_id)
     found = _Contents(f"{info.store}:{key}")
@@ -133,7 +133,7 @@ async def _check_object(store: ObjectStore | None, cluster: str, check: Check) -
             found.add(FindingKind.CORRUPT, str(error))
         except StoreError as error:
             found.add(FindingKind.UNREADABLE, str(error))
-    whole = Row(
+    whole = ReportRow(
         "object",
         found.where,
         info.object_id,
@@ -148,11 +148,11 @@ async def _check_object(store: ObjectStore | None, cluster: str, check: Check) -
     return [whole, *(_finding_row("object", each, info.object_id) for each in found.findings)]
 
 
-def _finding_row(subject: str, finding: Finding, object_id: int | None = None) -> Row:
-    return Row(subject, finding.where, object_id, trouble=finding.kind.name, detail=finding.detail)
+def _finding_row(subject: str, finding: Finding, object_id: int | None = None) -> ReportRow:
+    return ReportRow(subject, finding.where, object_id, trouble=finding.kind.name, detail=finding.detail)
 
 
-async def _read_object(store: ObjectStore, key: str, check: Check, found: _Contents) -> None:
+async def _read_object(store: ObjectStore, key: str, check: ObjectCheck, found: _Contents) -> None:
     info = check.info
     index = await read_index(store, key, index_tail_bytes(info.size_bytes), object_bytes=info.size_bytes)
     expect_object(index, info.object_id)
@@ -202,7 +202,7 @@ def _check_batches(entry: IndexEntry, batches: Sequence[StreamBatch], found: _Co
 
 def verify(
     spark: SparkSession, location: StorageLocation, *, report: str | None, report_format: str = "parquet"
-) -> Summary:
+) -> VerifySummary:
     """Check a cluster, and write the report (over an older one) unless it is None.
 
     Raises CatalogError and StoreError for what cannot be reached, and what Spark raises.
@@ -227,13 +227,13 @@ def verify(
         table.unpersist()
 
 
-def _spread(checks: Sequence[Check], slices: int) -> list[Check]:
+def _spread(checks: Sequence[ObjectCheck], slices: int) -> list[ObjectCheck]:
     """Largest objects first, dealt out in turn: slices of similar size."""
     order = sorted(checks, key=lambda each: -each.info.size_bytes)
     return [each for at in range(slices) for each in order[at::slices]]
 
 
-async def _list(location: StorageLocation) -> tuple[VerifyReport, list[Check]]:
+async def _list(location: StorageLocation) -> tuple[VerifyReport, list[ObjectCheck]]:
     async with AsyncExitStack() as stack:
         catalog = await stack.enter_async_context(opened_catalog(location))
         stores = await stack.enter_async_context(opened_stores(location))
@@ -241,20 +241,22 @@ async def _list(location: StorageLocation) -> tuple[VerifyReport, list[Check]]:
         return looked, await _list_checks(catalog)
 
 
-async def _list_checks(catalog: Catalog) -> list[Check]:
-    checks: list[Check] = []
+async def _list_checks(catalog: Catalog) -> list[ObjectCheck]:
+    checks: list[ObjectCheck] = []
     after = 0
     while page := await catalog.list_objects(after=after, limit=PAGE):
         after = page[-1].object_id
         committed = [info for info in page if info.state is ObjectState.COMMITTED]
         located = await catalog.object_ranges([info.object_id for info in committed])
-        checks += [Check(info, located.get(info.object_id, ())) for info in committed]
+        checks += [ObjectCheck(info, located.get(info.object_id, ())) for info in committed]
     return checks
 
 
 def _without_collected(table: DataFrame, location: StorageLocation) -> DataFrame:
     """The report without findings of objects that are not committed any more."""
-    suspects = table.where(f.col("trouble").isin(*PASSING)).select("object_id").distinct().limit(100_000).collect()
+    suspects = (
+        table.where(f.col("trouble").isin(*TRANSIENT_TROUBLES)).select("object_id").distinct().limit(100_000).collect()
+    )
     ids = [row["object_id"] for row in suspects]
     if not ids:
         return table
@@ -269,7 +271,7 @@ def _without_collected(table: DataFrame, location: StorageLocation) -> DataFrame
     return table.where(f.col("trouble").isNull() | ~f.col("object_id").isin(gone)) if gone else table
 
 
-def _summarise(table: DataFrame, streams: int) -> Summary:
+def _summarise(table: DataFrame, streams: int) -> VerifySummary:
     whole = table.where("trouble IS NULL")
     names = ("size_bytes", "blocks", "batches", "records")
     (sums,) = whole.agg(f.count("*").alias("objects"), *(f.sum(name).alias(name) for name in names)).collect()
@@ -279,4 +281,4 @@ def _summarise(table: DataFrame, streams: int) -> Summary:
         for row in bad.orderBy("place").limit(FINDINGS_MAX).collect()
     ]
     size_bytes, blocks, batches, records = (int(sums[name] or 0) for name in names)
-    return Summary(sums["objects"], size_bytes, blocks, batches, records, streams, bad.count(), shown)
+    return VerifySummary(sums["objects"], size_bytes, blocks, batches, records, streams, bad.count(), shown)

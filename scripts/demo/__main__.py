@@ -127,7 +127,7 @@ class Demo:
         from pyspark.errors import PySparkException
 
         from scripts.demo.table import examine, ingest, start_session
-        from spark.cli import quiet
+        from spark.cli import silence_shutdown
 
         started = time.monotonic()
         with self.console.status("starting Spark"):
@@ -141,7 +141,7 @@ class Demo:
         except PySparkException as error:
             raise DemoError(f"Spark: {error}") from error
         except KeyboardInterrupt:
-            quiet(spark)
+            silence_shutdown(spark)
             raise
         finally:
             spark.stop()

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from scripts.demo.flights import Tally
 from spark.flights import FLIGHT_SCHEMA, departure_delays
 from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import Pipeline
+from spark.pipeline.settings import PipelineSettings
 from spark.session import build_session
 
 SESSION_SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
@@ -48,7 +48,7 @@ def ingest(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
     """Copy what is in the topic into a table under `folder`, then end."""
     schema = folder / "flights.ddl"
     schema.write_text(FLIGHT_SCHEMA)
-    pipeline = Pipeline.model_validate(
+    pipeline = PipelineSettings.model_validate(
         {
             "checkpoint": str(folder / "checkpoint"),
             "source": {"bootstrap_servers": servers, "topics": [topic]},

@@ -23,13 +23,13 @@ from protocol.batch import (
 from protocol.compression import compression_of, decompress
 from s3stream.errors import CorruptObject
 from s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, BLOCK_MAGIC, IndexEntry, check_block, corrupt
-from spark.direct.plan import INT64_MAX, Wanted
+from spark.direct.plan import INT64_MAX, PartitionRange
 from spark.direct.records import (
-    Bodies,
+    BatchBodies,
     Bools,
     Bytes,
     Int64s,
-    Records,
+    RecordColumns,
     decode_records,
     gather,
     gather_headers,
@@ -54,17 +54,17 @@ assert _BLOCK_BATCH.itemsize == BATCH_HEADER.size, "as s3stream.object.format ha
 assert _BATCH_HEAD.itemsize == HEADER_BYTES, "as protocol.batch has it"
 
 
-class Block(NamedTuple):
+class RequestedBlock(NamedTuple):
     """A block in a read, and for what it was read."""
 
     entry: IndexEntry
     start: int
     """Its position in the read."""
-    wanted: Wanted
+    partition_range: PartitionRange
 
 
 @dataclass(frozen=True, slots=True)
-class _Heads:
+class _BatchHeaders:
     """The batches of a read, one array element each."""
 
     start: Int64s
@@ -76,7 +76,7 @@ class _Heads:
     """Kafka's batch headers."""
 
 
-class BatchReader:
+class BlockDecoder:
     """Makes Arrow batches of the columns of `schema` (names as the Kafka source has them)."""
 
     def __init__(self, schema: pa.Schema, *, timestamp_ms_min: int = -INT64_MAX) -> None:
@@ -84,9 +84,9 @@ class BatchReader:
         self._schema = schema
         self._timestamp_ms_min = timestamp_ms_min
 
-    def read(self, data: memoryview, blocks: Sequence[Block], *, where: str) -> Iterator[pa.RecordBatch]:
+    def decode(self, data: memoryview, blocks: Sequence[RequestedBlock], *, where: str) -> Iterator[pa.RecordBatch]:
         """The wanted records of the blocks of a read. Raises CorruptObject, KafkaError."""
-        heads = _read_heads(data, blocks, where)
+        heads = _read_batch_headers(data, blocks, where)
         keep = _choose(heads, blocks, self._timestamp_ms_min)
         plain = keep & ((heads.fields["attributes"] & COMPRESSION_MASK) == 0)
         if plain.any():
@@ -96,11 +96,11 @@ class BatchReader:
         folded = np.flatnonzero(keep & ~plain)
         begin = 0
         while begin < len(folded):
-            at, buffer, bounds = _unfold(data, heads, folded[begin:])
+            at, buffer, bounds = _decompress(data, heads, folded[begin:])
             yield from self._emit(buffer, _bodies(heads, at, bounds[:-1], bounds[1:]), blocks)
             begin += len(at)
 
-    def _emit(self, data: Any, bodies: Bodies, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+    def _emit(self, data: Any, bodies: BatchBodies, blocks: Sequence[RequestedBlock]) -> Iterator[pa.RecordBatch]:
         """Decode batches, a bounded number of records at a time."""
         array = np.frombuffer(data, np.uint8)
         first = 0
@@ -108,15 +108,17 @@ class BatchReader:
         while first < len(total):
             done = int(total[first - 1]) if first else 0
             end = max(first + 1, int(np.searchsorted(total, done + ROWS_MAX, side="right")))
-            some = Bodies(*(column[first:end] for column in bodies))
+            some = BatchBodies(*(column[first:end] for column in bodies))
             yield from self._columns(data, array, some, blocks)
             first = end
 
-    def _columns(self, data: Any, array: Bytes, bodies: Bodies, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+    def _columns(
+        self, data: Any, array: Bytes, bodies: BatchBodies, blocks: Sequence[RequestedBlock]
+    ) -> Iterator[pa.RecordBatch]:
         records = decode_records(array, bodies)
         source = bodies.source[records.batch]
-        low = np.array([block.wanted.start_offset for block in blocks], np.int64)[source]
-        high = np.array([block.wanted.end_offset for block in blocks], np.int64)[source]
+        low = np.array([block.partition_range.start_offset for block in blocks], np.int64)[source]
+        high = np.array([block.partition_range.end_offset for block in blocks], np.int64)[source]
         inside = (records.offset >= low) & (records.offset < high)
         if not inside.all():
             records = records.select(inside)
@@ -127,7 +129,13 @@ class BatchReader:
         yield pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
 
     def _column(
-        self, field: pa.Field, data: Any, records: Records, bodies: Bodies, blocks: Sequence[Block], source: Int64s
+        self,
+        field: pa.Field,
+        data: Any,
+        records: RecordColumns,
+        bodies: BatchBodies,
+        blocks: Sequence[RequestedBlock],
+        source: Int64s,
     ) -> pa.Array:
         match field.name:
             case "key":
@@ -135,11 +143,11 @@ class BatchReader:
             case "value":
                 return gather(data, records.value_start, records.value_bytes, field.type)
             case "topic":
-                names = list(dict.fromkeys(block.wanted.topic for block in blocks))
-                which = np.array([names.index(block.wanted.topic) for block in blocks], np.int64)
+                names = list(dict.fromkeys(block.partition_range.topic for block in blocks))
+                which = np.array([names.index(block.partition_range.topic) for block in blocks], np.int64)
                 return repeat_text(names, which[source])
             case "partition":
-                partitions = np.array([block.wanted.partition for block in blocks], np.int32)
+                partitions = np.array([block.partition_range.partition for block in blocks], np.int32)
                 return pa.array(partitions[source])
             case "offset":
                 return pa.array(records.offset)
@@ -151,7 +159,7 @@ class BatchReader:
                 return gather_headers(records, bodies, field.type)
 
 
-def _read_heads(data: memoryview, blocks: Sequence[Block], where: str) -> _Heads:
+def _read_batch_headers(data: memoryview, blocks: Sequence[RequestedBlock], where: str) -> _BatchHeaders:
     """Check the blocks, and look at the heads of all their batches."""
     starts: list[Int64s] = []
     ends: list[Int64s] = []
@@ -185,37 +193,37 @@ def _read_heads(data: memoryview, blocks: Sequence[Block], where: str) -> _Heads
             f"expected a record batch of {end_of[at] - start_of[at]} bytes, found magic {fields['magic'][at]} "
             f"and length {fields['length'][at]}"
         )
-    return _Heads(start_of, end_of, np.repeat(np.arange(len(blocks)), counts), fields)
+    return _BatchHeaders(start_of, end_of, np.repeat(np.arange(len(blocks)), counts), fields)
 
 
-def _choose(heads: _Heads, blocks: Sequence[Block], timestamp_ms_min: int) -> Bools:
+def _choose(heads: _BatchHeaders, blocks: Sequence[RequestedBlock], timestamp_ms_min: int) -> Bools:
     """Which batches can hold a wanted record."""
     fields = heads.fields
     base = fields["base_offset"].astype(np.int64)
     last = base + fields["last_delta"]
-    low = np.array([block.wanted.start_offset for block in blocks], np.int64)[heads.source]
-    high = np.array([block.wanted.end_offset for block in blocks], np.int64)[heads.source]
+    low = np.array([block.partition_range.start_offset for block in blocks], np.int64)[heads.source]
+    high = np.array([block.partition_range.end_offset for block in blocks], np.int64)[heads.source]
     keep: Bools = (last >= low) & (base < high) & ((fields["attributes"] & CONTROL_MASK) == 0) & (fields["count"] > 0)
     if timestamp_ms_min > -INT64_MAX:
         keep &= fields["max_timestamp"] >= timestamp_ms_min
     transactional = (fields["attributes"] & TRANSACTIONAL_MASK) != 0
     if not (keep & transactional).any():
         return keep
-    by_wanted: dict[int, tuple[Wanted, list[int]]] = {}
+    by_range: dict[int, tuple[PartitionRange, list[int]]] = {}
     for number, block in enumerate(blocks):
-        if block.wanted.aborted:
-            by_wanted.setdefault(id(block.wanted), (block.wanted, []))[1].append(number)
-    for wanted, numbers in by_wanted.values():
+        if block.partition_range.aborted:
+            by_range.setdefault(id(block.partition_range), (block.partition_range, []))[1].append(number)
+    for partition_range, numbers in by_range.values():
         own = transactional & np.isin(heads.source, numbers)
-        for producer_id, first, end in wanted.aborted:
+        for producer_id, first, end in partition_range.aborted:
             keep &= ~(own & (fields["producer_id"] == producer_id) & (base >= first) & (base < end))
     return keep
 
 
-def _bodies(heads: _Heads, at: Int64s, start: Int64s, end: Int64s) -> Bodies:
+def _bodies(heads: _BatchHeaders, at: Int64s, start: Int64s, end: Int64s) -> BatchBodies:
     fields = heads.fields[at]
     stamped = (fields["attributes"] & TIMESTAMP_TYPE_MASK) != 0
-    return Bodies(
+    return BatchBodies(
         start,
         end,
         fields["count"].astype(np.int64),
@@ -226,15 +234,15 @@ def _bodies(heads: _Heads, at: Int64s, start: Int64s, end: Int64s) -> Bodies:
     )
 
 
-def _unfold(data: memoryview, heads: _Heads, at: Int64s) -> tuple[Int64s, bytes, Int64s]:
+def _decompress(data: memoryview, heads: _BatchHeaders, at: Int64s) -> tuple[Int64s, bytes, Int64s]:
     """Unfold the first of the batches at `at`: which, their records one after the other, and where each begins."""
-    pieces: list[Any] = []
+    slices: list[Any] = []
     bounds = [0]
     for number in at.tolist():
         body = data[int(heads.start[number]) + HEADER_BYTES : int(heads.end[number])]
-        pieces.append(decompress(compression_of(int(heads.fields["attributes"][number])), body))
-        bounds.append(bounds[-1] + len(pieces[-1]))
+        slices.append(decompress(compression_of(int(heads.fields["attributes"][number])), body))
+        bounds.append(bounds[-1] + len(slices[-1]))
         if bounds[-1] >= UNFOLDED_BYTES_MAX:
             break
-    buffer = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return at[: len(pieces)], buffer, np.array(bounds, np.int64)
+    buffer = slices[0] if len(slices) == 1 else b"".join(slices)
+    return at[: len(slices)], buffer, np.array(bounds, np.int64)

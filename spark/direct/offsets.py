@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from s3stream.model import RangeLocation, StreamInfo, object_key
 from s3stream.store.interface import ObjectStore
-from spark.direct.options import EARLIEST, LATEST, Bound, DataLossError, OptionError, ReadOptions
-from spark.direct.plan import Piece, Wanted
-from spark.direct.transactions import Transactions, read_transactions
+from spark.direct.options import EARLIEST, LATEST, DataLossError, OffsetBound, OptionError, ReadOptions
+from spark.direct.plan import ObjectSlice, PartitionRange
+from spark.direct.transactions import SnapshotTransactions, read_transactions
 
 if TYPE_CHECKING:  # it takes long to import, and tasks do not need it
     from s3stream.catalog.catalog import Catalog
@@ -34,7 +34,7 @@ class PartitionState:
     """What the catalog knows of a partition."""
 
     stream: StreamInfo
-    transactions: Transactions
+    transactions: SnapshotTransactions
     start_offset: int
     end_offset: int
     """What may be read lies before: the committed end, or the last stable offset."""
@@ -46,7 +46,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class OpenedStorage:
     """What planning asks."""
 
     catalog: "Catalog"
@@ -54,7 +54,7 @@ class Storage:
     cluster: str
 
 
-async def find_partitions(storage: Storage, options: ReadOptions) -> dict[TopicPartition, PartitionState]:
+async def find_partitions(storage: OpenedStorage, options: ReadOptions) -> dict[TopicPartition, PartitionState]:
     """The partitions that the options name, as of now. Raises OptionError, CorruptObject, CatalogError."""
     found = {topic.name: topic for topic in await storage.catalog.list_topics()}
     streams: dict[TopicPartition, int] = {}
@@ -93,8 +93,8 @@ def _choose_topics(found: "Mapping[str, TopicInfo]", options: ReadOptions) -> "l
     return [found[name] for name in options.topics]
 
 
-async def resolve(
-    storage: Storage, states: Mapping[TopicPartition, PartitionState], bound: Bound, *, name: str
+async def resolve_bound(
+    storage: OpenedStorage, states: Mapping[TopicPartition, PartitionState], bound: OffsetBound, *, name: str
 ) -> dict[TopicPartition, int]:
     """The offset of each partition that a bound means. Raises OptionError, StorageError."""
     resolved: dict[TopicPartition, int] = {}
@@ -126,7 +126,7 @@ async def resolve(
     return resolved
 
 
-async def offset_for_time(storage: Storage, state: PartitionState, timestamp_ms: int) -> int | None:
+async def offset_for_time(storage: OpenedStorage, state: PartitionState, timestamp_ms: int) -> int | None:
     """The first committed record at or after a time. Raises StorageError."""
     stream = state.stream
     first = await storage.catalog.find_time(stream.stream_id, timestamp_ms)
@@ -141,7 +141,7 @@ async def offset_for_time(storage: Storage, state: PartitionState, timestamp_ms:
     return None
 
 
-async def _first_in_range(storage: Storage, location: RangeLocation, start: int, timestamp_ms: int) -> int | None:
+async def _first_in_range(storage: OpenedStorage, location: RangeLocation, start: int, timestamp_ms: int) -> int | None:
     # Most plans name no time, and each is made in a process of its own that need not import this.
     from protocol.errors import KafkaError
     from protocol.records import decode_records
@@ -216,25 +216,25 @@ def check_bounds(
     return bounds
 
 
-async def find_pieces(
-    storage: Storage,
+async def find_slices(
+    storage: OpenedStorage,
     states: Mapping[TopicPartition, PartitionState],
     bounds: Mapping[TopicPartition, tuple[int, int]],
     *,
     options: ReadOptions,
     timestamp_ms_min: int,
-) -> tuple[list[Wanted], list[Piece]]:
+) -> tuple[list[PartitionRange], list[ObjectSlice]]:
     """What is wanted of each partition, and where it lies; ranges older than `timestamp_ms_min` are left out.
 
     Raises DataLossError for what was there when the bounds were found, and has expired since.
     """
-    wanted: list[Wanted] = []
-    pieces: list[Piece] = []
+    ranges: list[PartitionRange] = []
+    slices: list[ObjectSlice] = []
     for partition, (start, end) in bounds.items():
         state = states[partition]
         aborted = state.transactions.aborted_between(start, end) if options.committed else ()
-        number = len(wanted)
-        wanted.append(Wanted(partition.topic, partition.partition, start, end, aborted))
+        number = len(ranges)
+        ranges.append(PartitionRange(partition.topic, partition.partition, start, end, aborted))
         locations = await find_locations(storage.catalog, state.stream.stream_id, start, end)
         missing = first_missing(locations, start, end)
         if missing is not None and options.fail_on_data_loss:
@@ -242,8 +242,8 @@ async def find_pieces(
                 f"topic {partition.topic} partition {partition.partition}: offset {missing} of [{start}, {end}) is "
                 "in no object any more; failOnDataLoss=false reads what there is"
             )
-        pieces += cut_pieces(locations, number, start, end, timestamp_ms_min)
-    return wanted, pieces
+        slices += cut_slices(locations, number, start, end, timestamp_ms_min)
+    return ranges, slices
 
 
 def first_missing(locations: Sequence[RangeLocation], start: int, end: int) -> int | None:
@@ -255,14 +255,14 @@ def first_missing(locations: Sequence[RangeLocation], start: int, end: int) -> i
     return start if start < end else None
 
 
-def cut_pieces(
-    locations: Sequence[RangeLocation], wanted: int, start: int, end: int, timestamp_ms_min: int
-) -> list[Piece]:
+def cut_slices(
+    locations: Sequence[RangeLocation], range_index: int, start: int, end: int, timestamp_ms_min: int
+) -> list[ObjectSlice]:
     """The part of each range that lies in [start, end).
 
     Each offset once, though ranges overlap where compaction replaced some between two pages of the catalog's answer.
     """
-    pieces: list[Piece] = []
+    slices: list[ObjectSlice] = []
     for location in locations:
         span, info = location.range, location.object
         low, high = max(start, span.start_offset), min(end, span.end_offset)
@@ -270,7 +270,9 @@ def cut_pieces(
         if low < high and span.max_timestamp_ms >= timestamp_ms_min:
             size = max(1, span.size_bytes * (high - low) // (span.end_offset - span.start_offset))
             stored = location.stored_stream_id
-            pieces.append(
-                Piece(info.object_id, info.size_bytes, info.store, span.stream_id, stored, wanted, low, high, size)
+            slices.append(
+                ObjectSlice(
+                    info.object_id, info.size_bytes, info.store, span.stream_id, stored, range_index, low, high, size
+                )
             )
-    return pieces
+    return slices

@@ -35,7 +35,7 @@ class DataLossError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class OffsetBound:
     """Where reading begins or ends."""
 
     offset: int = LATEST
@@ -63,8 +63,8 @@ class ReadOptions:
     topics: Sequence[str]
     pattern: str | None
     assigned: Mapping[str, Sequence[int]] | None
-    starting: Bound
-    ending: Bound
+    starting: OffsetBound
+    ending: OffsetBound
     committed: bool
     """Whether records of open and aborted transactions are left out."""
     columns: Sequence[str]
@@ -117,25 +117,25 @@ def _columns(given: Mapping[str, str]) -> Sequence[str]:
     return [by_lower[name.lower()] for name in columns]
 
 
-def _bound(given: Mapping[str, str], side: Literal["starting", "ending"], default: int) -> Bound:
+def _bound(given: Mapping[str, str], side: Literal["starting", "ending"], default: int) -> OffsetBound:
     strategy = given.get(f"{side}offsetsbytimestampstrategy", "error").lower()
     if strategy not in {"error", "latest"}:
         raise OptionError(f"{side}OffsetsByTimestampStrategy: expected error or latest, found {strategy!r}")
     # The end of what is there is the end for a time that nothing has reached yet.
     or_latest = strategy == "latest" or side == "ending"
     if text := given.get(f"{side}timestamp"):
-        return Bound(timestamp_ms=_number(f"{side}Timestamp", text), or_latest=or_latest)
+        return OffsetBound(timestamp_ms=_number(f"{side}Timestamp", text), or_latest=or_latest)
     if text := given.get(f"{side}offsetsbytimestamp"):
-        return Bound(timestamps_ms=_assignment(f"{side}OffsetsByTimestamp", text), or_latest=or_latest)
+        return OffsetBound(timestamps_ms=_assignment(f"{side}OffsetsByTimestamp", text), or_latest=or_latest)
     text = given.get(f"{side}offsets")
     if text is None:
-        return Bound(default)
+        return OffsetBound(default)
     special = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if special == EARLIEST and side == "ending":
         raise OptionError("endingOffsets: expected latest or JSON, found 'earliest'")
     if special is not None:
-        return Bound(special)
-    return Bound(default, _assignment(f"{side}Offsets", text))
+        return OffsetBound(special)
+    return OffsetBound(default, _assignment(f"{side}Offsets", text))
 
 
 def _assignment(name: str, text: str) -> Assignment:

@@ -20,9 +20,9 @@ from s3stream.model import object_key
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.read.io_plan import ByteRange, plan_gets
 from s3stream.store.interface import ObjectStore
-from spark.direct.batches import BatchReader, Block
-from spark.direct.offsets import cut_pieces, find_locations
-from spark.direct.plan import INT64_MAX, Piece, Task, join_neighbours
+from spark.direct.batches import BlockDecoder, RequestedBlock
+from spark.direct.offsets import cut_slices, find_locations
+from spark.direct.plan import INT64_MAX, ObjectSlice, ReadTask, join_neighbours
 from spark.storage import StorageLocation, opened_catalog, opened_stores
 
 Result = TypeVar("Result")
@@ -49,20 +49,22 @@ class _Get(NamedTuple):
     key: str
     start: int
     end: int
-    blocks: Sequence[Block]
-    pieces: Sequence[Piece]
+    blocks: Sequence[RequestedBlock]
+    slices: Sequence[ObjectSlice]
     """The piece of each block."""
 
 
 def read_task(
-    location: StorageLocation, task: Task, schema: pa.Schema, *, timestamp_ms_min: int
+    location: StorageLocation, task: ReadTask, schema: pa.Schema, *, timestamp_ms_min: int
 ) -> Iterator[pa.RecordBatch]:
     """The records of a task. Raises StorageError, KafkaError."""
     with asyncio.Runner() as runner:
         context = opened_stores(location)
         stores = runner.run(_enter(context))
         try:
-            reader = _TaskReader(runner, location, stores, task, BatchReader(schema, timestamp_ms_min=timestamp_ms_min))
+            reader = _TaskReader(
+                runner, location, stores, task, BlockDecoder(schema, timestamp_ms_min=timestamp_ms_min)
+            )
             yield from reader.read(timestamp_ms_min)
         finally:
             runner.run(_leave(context))
@@ -82,37 +84,37 @@ class _TaskReader:
         runner: asyncio.Runner,
         location: StorageLocation,
         stores: Mapping[str, ObjectStore],
-        task: Task,
-        batches: BatchReader,
+        task: ReadTask,
+        decoder: BlockDecoder,
     ) -> None:
         self._runner = runner
         self._location = location
         self._stores = stores
         self._task = task
-        self._batches = batches
+        self._decoder = decoder
         self._relocations = 0
 
     def read(self, timestamp_ms_min: int) -> Iterator[pa.RecordBatch]:
-        queue = deque(join_neighbours(self._task.pieces))
+        queue = deque(join_neighbours(self._task.slices))
         while queue:
             some = _take(queue)
-            left = {piece: piece for piece in some}
+            left = {part: part for part in some}
             try:
                 gets = self._runner.run(self._plan(some, timestamp_ms_min))
                 for window in _windows(gets):
                     for get, data in zip(window, self._runner.run(self._fetch(window)), strict=True):
-                        yield from self._batches.read(data, get.blocks, where=f"{get.store}:{get.key}")
-                        for piece, block in zip(get.pieces, get.blocks, strict=True):
-                            left[piece] = piece._replace(start_offset=max(piece.start_offset, block.entry.end_offset))
+                        yield from self._decoder.decode(data, get.blocks, where=f"{get.store}:{get.key}")
+                        for part, block in zip(get.slices, get.blocks, strict=True):
+                            left[part] = part._replace(start_offset=max(part.start_offset, block.entry.end_offset))
             except ObjectNotFound as error:
-                rest = [piece for piece in left.values() if piece.start_offset < piece.end_offset]
-                queue.extendleft(reversed(self._runner.run(self._find_anew(rest, error))))
+                rest = [part for part in left.values() if part.start_offset < part.end_offset]
+                queue.extendleft(reversed(self._runner.run(self._relocate(rest, error))))
 
-    async def _plan(self, pieces: Sequence[Piece], timestamp_ms_min: int) -> list[_Get]:
+    async def _plan(self, slices: Sequence[ObjectSlice], timestamp_ms_min: int) -> list[_Get]:
         """Read the indexes, and decide on the GETs."""
-        by_object: dict[int, list[Piece]] = {}
-        for piece in pieces:
-            by_object.setdefault(piece.object_id, []).append(piece)
+        by_object: dict[int, list[ObjectSlice]] = {}
+        for part in slices:
+            by_object.setdefault(part.object_id, []).append(part)
         indexes = await _all(*(self._read_index(group[0]) for group in by_object.values()))
         gets: list[_Get] = []
         for group, index in zip(by_object.values(), indexes, strict=True):
@@ -120,45 +122,45 @@ class _TaskReader:
                 gets += self._plan_object(layer, index, timestamp_ms_min)
         return gets
 
-    async def _read_index(self, piece: Piece) -> ObjectIndex:
-        store, key = self._store(piece), object_key(self._location.cluster, piece.object_id)
-        index = await read_index(store, key, index_tail_bytes(piece.object_bytes), object_bytes=piece.object_bytes)
-        expect_object(index, piece.object_id)
+    async def _read_index(self, part: ObjectSlice) -> ObjectIndex:
+        store, key = self._store(part), object_key(self._location.cluster, part.object_id)
+        index = await read_index(store, key, index_tail_bytes(part.object_bytes), object_bytes=part.object_bytes)
+        expect_object(index, part.object_id)
         return index
 
-    def _store(self, piece: Piece) -> ObjectStore:
-        store = self._stores.get(piece.store)
+    def _store(self, part: ObjectSlice) -> ObjectStore:
+        store = self._stores.get(part.store)
         if store is None:
-            raise StorageError(f"object {piece.object_id} lies in the store {piece.store!r}, which is not configured")
+            raise StorageError(f"object {part.object_id} lies in the store {part.store!r}, which is not configured")
         return store
 
-    def _plan_object(self, pieces: Sequence[Piece], index: ObjectIndex, timestamp_ms_min: int) -> list[_Get]:
-        blocks: list[Block] = []
-        owners: list[Piece] = []
-        for piece in pieces:
-            wanted = self._task.wanted[piece.wanted]
-            wanted = wanted._replace(start_offset=piece.start_offset, end_offset=piece.end_offset)
-            entries = index.find(piece.stored_stream_id, piece.start_offset, piece.end_offset)
+    def _plan_object(self, slices: Sequence[ObjectSlice], index: ObjectIndex, timestamp_ms_min: int) -> list[_Get]:
+        blocks: list[RequestedBlock] = []
+        owners: list[ObjectSlice] = []
+        for part in slices:
+            partition_range = self._task.ranges[part.range_index]
+            partition_range = partition_range._replace(start_offset=part.start_offset, end_offset=part.end_offset)
+            entries = index.find(part.stored_stream_id, part.start_offset, part.end_offset)
             if (
                 not entries
-                or entries[0].start_offset > piece.start_offset
-                or entries[-1].end_offset < piece.end_offset
+                or entries[0].start_offset > part.start_offset
+                or entries[-1].end_offset < part.end_offset
                 or any(one.end_offset != next_.start_offset for one, next_ in itertools.pairwise(entries))
             ):
                 raise StorageError(
-                    f"object {index.key}: expected offsets [{piece.start_offset}, {piece.end_offset}) of stream "
-                    f"{piece.stream_id} as the catalog has them, found {len(entries)} blocks that do not hold them"
+                    f"object {index.key}: expected offsets [{part.start_offset}, {part.end_offset}) of stream "
+                    f"{part.stream_id} as the catalog has them, found {len(entries)} blocks that do not hold them"
                 )
             fresh = [entry for entry in entries if entry.max_timestamp_ms >= timestamp_ms_min]
-            blocks += [Block(entry, 0, wanted) for entry in fresh]
-            owners += [piece] * len(fresh)
+            blocks += [RequestedBlock(entry, 0, partition_range) for entry in fresh]
+            owners += [part] * len(fresh)
         spans = [ByteRange(block.entry.position, block.entry.end_position) for block in blocks]
         planned = plan_gets(
             spans, gap_bytes_max=GAP_BYTES_MAX, read_bytes_max=READ_BYTES_MAX, split_bytes_min=READ_BYTES_MAX, idle=1
         )
         return [
             _Get(
-                pieces[0].store,
+                slices[0].store,
                 index.key,
                 each.start,
                 each.end,
@@ -171,24 +173,25 @@ class _TaskReader:
     async def _fetch(self, window: Sequence[_Get]) -> list[memoryview]:
         return await _all(*(self._stores[get.store].get(get.key, get.start, get.end) for get in window))
 
-    async def _find_anew(self, pieces: Sequence[Piece], cause: ObjectNotFound) -> list[Piece]:
+    async def _relocate(self, slices: Sequence[ObjectSlice], cause: ObjectNotFound) -> list[ObjectSlice]:
         """Where pieces lie now."""
         advice = "it was replaced by compaction or expired since the query was planned; run the query again"
         self._relocations += 1
         if self._relocations > RELOCATIONS_MAX:
             raise ObjectGoneError(f"{cause}: {advice}") from cause
-        found: list[Piece] = []
+        found: list[ObjectSlice] = []
         try:
             async with opened_catalog(self._location) as catalog:
-                for piece in pieces:
-                    locations = await find_locations(catalog, piece.stream_id, piece.start_offset, piece.end_offset)
-                    cuts = cut_pieces(locations, piece.wanted, piece.start_offset, piece.end_offset, -INT64_MAX)
+                for part in slices:
+                    locations = await find_locations(catalog, part.stream_id, part.start_offset, part.end_offset)
+                    cuts = cut_slices(locations, part.range_index, part.start_offset, part.end_offset, -INT64_MAX)
                     covered = sum(cut.end_offset - cut.start_offset for cut in cuts)
-                    if covered != piece.end_offset - piece.start_offset:
-                        wanted = self._task.wanted[piece.wanted]
+                    if covered != part.end_offset - part.start_offset:
+                        partition_range = self._task.ranges[part.range_index]
                         raise ObjectGoneError(
-                            f"topic {wanted.topic} partition {wanted.partition}: offsets [{piece.start_offset}, "
-                            f"{piece.end_offset}) expired or the topic was deleted since the query was planned"
+                            f"topic {partition_range.topic} partition {partition_range.partition}: offsets "
+                            f"[{part.start_offset}, {part.end_offset}) expired or the topic was deleted since the query was "
+                            "planned"
                         ) from cause
                     found += [cut for cut in cuts if cut.end_offset > cut.start_offset]
         except CatalogError as error:
@@ -196,29 +199,29 @@ class _TaskReader:
         return join_neighbours(found)
 
 
-def _layers(pieces: Sequence[Piece]) -> Sequence[Sequence[Piece]]:
+def _layers(slices: Sequence[ObjectSlice]) -> Sequence[Sequence[ObjectSlice]]:
     """Pieces in which no block is wanted twice, as it is by a topic and its clone."""
-    layers: list[list[Piece]] = []
+    layers: list[list[ObjectSlice]] = []
     seen: dict[int, list[int]] = {}
-    for piece in pieces:
-        streams = seen.setdefault(piece.stored_stream_id, [])
-        if piece.stream_id not in streams:
-            streams.append(piece.stream_id)
-        number = streams.index(piece.stream_id)
+    for part in slices:
+        streams = seen.setdefault(part.stored_stream_id, [])
+        if part.stream_id not in streams:
+            streams.append(part.stream_id)
+        number = streams.index(part.stream_id)
         if number == len(layers):
             layers.append([])
-        layers[number].append(piece)
+        layers[number].append(part)
     return layers
 
 
-def _take(queue: deque[Piece]) -> list[Piece]:
+def _take(queue: deque[ObjectSlice]) -> list[ObjectSlice]:
     """The pieces of the next few objects."""
-    some: list[Piece] = []
+    some: list[ObjectSlice] = []
     objects: set[int] = set()
     while queue and (queue[0].object_id in objects or len(objects) < OBJECTS_AT_ONCE):
-        piece = queue.popleft()
-        objects.add(piece.object_id)
-        some.append(piece)
+        part = queue.popleft()
+        objects.add(part.object_id)
+        some.append(part)
     return some
 
 

@@ -30,17 +30,17 @@ from pyspark.sql.types import StructType
 
 from spark.direct.offsets import (
     Offsets,
+    OpenedStorage,
     PartitionState,
-    Storage,
     TopicPartition,
     check_bounds,
     find_partitions,
-    find_pieces,
-    resolve,
+    find_slices,
+    resolve_bound,
 )
 from spark.direct.options import COLUMNS, DataLossError, OptionError, ReadOptions
-from spark.direct.plan import INT64_MAX, TASK_BYTES_MIN, Task, plan_tasks
-from spark.direct.worker import settle
+from spark.direct.plan import INT64_MAX, TASK_BYTES_MIN, ReadTask, plan_tasks
+from spark.direct.worker import freeze_worker
 from spark.storage import StorageLocation, opened_catalog, opened_stores
 
 Result = TypeVar("Result")
@@ -63,7 +63,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class TaskPartition(InputPartition):
     """One task."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReadTask) -> None:
         super().__init__(None)
         self.task = task
 
@@ -83,7 +83,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 @dataclass(slots=True)
-class Pushed:
+class PushedFilters:
     """What filters say of topics, partitions, offsets and times. Spark applies them again to the rows."""
 
     topics: frozenset[str] | None = None
@@ -141,7 +141,7 @@ class Pushed:
         self.partitions = wanted if self.partitions is None else self.partitions & wanted
 
 
-class _Read:
+class _SourceReader:
     """What both kinds of reading share: planning on the driver, reading in tasks."""
 
     def __init__(self, location: StorageLocation, options: ReadOptions, schema: StructType, parallelism: int) -> None:
@@ -149,7 +149,7 @@ class _Read:
         self._options: ReadOptions | None = options
         self._parallelism = parallelism
         self._schema = arrow_schema(schema)
-        self._pushed = Pushed()
+        self._pushed = PushedFilters()
         self._task_location = location.without_password()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,13 +169,13 @@ class _Read:
         return self._options
 
     async def plan(
-        self, storage: Storage, states: Mapping[TopicPartition, PartitionState], start: Offsets, end: Offsets
+        self, storage: OpenedStorage, states: Mapping[TopicPartition, PartitionState], start: Offsets, end: Offsets
     ) -> list[InputPartition]:
         """The tasks for [start, end) of each partition."""
         options, pushed = self.options, self._pushed
         bounds = check_bounds(states, start, end, fail_on_data_loss=options.fail_on_data_loss)
         narrowed = {each: pushed.bounds(each, *span) for each, span in bounds.items()}
-        wanted, pieces = await find_pieces(
+        ranges, slices = await find_slices(
             storage,
             states,
             {each: span for each, span in narrowed.items() if span[0] < span[1]},
@@ -184,14 +184,14 @@ class _Read:
         )
         # Asked for by name, small tasks are what is wanted.
         bytes_min = TASK_BYTES_MIN if options.tasks_min is None else 1
-        tasks = plan_tasks(pieces, parallelism=options.tasks_min or self._parallelism, bytes_min=bytes_min)
+        tasks = plan_tasks(slices, parallelism=options.tasks_min or self._parallelism, bytes_min=bytes_min)
         made: list[InputPartition] = []
         for some in tasks:
             own = {
-                number: wanted[number]._replace(aborted=_relevant(wanted[number].aborted, some, number))
-                for number in {piece.wanted for piece in some}
+                number: ranges[number]._replace(aborted=_relevant(ranges[number].aborted, some, number))
+                for number in {part.range_index for part in some}
             }
-            made.append(TaskPartition(Task(some, own)))
+            made.append(TaskPartition(ReadTask(some, own)))
         return made
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -202,17 +202,17 @@ class _Read:
             yield from read_task(
                 self._task_location, partition.task, self._schema, timestamp_ms_min=self._pushed.timestamp_ms_min
             )
-        settle()
+        freeze_worker()
 
 
-def _relevant(aborted: Sequence[Any], pieces: Iterable[Any], number: int) -> tuple[Any, ...]:
+def _relevant(aborted: Sequence[Any], slices: Iterable[Any], number: int) -> tuple[Any, ...]:
     """The aborted transactions that have to do with a task's pieces of a partition."""
-    spans = [(piece.start_offset, piece.end_offset) for piece in pieces if piece.wanted == number]
+    spans = [(part.start_offset, part.end_offset) for part in slices if part.range_index == number]
     low, high = min(start for start, _ in spans), max(end for _, end in spans)
     return tuple(each for each in aborted if each.first_offset < high and each.end_offset > low)
 
 
-class BatchRead(_Read, DataSourceReader):
+class BatchSourceReader(_SourceReader, DataSourceReader):
     """Reads what there is when the query is planned."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -224,15 +224,15 @@ class BatchRead(_Read, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan. Raises OptionError, DataLossError, StorageError."""
         tasks = asyncio.run(self._plan())
-        settle()
+        freeze_worker()
         return tasks
 
     async def _plan(self) -> list[InputPartition]:
         async with opened_catalog(self.location) as catalog, opened_stores(self.location) as stores:
-            storage = Storage(catalog, stores, self.location.cluster)
+            storage = OpenedStorage(catalog, stores, self.location.cluster)
             states = await find_partitions(storage, self.options)
-            start = await resolve(storage, states, self.options.starting, name="starting")
-            end = await resolve(storage, states, self.options.ending, name="ending")
+            start = await resolve_bound(storage, states, self.options.starting, name="starting")
+            end = await resolve_bound(storage, states, self.options.ending, name="ending")
             return await self.plan(storage, states, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -268,7 +268,7 @@ def from_json(offsets: JsonOffsets) -> dict[TopicPartition, int]:
     }
 
 
-def made_anew(offsets: JsonOffsets, states: Mapping[TopicPartition, PartitionState]) -> set[str]:
+def recreated_topics(offsets: JsonOffsets, states: Mapping[TopicPartition, PartitionState]) -> set[str]:
     """The topics that are not those any more that the offsets are of."""
     return {
         partition.topic
@@ -282,7 +282,7 @@ def drop_topics(offsets: Offsets, topics: set[str]) -> dict[TopicPartition, int]
     return {partition: offset for partition, offset in offsets.items() if partition.topic not in topics}
 
 
-class StreamRead(_Read, DataSourceStreamReader):
+class StreamSourceReader(_SourceReader, DataSourceStreamReader):
     """Reads on: micro-batches by committed offset. Lives on the driver as long as its query."""
 
     def __init__(self, location: StorageLocation, options: ReadOptions, schema: StructType, parallelism: int) -> None:
@@ -294,11 +294,11 @@ class StreamRead(_Read, DataSourceStreamReader):
             )
         self._target: Offsets | None = None
         """With Trigger.AvailableNow on Spark 4.2: where reading ends."""
-        self._began: JsonOffsets | None = None
+        self._initial_offsets: JsonOffsets | None = None
         """Where reading begins, until a first, empty micro-batch has put that into the checkpoint."""
         self._runner: asyncio.Runner | None = None
         self._stack: AsyncExitStack | None = None
-        self._storage: Storage | None = None
+        self._storage: OpenedStorage | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to tasks."""
@@ -308,7 +308,7 @@ class StreamRead(_Read, DataSourceStreamReader):
         """Where a query without a checkpoint begins."""
         began = self._run(self._initial())
         if self.options.starting.moves:
-            self._began = began
+            self._initial_offsets = began
         return began
 
     def latestOffset(  # noqa: N802 - Spark's name; 4.1 gives no arguments, 4.2 two
@@ -320,16 +320,16 @@ class StreamRead(_Read, DataSourceStreamReader):
         repeated after a crash would begin at a later end, and leave rows out. So nothing is in that batch. Spark 4.1
         asks this first: the end of the first batch is never past a beginning that moves.
         """
-        began, self._began = self._began, None
+        began, self._initial_offsets = self._initial_offsets, None
         if start is not None and start == began:
             return start
         states = self._run(self._states())
-        latest = ends(states)
+        latest = end_offsets(states)
         if self._target is not None:
             latest = {each: min(latest[each], end) for each, end in self._target.items() if each in latest}
         most = getattr(limit, "max_rows", None)
         if start is not None and most is not None:
-            latest = limit_offsets(drop_topics(from_json(start), made_anew(start, states)), latest, most)
+            latest = limit_offsets(drop_topics(from_json(start), recreated_topics(start, states)), latest, most)
         return to_json(latest, states)
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
@@ -356,18 +356,18 @@ class StreamRead(_Read, DataSourceStreamReader):
             self._runner = asyncio.Runner()
         return self._runner.run(work)
 
-    async def _opened(self) -> Storage:
+    async def _opened(self) -> OpenedStorage:
         if self._storage is None:
             self._stack = AsyncExitStack()
             catalog = await self._stack.enter_async_context(opened_catalog(self.location))
             stores = await self._stack.enter_async_context(opened_stores(self.location))
-            self._storage = Storage(catalog, stores, self.location.cluster)
+            self._storage = OpenedStorage(catalog, stores, self.location.cluster)
         return self._storage
 
     async def _initial(self) -> JsonOffsets:
         storage = await self._opened()
         states = await find_partitions(storage, self.options)
-        return to_json(await resolve(storage, states, self.options.starting, name="starting"), states)
+        return to_json(await resolve_bound(storage, states, self.options.starting, name="starting"), states)
 
     async def _states(self) -> dict[TopicPartition, PartitionState]:
         return await find_partitions(await self._opened(), self.options)
@@ -375,7 +375,7 @@ class StreamRead(_Read, DataSourceStreamReader):
     async def _plan(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         storage = await self._opened()
         states = await find_partitions(storage, self.options)
-        before, after = made_anew(start, states), made_anew(end, states)
+        before, after = recreated_topics(start, states), recreated_topics(end, states)
         if (before or after) and self.options.fail_on_data_loss:
             raise DataLossError(
                 f"topic {', '.join(sorted(before | after))} was deleted and made anew; failOnDataLoss=false reads the "
@@ -386,7 +386,7 @@ class StreamRead(_Read, DataSourceStreamReader):
         )
 
 
-def ends(states: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, int]:
+def end_offsets(states: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, int]:
     """How far each partition may be read."""
     return {partition: state.end_offset for partition, state in states.items()}
 
@@ -408,7 +408,7 @@ if HAS_LIMITS:
         SupportsTriggerAvailableNow,
     )
 
-    class LimitedStreamRead(StreamRead, SupportsTriggerAvailableNow):  # type: ignore[misc]  # of 4.2
+    class LimitedStreamSourceReader(StreamSourceReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # of 4.2
         """With what Spark 4.2 brings: limited micro-batches, and an end that is fixed when the query starts."""
 
         def getDefaultReadLimit(self) -> object:  # noqa: N802 - Spark's name
@@ -418,13 +418,13 @@ if HAS_LIMITS:
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Read what is there now, and no more."""
-            self._target = ends(self._run(self._states()))
+            self._target = end_offsets(self._run(self._states()))
 
         def reportLatestOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
             """How far the topic is, for progress reports."""
             states = self._run(self._states())
-            return to_json(ends(states), states)
+            return to_json(end_offsets(states), states)
 
-    STREAM_READER: type[StreamRead] = LimitedStreamRead
+    STREAM_READER: type[StreamSourceReader] = LimitedStreamSourceReader
 else:
-    STREAM_READER = StreamRead
+    STREAM_READER = StreamSourceReader

@@ -33,7 +33,7 @@ WALK_RECORDS: Final = 64
 """... and after a short run, so many are walked one by one before the next look."""
 
 
-class Bodies(NamedTuple):
+class BatchBodies(NamedTuple):
     """The records of batches in one buffer, one array element a batch, in the order of positions."""
 
     start: Int64s
@@ -50,7 +50,7 @@ class Bodies(NamedTuple):
 
 
 @dataclass(slots=True)
-class Records:
+class RecordColumns:
     """Decoded records: one element each; positions are in the buffer."""
 
     data: Bytes
@@ -69,10 +69,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.offset)
 
-    def select(self, keep: Bools) -> "Records":
+    def select(self, keep: Bools) -> "RecordColumns":
         """The records where `keep` is true."""
         at = np.flatnonzero(keep)
-        return Records(
+        return RecordColumns(
             self.data,
             self.batch[at],
             self.offset[at],
@@ -87,7 +87,7 @@ class Records:
         )
 
 
-def decode_records(data: Bytes, bodies: Bodies) -> Records:
+def decode_records(data: Bytes, bodies: BatchBodies) -> RecordColumns:
     """All records of the batches, but for their headers. Raises InvalidRecord."""
     impossible = np.flatnonzero(
         (bodies.records < 0) | (bodies.records > (bodies.end - bodies.start) // RECORD_BYTES_MIN)
@@ -103,7 +103,7 @@ def decode_records(data: Bytes, bodies: Bodies) -> Records:
     value_bytes, value_start = read_varints(data, key_start + np.maximum(key_bytes, 0))
     header_count, headers_start = read_varints(data, value_start + np.maximum(value_bytes, 0))
     append_time = bodies.append_time[batch]
-    records = Records(
+    records = RecordColumns(
         data,
         batch,
         bodies.base_offset[batch] + offset,
@@ -130,7 +130,7 @@ def decode_records(data: Bytes, bodies: Bodies) -> Records:
     return records
 
 
-def _refuse(bodies: Bodies, records: Records, bad: Bools) -> None:
+def _refuse(bodies: BatchBodies, records: RecordColumns, bad: Bools) -> None:
     """Name the first bad record."""
     at = int(np.flatnonzero(bad)[0])
     batch = int(records.batch[at])
@@ -138,7 +138,7 @@ def _refuse(bodies: Bodies, records: Records, bad: Bools) -> None:
     raise _invalid(bodies, batch, f"record {number} of {bodies.records[batch]} does not fill its length")
 
 
-def _invalid(bodies: Bodies, batch: int, what: str) -> InvalidRecord:
+def _invalid(bodies: BatchBodies, batch: int, what: str) -> InvalidRecord:
     return InvalidRecord(f"record batch at offset {bodies.base_offset[batch]}: {what}")
 
 
@@ -166,7 +166,7 @@ def read_varints(data: Bytes, at: Int64s) -> tuple[Int64s, Int64s]:
 # where the records begin
 
 
-def _find_records(data: Bytes, bodies: Bodies) -> tuple[Int64s, Int64s]:
+def _find_records(data: Bytes, bodies: BatchBodies) -> tuple[Int64s, Int64s]:
     """Where each record begins, past its length, and where it ends."""
     total = int(bodies.records.sum())
     longest = int(bodies.records.max()) if len(bodies.records) else 0
@@ -184,7 +184,7 @@ def _find_records(data: Bytes, bodies: Bodies) -> tuple[Int64s, Int64s]:
     return np.concatenate(starts), np.concatenate(ends)
 
 
-def _walk_abreast(data: Bytes, bodies: Bodies, total: int) -> tuple[Int64s, Int64s]:
+def _walk_abreast(data: Bytes, bodies: BatchBodies, total: int) -> tuple[Int64s, Int64s]:
     """One step in every batch at a time."""
     starts = np.empty(total, np.int64)
     ends = np.empty(total, np.int64)
@@ -314,7 +314,7 @@ def gather(data: Any, start: Int64s, size: Int64s, kind: pa.DataType) -> pa.Arra
 HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
 
-def gather_headers(records: Records, bodies: Bodies, kind: pa.DataType) -> pa.Array:
+def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataType) -> pa.Array:
     """The headers of all records as a list column; null where there are none. Raises InvalidRecord."""
     count = records.header_count
     total = int(count.sum())
@@ -362,7 +362,7 @@ def _text(names: pa.Array) -> pa.Array:
     return text
 
 
-def timestamps(records: Records, kind: pa.DataType) -> pa.Array:
+def timestamps(records: RecordColumns, kind: pa.DataType) -> pa.Array:
     """The records' times in microseconds. Raises InvalidRecord for one that does not fit."""
     ms = records.timestamp_ms
     if len(ms) and (int(ms.max()) > MS_MAX or int(ms.min()) < -MS_MAX):

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark.direct.options import parse_options, schema_of
-from spark.direct.worker import settle
+from spark.direct.worker import freeze_worker
 
 if TYPE_CHECKING:
-    from spark.direct.readers import BatchRead, StreamRead
+    from spark.direct.readers import BatchSourceReader, StreamSourceReader
     from spark.storage import StorageLocation
 
 NAME: Final = "anabranch"
@@ -35,18 +35,18 @@ class AnabranchSource(DataSource):
 
     def schema(self) -> str:
         """Columns as the Kafka source has them; option `columns` names those that are wanted."""
-        settle()
+        freeze_worker()
         return schema_of(parse_options(self.options).columns)
 
-    def reader(self, schema: StructType) -> "BatchRead":
+    def reader(self, schema: StructType) -> "BatchSourceReader":
         """Read what there is now."""
-        from spark.direct.readers import BatchRead
+        from spark.direct.readers import BatchSourceReader
 
-        reader = BatchRead(self._location(), parse_options(self.options), schema, self.default_parallelism)
+        reader = BatchSourceReader(self._location(), parse_options(self.options), schema, self.default_parallelism)
         self._planned = True
         return reader
 
-    def streamReader(self, schema: StructType) -> "StreamRead":  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> "StreamSourceReader":  # noqa: N802 - Spark's name
         """Read on and on."""
         from spark.direct.readers import STREAM_READER
 

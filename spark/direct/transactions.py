@@ -24,7 +24,7 @@ _OPEN = Struct(">qqq")
 _ABORTED = Struct(">qqqq")
 
 
-class Aborted(NamedTuple):
+class AbortedTransaction(NamedTuple):
     """An aborted transaction: the producer's batches in [first, end) are not to be seen."""
 
     producer_id: int
@@ -33,23 +33,23 @@ class Aborted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
+class SnapshotTransactions:
     """The transactions of a partition as of its committed end."""
 
     stable_offset: int
     """End of what is decided: the first open transaction begins there, or the committed end."""
-    aborted: Sequence[Aborted]
+    aborted: Sequence[AbortedTransaction]
 
-    def aborted_between(self, start_offset: int, end_offset: int) -> tuple[Aborted, ...]:
+    def aborted_between(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """Those with an offset in [start, end)."""
         return tuple(each for each in self.aborted if each.first_offset < end_offset and each.end_offset > start_offset)
 
 
-def read_transactions(stream: StreamInfo) -> Transactions:
+def read_transactions(stream: StreamInfo) -> SnapshotTransactions:
     """The transactions in a stream's snapshot. Raises CorruptObject for one that cannot be read."""
     data = stream.snapshot
     if not data or data[0] == 1:
-        return Transactions(stream.end_offset, ())  # nothing was written yet, or before there were transactions
+        return SnapshotTransactions(stream.end_offset, ())  # nothing was written yet, or before there were transactions
     head = _HEADS.get(data[0])
     if head is None:
         raise CorruptObject(
@@ -66,6 +66,6 @@ def read_transactions(stream: StreamInfo) -> Transactions:
         found = [_ABORTED.unpack_from(data, position + at * _ABORTED.size) for at in range(aborted_count)]
     except struct_error as error:
         raise CorruptObject(f"stream {stream.stream_id}: snapshot of {len(data)} bytes is cut short: {error}") from None
-    aborted = [Aborted(producer_id, first, last + 1) for producer_id, first, last, _ in found]
+    aborted = [AbortedTransaction(producer_id, first, last + 1) for producer_id, first, last, _ in found]
     stable = max(min([stream.end_offset, *begun]), stream.start_offset)
-    return Transactions(stable, aborted)
+    return SnapshotTransactions(stable, aborted)

@@ -19,7 +19,7 @@ ARCHIVES: Final = ("pyspark.", "py4j-", "spark-core_")
 
 
 @cache
-def settle() -> None:
+def freeze_worker() -> None:
     """Keep what this process knows of Spark's archives and what it has imported; for when all is that is needed again.
 
     Does something once only: what is part of a reference cycle then is never freed.
@@ -32,8 +32,8 @@ def keep_archives() -> None:
     """Let this process keep what it knows of Spark's archives."""
     for importer in sys.path_importer_cache.values():
         if isinstance(importer, zipimporter) and PurePath(importer.archive).name.startswith(ARCHIVES):
-            importer.__dict__["invalidate_caches"] = _keep
+            importer.__dict__["invalidate_caches"] = _keep_cache
 
 
-def _keep() -> None:
+def _keep_cache() -> None:
     """Instead of `zipimporter.invalidate_caches`."""

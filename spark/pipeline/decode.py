@@ -21,14 +21,14 @@ from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
 from spark.pipeline.json_schema import parse_json_schema
 from spark.pipeline.protobuf import ProtobufDecoder, descriptor_set, find_message, protobuf_type, registered_set
 from spark.pipeline.registry import HEADER_BYTES, RegisteredSchema, RegistryError, SchemaRegistry, UnknownSchemaError
-from spark.pipeline.settings import Decode, Pipeline
+from spark.pipeline.settings import DecodeSection, PipelineSettings
 from spark.pipeline.toml_file import PipelineError
 
 CORRUPT = "_corrupt_record"
 
 
 @dataclass(frozen=True, slots=True)
-class Decoding:
+class ValueDecoding:
     """How values are decoded now; another one when the registry has a newer schema."""
 
     schema: StructType
@@ -39,18 +39,18 @@ class Decoding:
     """Equal for equal schemas."""
 
 
-class Decoders:
+class DecoderFactory:
     """Makes the decoding of a pipeline, anew when the registry's newest version has changed.
 
     Raises PipelineError from its constructor and from `current`.
     """
 
-    def __init__(self, pipeline: Pipeline, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, pipeline: PipelineSettings, environ: Mapping[str, str] = os.environ) -> None:
         self._pipeline = pipeline
         self._registry = open_registry(pipeline.decode, environ)
-        self._last: Decoding | None = None
+        self._last: ValueDecoding | None = None
 
-    def current(self) -> Decoding | None:
+    def current(self) -> ValueDecoding | None:
         """The decoding for the next micro-batch; None when values stay as they are. Raises PipelineError."""
         settings = self._pipeline.decode
         if settings.format == "none" or (self._last is not None and self._registry is None):
@@ -75,7 +75,7 @@ class Decoders:
         return read_schema_file(settings)
 
 
-def read_schema_file(settings: Decode) -> bytes:
+def read_schema_file(settings: DecodeSection) -> bytes:
     """The schema file as it is; nothing where none is named. Raises PipelineError."""
     if settings.schema_file is None:
         return b""
@@ -85,7 +85,7 @@ def read_schema_file(settings: Decode) -> bytes:
         raise PipelineError(f"decode.schema_file: {settings.schema_file}: {error.strerror or error}") from error
 
 
-def open_registry(settings: Decode, environ: Mapping[str, str]) -> SchemaRegistry | None:
+def open_registry(settings: DecodeSection, environ: Mapping[str, str]) -> SchemaRegistry | None:
     """The schema registry of a pipeline, if it has one. Raises PipelineError."""
     if settings.registry is None:
         return None
@@ -95,7 +95,9 @@ def open_registry(settings: Decode, environ: Mapping[str, str]) -> SchemaRegistr
     return SchemaRegistry(settings.registry, environ[name] if name else None)
 
 
-def make_decoding(settings: Decode, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None) -> Decoding:
+def make_decoding(
+    settings: DecodeSection, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None
+) -> ValueDecoding:
     """How to decode with a schema from the registry, or from a file. Raises SchemaError."""
     registered = schema if isinstance(schema, RegisteredSchema) else None
     if registered is not None and registered.kind != settings.format.upper():
@@ -120,7 +122,7 @@ def _text(schema: Any) -> str:
         raise SchemaError("not a text in UTF-8") from error
 
 
-def _by_json(kind: StructType, version: object, *, has_header: bool) -> Decoding:
+def _by_json(kind: StructType, version: object, *, has_header: bool) -> ValueDecoding:
     schema = nullable(kind)
     assert isinstance(schema, StructType), "as it was"
     with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
@@ -132,10 +134,10 @@ def _by_json(kind: StructType, version: object, *, has_header: bool) -> Decoding
         data = f.when(value.isNotNull() & ~wrong, parsed.dropFields(CORRUPT))
         return f.struct(data.alias("data"), f.when(wrong, f.lit("not JSON of this schema")).alias("error"))
 
-    return Decoding(schema, column, version)
+    return ValueDecoding(schema, column, version)
 
 
-def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> Decoding:
+def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> ValueDecoding:
     schema = nullable(kind)
     assert isinstance(schema, StructType), "as it was"
 
@@ -144,4 +146,4 @@ def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> Decodin
 
     # Spark takes the kind of function from its type hints, as its own type stubs don't know.
     vectorised: Any = arrow_udf
-    return Decoding(schema, vectorised(decode_values, returnType=decoded_type(schema)), version)
+    return ValueDecoding(schema, vectorised(decode_values, returnType=decoded_type(schema)), version)

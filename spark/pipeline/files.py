@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class HadoopFolder:
     """A folder or URL."""
 
     spark: SparkSession

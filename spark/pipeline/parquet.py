@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from spark.pipeline.files import Folder
-from spark.pipeline.settings import Period, Pipeline
+from spark.pipeline.files import HadoopFolder
+from spark.pipeline.settings import PartitionPeriod, PipelineSettings
 from spark.pipeline.source import dead_letter_columns, table_columns
 from spark.pipeline.toml_file import PipelineError
 
@@ -55,7 +55,7 @@ class ParquetTable:
         owner = self._folder.read(OWNER)
         if owner == "":
             raise self._incomplete(OWNER)
-        metadata = Folder(self.spark, self.checkpoint).read("metadata")
+        metadata = HadoopFolder(self.spark, self.checkpoint).read("metadata")
         query_id = None if metadata is None else json.loads(metadata)["id"]
         # A table from before there were owners' files belongs to whoever has a checkpoint.
         if owner != query_id if owner is not None else self._folder.has(LOG) and query_id is None:
@@ -105,8 +105,8 @@ class ParquetTable:
         )
 
     @property
-    def _folder(self) -> Folder:
-        return Folder(self.spark, self.location)
+    def _folder(self) -> HadoopFolder:
+        return HadoopFolder(self.spark, self.location)
 
 
 class ColumnChangedError(Exception):
@@ -134,10 +134,10 @@ def merged(old: DataType, new: DataType, name: tuple[str, ...]) -> DataType:
     return old
 
 
-def parquet_tables(spark: SparkSession, pipeline: Pipeline, records: DataFrame) -> list[ParquetTable]:
+def parquet_tables(spark: SparkSession, pipeline: PipelineSettings, records: DataFrame) -> list[ParquetTable]:
     """The table of a pipeline, and that of its dead letters if it has one."""
     period = pipeline.table.partition_by
-    partitions = ("topic",) if period is Period.NONE else ("topic", period.value)
+    partitions = ("topic",) if period is PartitionPeriod.NONE else ("topic", period.value)
     good = records.filter(f.col("error").isNull()).select(*table_columns(pipeline))
     # Without this every task writes a file into every partition.
     good = good.repartition(*partitions)

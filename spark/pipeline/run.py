@@ -13,12 +13,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark.pipeline.decode import Decoders
-from spark.pipeline.marks import Marks
+from spark.pipeline.decode import DecoderFactory
 from spark.pipeline.parquet import parquet_tables
-from spark.pipeline.settings import Format, Late, Pipeline
+from spark.pipeline.settings import LatePolicy, PipelineSettings, TableFormat
 from spark.pipeline.source import dead_letter_columns, decoded, event_time, read_stream, table_columns
-from spark.pipeline.tables import Table, open_tables
+from spark.pipeline.tables import LakehouseTable, open_tables
+from spark.pipeline.watermark import WatermarkStore
 
 QUERY_ID_TIMEOUT_S = 60
 ANSI = "spark.sql.ansi.enabled"
@@ -26,14 +26,14 @@ COUNTS_KEPT = 1_000
 
 
 @dataclass(slots=True)
-class Batches:
+class MicroBatchWriter:
     """What becomes of each micro-batch."""
 
     spark: SparkSession
-    pipeline: Pipeline
-    decoders: Decoders
-    table: Table
-    dead_letters: Table
+    pipeline: PipelineSettings
+    decoders: DecoderFactory
+    table: LakehouseTable
+    dead_letters: LakehouseTable
     counted: dict[int, int] = field(default_factory=dict)
     """Records of the newest micro-batches; Spark's own count has them twice where dead letters were read again."""
     query_id: Future[str] = field(default_factory=Future)
@@ -69,7 +69,7 @@ class Batches:
         # The query's own session. One time that can't be read must not stop all others: it becomes null instead.
         batch.sparkSession.conf.set(ANSI, "false")
         watermark = self.pipeline.watermark
-        marks = None if watermark is None else Marks(self.spark, self.pipeline.checkpoint, watermark.delay)
+        marks = None if watermark is None else WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay)
         records = decoded(batch, self.decoders.current())
         if marks is not None and watermark is not None:
             records = mark_late(records, self.pipeline, marks.watermark_us(batch_id), watermark.late)
@@ -110,24 +110,24 @@ def reason_of(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def mark_late(records: DataFrame, pipeline: Pipeline, watermark_us: int | None, late: Late) -> DataFrame:
+def mark_late(records: DataFrame, pipeline: PipelineSettings, watermark_us: int | None, late: LatePolicy) -> DataFrame:
     """Give records from before the watermark an error; the empty one drops them without a dead letter."""
-    if watermark_us is None or late is Late.KEEP:
+    if watermark_us is None or late is LatePolicy.KEEP:
         return records
     behind = f.lit(watermark_us) - f.unix_micros(event_time(pipeline))
     reason = f.concat(f.lit("late: "), (behind / 1_000_000).cast("string"), f.lit(" s behind the watermark"))
-    error = f.lit("") if late is Late.DROP else reason
+    error = f.lit("") if late is LatePolicy.DROP else reason
     return records.withColumn("error", f.when(f.col("error").isNull() & (behind > 0), error).otherwise(f.col("error")))
 
 
 @dataclass(slots=True)
-class Running:
+class RunningPipeline:
     """A pipeline whose query has started."""
 
-    pipeline: Pipeline
+    pipeline: PipelineSettings
     queries: list[StreamingQuery]
     """The first fills the table; Parquet has a second one for its dead letters."""
-    batches: Batches | None = None
+    batches: MicroBatchWriter | None = None
 
     @property
     def query(self) -> StreamingQuery:
@@ -146,29 +146,31 @@ class Running:
         return self.batches.compact()
 
 
-def start_pipeline(spark: SparkSession, pipeline: Pipeline, counted: dict[int, int] | None = None) -> Running:
+def start_pipeline(
+    spark: SparkSession, pipeline: PipelineSettings, counted: dict[int, int] | None = None
+) -> RunningPipeline:
     """Start a pipeline; available-now ends by itself. `counted` gets the number of records of each micro-batch.
 
     Raises PipelineError, and what Spark raises.
     """
-    decoders = Decoders(pipeline)
+    decoders = DecoderFactory(pipeline)
     decoders.current()
-    if pipeline.table.format is Format.PARQUET:
+    if pipeline.table.format is TableFormat.PARQUET:
         return _start_parquet(spark, pipeline, decoders)
     table, dead_letters = open_tables(spark, pipeline)
-    batches = Batches(spark, pipeline, decoders, table, dead_letters, {} if counted is None else counted)
+    batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, {} if counted is None else counted)
     writer = read_stream(spark, pipeline.source).writeStream.queryName(pipeline.name).foreachBatch(batches)
     query = _start(writer, pipeline, pipeline.checkpoint)
     batches.query_id.set_result(query.id)
-    return Running(pipeline, [query], batches)
+    return RunningPipeline(pipeline, [query], batches)
 
 
-def _start_parquet(spark: SparkSession, pipeline: Pipeline, decoders: Decoders) -> Running:
+def _start_parquet(spark: SparkSession, pipeline: PipelineSettings, decoders: DecoderFactory) -> RunningPipeline:
     records = decoded(read_stream(spark, pipeline.source), decoders.current())
     tables = parquet_tables(spark, pipeline, records)
     for table in tables:
         table.check()
-    running = Running(pipeline, [])
+    running = RunningPipeline(pipeline, [])
     try:
         for table in tables:
             query = _start(table.writer(), pipeline, table.checkpoint)
@@ -180,7 +182,7 @@ def _start_parquet(spark: SparkSession, pipeline: Pipeline, decoders: Decoders) 
     return running
 
 
-def _start(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str) -> StreamingQuery:
+def _start(writer: DataStreamWriter, pipeline: PipelineSettings, checkpoint: str) -> StreamingQuery:
     writer = writer.option("checkpointLocation", checkpoint)
     if pipeline.trigger.mode == "available-now":
         return writer.trigger(availableNow=True).start()

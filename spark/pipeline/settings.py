@@ -1,7 +1,7 @@
 """What a pipeline's TOML file may say: every setting with its default and its check.
 
 Values only; nothing here needs Spark. Settings that belong together but stand in different sections are checked at the
-end (`Pipeline.check_sections`), so that an error names the setting to change.
+end (`PipelineSettings.check_sections`), so that an error names the setting to change.
 """
 
 import re
@@ -49,7 +49,7 @@ Duration = Annotated[str, BeforeValidator(_duration)]
 Options = Annotated[dict[str, str], BeforeValidator(_text_values)]
 
 
-class Format(StrEnum):
+class TableFormat(StrEnum):
     """Of the table."""
 
     ICEBERG = "iceberg"
@@ -57,7 +57,7 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
-class Period(StrEnum):
+class PartitionPeriod(StrEnum):
     """How long the records of one partition of the table are apart at most."""
 
     NONE = "none"
@@ -66,7 +66,7 @@ class Period(StrEnum):
     MONTH = "month"
 
 
-class Late(StrEnum):
+class LatePolicy(StrEnum):
     """What becomes of a record that is older than the watermark."""
 
     KEEP = "keep"
@@ -74,7 +74,7 @@ class Late(StrEnum):
     DEAD_LETTER = "dead-letter"
 
 
-class Source(Section):
+class SourceSection(Section):
     """Where records come from."""
 
     kind: Literal["kafka", "direct"] = "kafka"
@@ -101,7 +101,7 @@ class Source(Section):
     """More options of the source, as `kafka.security.protocol`."""
 
 
-class Decode(Section):
+class DecodeSection(Section):
     """What the values are."""
 
     format: Literal["none", "json", "avro", "protobuf"] = "none"
@@ -125,15 +125,15 @@ class Decode(Section):
         return (self.header or ("confluent" if self.registry else "none")) == "confluent"
 
 
-class Table(Section):
+class TableSection(Section):
     """Where records go."""
 
-    format: Format = Format.ICEBERG
+    format: TableFormat = TableFormat.ICEBERG
     name: str | None = None
     """iceberg: `catalog.namespace.table`."""
     location: str | None = None
     """delta, parquet: folder or URL, relative to the pipeline's file."""
-    partition_by: Period = Period.DAY
+    partition_by: PartitionPeriod = PartitionPeriod.DAY
     event_time: str | None = None
     """SQL expression of the event's time, as `to_timestamp(data.at)`; default: the record's timestamp."""
     keep_value: bool = False
@@ -144,7 +144,7 @@ class Table(Section):
     """Properties of a new Iceberg table, or options of the writer."""
 
 
-class Catalog(Section):
+class CatalogSection(Section):
     """iceberg: the catalog that the table's name begins with; these become `spark.sql.catalog.<name>.*`."""
 
     type: str = "hadoop"
@@ -157,7 +157,7 @@ class Catalog(Section):
     """More of them, as `credential`."""
 
 
-class DeadLetters(Section):
+class DeadLetterSection(Section):
     """Records that don't decode, with topic, partition, offset, key, value, headers and the error."""
 
     name: str | None = None
@@ -166,16 +166,16 @@ class DeadLetters(Section):
     """delta, parquet: default is the table's location and `_dead_letters`."""
 
 
-class Watermark(Section):
+class WatermarkSection(Section):
     """How late a record may be."""
 
     delay: Duration
     """iceberg, delta: a record older than the newest event time of earlier micro-batches less this is late."""
-    late: Late = Late.DEAD_LETTER
+    late: LatePolicy = LatePolicy.DEAD_LETTER
     """What becomes of a late record: it stays, goes, or goes to the dead-letter table."""
 
 
-class Trigger(Section):
+class TriggerSection(Section):
     """When micro-batches run."""
 
     mode: Literal["available-now", "processing-time"] = "available-now"
@@ -184,7 +184,7 @@ class Trigger(Section):
     """Of `processing-time`."""
 
 
-class Compaction(Section):
+class CompactionSection(Section):
     """Small files to large ones (Iceberg rewrite_data_files, Delta OPTIMIZE)."""
 
     batches: int = Field(default=50, ge=0)
@@ -193,7 +193,7 @@ class Compaction(Section):
     """iceberg: small files of one partition that are worth a rewrite."""
 
 
-class Operations(Section):
+class OperationsSection(Section):
     """What others see of a running pipeline."""
 
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
@@ -204,7 +204,7 @@ class Operations(Section):
     """Consumed offsets are written back under this group, so that Kafka's lag tools see the pipeline."""
 
 
-class SparkSession(Section):
+class SparkSection(Section):
     """The session; `--master` and `--conf` of the command line go before these."""
 
     master: str | None = None
@@ -213,23 +213,23 @@ class SparkSession(Section):
     """Settings of Spark, as `"spark.executor.memory" = "4g"`."""
 
 
-class Pipeline(Section):
+class PipelineSettings(Section):
     """The whole file."""
 
     name: str = Field(default="ingest", pattern=r"^[A-Za-z0-9._-]{1,100}$")
     """Of the query, in metrics and in Spark's user interface."""
     checkpoint: str
     """Folder or URL that only this pipeline uses, relative to its file; it holds how far the pipeline has come."""
-    source: Source
-    table: Table
-    decode: Decode = Decode()
-    catalog: Catalog = Catalog()
-    dead_letters: DeadLetters = DeadLetters()
-    watermark: Watermark | None = None
-    trigger: Trigger = Trigger()
-    compaction: Compaction = Compaction()
-    operations: Operations = Operations()
-    spark: SparkSession = SparkSession()
+    source: SourceSection
+    table: TableSection
+    decode: DecodeSection = DecodeSection()
+    catalog: CatalogSection = CatalogSection()
+    dead_letters: DeadLetterSection = DeadLetterSection()
+    watermark: WatermarkSection | None = None
+    trigger: TriggerSection = TriggerSection()
+    compaction: CompactionSection = CompactionSection()
+    operations: OperationsSection = OperationsSection()
+    spark: SparkSection = SparkSection()
 
     @model_validator(mode="after")
     def check_sections(self) -> Self:
@@ -246,7 +246,7 @@ class Pipeline(Section):
     @property
     def dead_letter_place(self) -> str:
         """Name or location of the dead-letter table."""
-        if self.table.format is Format.ICEBERG:
+        if self.table.format is TableFormat.ICEBERG:
             return self.dead_letters.name or f"{self.table.name}_dead_letters"
         return self.dead_letters.location or f"{(self.table.location or '').rstrip('/')}_dead_letters"
 
@@ -258,10 +258,12 @@ class Pipeline(Section):
     @property
     def has_dead_letters(self) -> bool:
         """Whether a record can end in the dead-letter table at all."""
-        return self.decode.format != "none" or (self.watermark is not None and self.watermark.late is Late.DEAD_LETTER)
+        return self.decode.format != "none" or (
+            self.watermark is not None and self.watermark.late is LatePolicy.DEAD_LETTER
+        )
 
 
-def _conflicts(pipeline: Pipeline) -> list[tuple[tuple[str, ...], str]]:
+def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
     source, table, decode = pipeline.source, pipeline.table, pipeline.decode
     found: list[tuple[tuple[str, ...], str]] = []
 
@@ -271,7 +273,7 @@ def _conflicts(pipeline: Pipeline) -> list[tuple[tuple[str, ...], str]]:
 
     refuse_if(bool(source.topics) == bool(source.topic_pattern), "source.topics",
               "name either topics or a topic_pattern, and not both")  # fmt: skip
-    iceberg = table.format is Format.ICEBERG
+    iceberg = table.format is TableFormat.ICEBERG
     place = "a name such as 'lake.db.flights'" if iceberg else "a location, a folder or URL"
     refuse_if(
         not (table.name if iceberg else table.location), "table", f"a table of format {table.format} needs {place}"
@@ -289,7 +291,7 @@ def _conflicts(pipeline: Pipeline) -> list[tuple[tuple[str, ...], str]]:
         "with several topics or a pattern, the subject in the registry must be named",
     )  # fmt: skip
     refuse_if(
-        pipeline.watermark and table.format is Format.PARQUET, "watermark",
+        pipeline.watermark and table.format is TableFormat.PARQUET, "watermark",
         "late records are told apart in tables of format iceberg or delta only",
     )  # fmt: skip
     refuse_if(
@@ -303,22 +305,28 @@ def _conflicts(pipeline: Pipeline) -> list[tuple[tuple[str, ...], str]]:
     return found
 
 
-def _without_effect(pipeline: Pipeline) -> list[tuple[tuple[str, ...], str]]:
+def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
     """Settings that the file gives and that what it says elsewhere leaves without effect."""
     table, decode = pipeline.table.format, pipeline.decode
     undecoded = "values are kept as they are: there is no decode.format"
     no_registry = "there is no decode.registry"
     small_files = "small files are rewritten in tables of format iceberg or delta only"
     rules: Mapping[str, tuple[bool, str]] = {
-        "table.target_file_bytes": (table is Format.PARQUET, small_files),
-        "compaction.batches": (table is Format.PARQUET and pipeline.compaction.batches > 0, small_files),
-        "compaction.files_min": (table is not Format.ICEBERG, "only rewrites in tables of format iceberg go by it"),
+        "table.target_file_bytes": (table is TableFormat.PARQUET, small_files),
+        "compaction.batches": (table is TableFormat.PARQUET and pipeline.compaction.batches > 0, small_files),
+        "compaction.files_min": (
+            table is not TableFormat.ICEBERG,
+            "only rewrites in tables of format iceberg go by it",
+        ),
         **{
-            f"catalog.{name}": (table is not Format.ICEBERG, f"a table of format {table} has a location, no catalog")
-            for name in Catalog.model_fields
+            f"catalog.{name}": (
+                table is not TableFormat.ICEBERG,
+                f"a table of format {table} has a location, no catalog",
+            )
+            for name in CatalogSection.model_fields
         },
-        "dead_letters.name": (table is not Format.ICEBERG, f"a table of format {table} has a location instead"),
-        "dead_letters.location": (table is Format.ICEBERG, "a table of format iceberg has a name instead"),
+        "dead_letters.name": (table is not TableFormat.ICEBERG, f"a table of format {table} has a location instead"),
+        "dead_letters.location": (table is TableFormat.ICEBERG, "a table of format iceberg has a name instead"),
         "decode.schema_file": (decode.format == "none", undecoded),
         "decode.registry": (decode.format == "none", undecoded),
         "decode.header": (decode.format == "none", undecoded),

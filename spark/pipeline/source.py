@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark.pipeline.decode import Decoding
-from spark.pipeline.settings import Format, Period, Pipeline, Source
+from spark.pipeline.decode import ValueDecoding
+from spark.pipeline.settings import PartitionPeriod, PipelineSettings, SourceSection, TableFormat
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
 """Larger polls than the client's default: the source asks for offsets twice per poll, which costs half of its time."""
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-PERIOD_FORMATS: Mapping[Period, str] = {
-    Period.HOUR: "yyyy-MM-dd-HH", Period.DAY: "yyyy-MM-dd", Period.MONTH: "yyyy-MM",
+PERIOD_FORMATS: Mapping[PartitionPeriod, str] = {
+    PartitionPeriod.HOUR: "yyyy-MM-dd-HH", PartitionPeriod.DAY: "yyyy-MM-dd", PartitionPeriod.MONTH: "yyyy-MM",
 }  # fmt: skip
 
 
-def source_options(source: Source) -> dict[str, str]:
+def source_options(source: SourceSection) -> dict[str, str]:
     """Options of Spark's Kafka source; those of the file's `options` go over ours."""
     options = {
         **SOURCE_OPTIONS,
@@ -44,7 +44,7 @@ def source_options(source: Source) -> dict[str, str]:
     return {**options, **source.options}
 
 
-def read_stream(spark: SparkSession, source: Source) -> DataFrame:
+def read_stream(spark: SparkSession, source: SourceSection) -> DataFrame:
     """The records, undecoded."""
     name: str = source.kind
     if source.kind == "direct":
@@ -56,7 +56,7 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
     return spark.readStream.format(name).options(**source_options(source)).load()
 
 
-def decoded(records: DataFrame, decoding: Decoding | None) -> DataFrame:
+def decoded(records: DataFrame, decoding: ValueDecoding | None) -> DataFrame:
     """`data` and `error` beside the record's columns; no `data` where values stay as they are."""
     if decoding is None:
         return records.withColumn("error", f.lit(None).cast("string"))
@@ -68,14 +68,14 @@ def decoded(records: DataFrame, decoding: Decoding | None) -> DataFrame:
     )
 
 
-def event_time(pipeline: Pipeline) -> Column:
+def event_time(pipeline: PipelineSettings) -> Column:
     """When it happened: the file's expression, else (or where that is null) the record's own time."""
     expression = pipeline.table.event_time
     record_time = f.col("timestamp")
     return record_time if expression is None else f.coalesce(f.expr(expression).cast("timestamp"), record_time)
 
 
-def table_columns(pipeline: Pipeline) -> list[Column]:
+def table_columns(pipeline: PipelineSettings) -> list[Column]:
     """Of the table, from decoded records."""
     undecoded = pipeline.decode.format == "none"
     names = [name for name in RECORD_COLUMNS if name != "value" or undecoded or pipeline.table.keep_value]
@@ -85,7 +85,7 @@ def table_columns(pipeline: Pipeline) -> list[Column]:
     if pipeline.table.event_time is not None:
         columns.append(event_time(pipeline).alias("event_time"))
     period = pipeline.table.partition_by
-    if pipeline.table.format is not Format.ICEBERG and period is not Period.NONE:
+    if pipeline.table.format is not TableFormat.ICEBERG and period is not PartitionPeriod.NONE:
         columns.append(f.date_format(event_time(pipeline), PERIOD_FORMATS[period]).alias(period.value))
     return columns
 

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import partitioning
 
-from spark.pipeline.settings import Period, Pipeline
+from spark.pipeline.settings import PartitionPeriod, PipelineSettings
 from spark.pipeline.toml_file import PipelineError
 
 QUERY_ID = "anabranch.query-id"
@@ -29,14 +29,18 @@ STAGING = "write.wap.enabled"
 """Property of a table: appends of sessions that have a name for them are staged."""
 PUBLISHED_BEFORE = frozenset({"DuplicateWAPCommitException", "CherrypickAncestorCommitException"})
 """What Iceberg says to the second of two snapshots of one name, and to the same one again."""
-TRANSFORMS = {Period.HOUR: partitioning.hours, Period.DAY: partitioning.days, Period.MONTH: partitioning.months}
+TRANSFORMS = {
+    PartitionPeriod.HOUR: partitioning.hours,
+    PartitionPeriod.DAY: partitioning.days,
+    PartitionPeriod.MONTH: partitioning.months,
+}
 
 
 class AnotherDriver(PipelineError):
     """Another driver has put the same micro-batch into the table, and this one has not."""
 
 
-class Table(Protocol):
+class LakehouseTable(Protocol):
     """A table of either format."""
 
     def committed(self, query_id: str) -> int:
@@ -59,7 +63,7 @@ class IcebergTable:
     spark: SparkSession
     name: str
     time_column: str
-    period: Period
+    period: PartitionPeriod
     target_file_bytes: int
     files_min: int
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -142,7 +146,7 @@ class IcebergTable:
         }
         for key, value in properties.items():
             writer = writer.tableProperty(key, value)
-        if self.period is not Period.NONE:
+        if self.period is not PartitionPeriod.NONE:
             transform: Column = TRANSFORMS[self.period](self.time_column)
             writer = writer.partitionedBy(transform)
         try:
@@ -194,7 +198,7 @@ class DeltaTable:
 
     spark: SparkSession
     location: str
-    period: Period
+    period: PartitionPeriod
     target_file_bytes: int
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -212,7 +216,7 @@ class DeltaTable:
         """One version, which Delta leaves out if it has it."""
         writer = rows.write.format("delta").mode("append").options(**self.options)
         writer = writer.option("mergeSchema", "true").option("txnAppId", query_id).option("txnVersion", str(batch_id))
-        if self.period is not Period.NONE:
+        if self.period is not PartitionPeriod.NONE:
             writer = writer.partitionBy(self.period.value)
         writer.save(self.location)
 
@@ -253,7 +257,7 @@ def quoted(name: str, *, whole: bool = False) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
 
 
-def catalog_settings(pipeline: Pipeline) -> dict[str, str]:
+def catalog_settings(pipeline: PipelineSettings) -> dict[str, str]:
     """Settings of a session in which the table's catalog is known."""
     catalog = pipeline.catalog
     prefix = f"spark.sql.catalog.{pipeline.catalog_name}"
@@ -266,7 +270,7 @@ def catalog_settings(pipeline: Pipeline) -> dict[str, str]:
     }
 
 
-def open_tables(spark: SparkSession, pipeline: Pipeline) -> tuple[Table, Table]:
+def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[LakehouseTable, LakehouseTable]:
     """The table and its dead-letter table; they are made with their first micro-batch. Raises PipelineError."""
     settings = pipeline.table
     if settings.format == "iceberg":
@@ -277,13 +281,13 @@ def open_tables(spark: SparkSession, pipeline: Pipeline) -> tuple[Table, Table]:
         name = settings.name or ""
         return (
             IcebergTable(spark, name, time_column, settings.partition_by, *shared, settings.options),
-            IcebergTable(spark, pipeline.dead_letter_place, "timestamp", Period.NONE, *shared),
+            IcebergTable(spark, pipeline.dead_letter_place, "timestamp", PartitionPeriod.NONE, *shared),
         )
     if settings.format == "delta":
         return (
             DeltaTable(
                 spark, settings.location or "", settings.partition_by, settings.target_file_bytes, settings.options
             ),
-            DeltaTable(spark, pipeline.dead_letter_place, Period.NONE, settings.target_file_bytes),
+            DeltaTable(spark, pipeline.dead_letter_place, PartitionPeriod.NONE, settings.target_file_bytes),
         )
     raise PipelineError(f"table.format: {settings.format} is written by Spark's own sink")

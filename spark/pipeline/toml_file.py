@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from spark.pipeline.settings import Format, Pipeline, SettingConflict
+from spark.pipeline.settings import PipelineSettings, SettingConflict, TableFormat
 
 _SECTION = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(
@@ -23,7 +23,7 @@ class PipelineError(Exception):
     """A pipeline that can't run as it is described; the text is the one line to show."""
 
 
-def read_pipeline(path: Path) -> Pipeline:
+def read_pipeline(path: Path) -> PipelineSettings:
     """The pipeline of a file, with the paths in it made absolute from the file's folder. Raises PipelineError."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def read_pipeline(path: Path) -> Pipeline:
     return parse_pipeline(text, path)
 
 
-def parse_pipeline(text: str, path: Path) -> Pipeline:
+def parse_pipeline(text: str, path: Path) -> PipelineSettings:
     """As `read_pipeline`, of a text that stands for the file `path`. Raises PipelineError."""
     try:
         values = tomllib.loads(text)
@@ -44,7 +44,7 @@ def parse_pipeline(text: str, path: Path) -> Pipeline:
         at = f":{where[1]}" if where else f":{max(1, len(text.splitlines()))}"
         raise PipelineError(f"{path}{at}: {reason.partition(' (at ')[0]}") from None
     try:
-        return _with_absolute_paths(Pipeline.model_validate(values), path.absolute().parent)
+        return _with_absolute_paths(PipelineSettings.model_validate(values), path.absolute().parent)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         where_path, message = _describe(detail)
@@ -121,7 +121,7 @@ def _describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
 
 
 def _known(path: tuple[str, ...], name: str) -> str:
-    model: object = Pipeline
+    model: object = PipelineSettings
     for part in path:
         annotation = getattr(model, "model_fields", {})[part].annotation
         model = next(
@@ -131,14 +131,14 @@ def _known(path: tuple[str, ...], name: str) -> str:
     return f"{f'[{name}]' if name else 'the file'} takes: {fields}"
 
 
-def _with_absolute_paths(pipeline: Pipeline, folder: Path) -> Pipeline:
+def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSettings:
     """Folders of the file are relative to it, not to wherever the command was called; URLs stay."""
 
     def absolute(text: str | None) -> str | None:
         return text if text is None or _URL.match(text) else str(folder / text)
 
     warehouse = pipeline.catalog.warehouse
-    if warehouse is None and pipeline.table.format is Format.ICEBERG and pipeline.catalog.type == "hadoop":
+    if warehouse is None and pipeline.table.format is TableFormat.ICEBERG and pipeline.catalog.type == "hadoop":
         warehouse = "lake"
     return pipeline.model_copy(
         update={

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from compaction.settings import CompactionSettings
 from s3stream.model import object_key
-from spark.compact import CompactSummary, SparkCompaction
+from spark.compact import SparkCompaction, SparkCompactionSummary
 from tests.conftest import QUICK_JVM
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.spark.programs import WAIT_S, Program, program
@@ -42,7 +42,7 @@ def compact(
     filled: KafkaObjects,
     tell: Callable[[str], None] = lambda _: None,
     settings: CompactionSettings = SMALL,
-) -> CompactSummary:
+) -> SparkCompactionSummary:
     numbers = itertools.count()
     run = SparkCompaction(
         spark,
@@ -50,7 +50,7 @@ def compact(
         settings,
         now_ms=filled.made.clock.now_ms,
         new_writer_id=lambda: f"spark-{next(numbers)}",
-        tell=tell,
+        report=tell,
     )
     return asyncio.run(run.run())
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from spark.listener import Observed, Offsets, PipelineListener, parse_progress, prometheus_text, serve_metrics
+from spark.listener import Offsets, PipelineListener, PipelineMetrics, parse_progress, prometheus_text, serve_metrics
 
 PROGRESS = {
     "id": "aa", "name": "flights", "batchId": 3, "numInputRows": 150, "inputRowsPerSecond": 12.5,
@@ -46,7 +46,7 @@ def test_metrics_as_prometheus_reads_them() -> None:
     listener.onQueryProgress(event())
     listener.onQueryProgress(event(batchId=4, numInputRows=50, batchDuration=500))
     listener.onQueryProgress(event(name="another"))
-    lines = prometheus_text(listener.observed).splitlines()
+    lines = prometheus_text(listener.metrics).splitlines()
     for line in (
         'anabranch_pipeline_rows_total{query="flights"} 200',
         'anabranch_pipeline_batches_total{query="flights"} 2',
@@ -71,11 +71,11 @@ def test_rows_that_were_counted_go_before_sparks() -> None:
     listener.onQueryProgress(event())
     listener.onQueryProgress(event(batchId=4, numInputRows=5))
     listener.onQueryProgress(event(batchId=3, numInputRows=0))
-    assert listener.observed.queries["flights"].rows == 80
+    assert listener.metrics.queries["flights"].rows == 80
 
 
 def test_labels_are_escaped() -> None:
-    observed = Observed()
+    observed = PipelineMetrics()
     observed.add(parse_progress(json.dumps({**PROGRESS, "name": 'a"b\\c\nd'})))
     assert 'rows_total{query="a\\"b\\\\c\\nd"} 150' in prometheus_text(observed)
 
@@ -93,8 +93,8 @@ def test_offsets_are_committed_once_and_a_failure_is_told_and_tried_again() -> N
     for _ in range(3):
         listener.onQueryProgress(event())
     assert committed == [{("t", 0): 100, ("t", 1): 50}]
-    assert (listener.observed.commits, listener.observed.commit_failures) == (1, 1)
-    assert listener.observed.last_failure == "the group is not there"
+    assert (listener.metrics.commits, listener.metrics.commit_failures) == (1, 1)
+    assert listener.metrics.last_failure == "the group is not there"
 
 
 def test_the_end_of_another_query_is_not_ours() -> None:
@@ -109,7 +109,7 @@ def test_the_end_of_another_query_is_not_ours() -> None:
 
 
 def test_metrics_over_http() -> None:
-    observed = Observed()
+    observed = PipelineMetrics()
     observed.add(parse_progress(json.dumps(PROGRESS)))
     with serve_metrics("127.0.0.1", 0, observed) as port:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:

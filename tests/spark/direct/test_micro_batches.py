@@ -19,10 +19,10 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import RangeLocation
 from spark.direct import offsets
-from spark.direct.offsets import Storage, TopicPartition, check_bounds, find_partitions, find_pieces
+from spark.direct.offsets import OpenedStorage, TopicPartition, check_bounds, find_partitions, find_slices
 from spark.direct.options import DataLossError, parse_options
-from spark.direct.plan import Piece
-from spark.direct.readers import JsonOffsets, StreamRead, from_json
+from spark.direct.plan import ObjectSlice
+from spark.direct.readers import JsonOffsets, StreamSourceReader, from_json
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER, NODE_ID, delete_topic
 
@@ -42,8 +42,8 @@ class Query:
         self.sink: dict[int, list[Row]] = {}
         self.reader = self._begin()
 
-    def _begin(self) -> StreamRead:
-        return StreamRead(self._location, parse_options(self._options, streaming=True), SCHEMA, 2)
+    def _begin(self) -> StreamSourceReader:
+        return StreamSourceReader(self._location, parse_options(self._options, streaming=True), SCHEMA, 2)
 
     def restart(self) -> None:
         """As after a crash."""
@@ -69,7 +69,7 @@ class Query:
         start = json.loads(self.ends[self.done - 1]) if self.done else self.reader.initialOffset()
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, json.loads(self.ends[self.done]))))
         meanwhile()
-        worker: StreamRead = pickle.loads(pickle.dumps(self.reader))
+        worker: StreamSourceReader = pickle.loads(pickle.dumps(self.reader))
         columns = [batch.to_pydict() for task in tasks for batch in worker.read(task)]
         rows = sorted(row for each in columns for row in zip(each["partition"], each["offset"], strict=True))
         assert self.sink.setdefault(self.done, rows) == rows
@@ -268,10 +268,10 @@ def test_what_expires_while_it_is_planned_is_data_loss(filled: KafkaObjects, mon
     assert sum(piece.end_offset - piece.start_offset for piece in pieces) == 15
 
 
-async def plan_meddled(filled: KafkaObjects, happens: Callable[[], object], **options: str) -> list[Piece]:
+async def plan_meddled(filled: KafkaObjects, happens: Callable[[], object], **options: str) -> list[ObjectSlice]:
     """The pieces of partition 0."""
     chosen = parse_options({"assign": '{"t": [0]}', **options})
-    storage = Storage(filled.made.catalog, {"local": filled.made.store}, CLUSTER)
+    storage = OpenedStorage(filled.made.catalog, {"local": filled.made.store}, CLUSTER)
     states = await find_partitions(storage, chosen)
     bounds = check_bounds(
         states,
@@ -279,6 +279,6 @@ async def plan_meddled(filled: KafkaObjects, happens: Callable[[], object], **op
         {each: state.end_offset for each, state in states.items()},
         fail_on_data_loss=True,
     )
-    meddled = Storage(Meddled(filled, happens), storage.stores, CLUSTER)  # type: ignore[arg-type]  # what is asked of it
-    _, pieces = await find_pieces(meddled, states, bounds, options=chosen, timestamp_ms_min=0)
+    meddled = OpenedStorage(Meddled(filled, happens), storage.stores, CLUSTER)  # type: ignore[arg-type]  # what is asked of it
+    _, pieces = await find_slices(meddled, states, bounds, options=chosen, timestamp_ms_min=0)
     return pieces

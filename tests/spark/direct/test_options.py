@@ -2,15 +2,15 @@
 
 import pytest
 
-from spark.direct.options import EARLIEST, LATEST, Bound, OptionError, parse_options
+from spark.direct.options import EARLIEST, LATEST, OffsetBound, OptionError, parse_options
 
 
 def test_the_defaults_are_the_kafka_sources() -> None:
     found = parse_options({"subscribe": "a, b"})
-    assert (found.topics, found.starting, found.ending) == (["a", "b"], Bound(EARLIEST), Bound(LATEST))
+    assert (found.topics, found.starting, found.ending) == (["a", "b"], OffsetBound(EARLIEST), OffsetBound(LATEST))
     assert not found.committed
     assert "headers" not in found.columns
-    assert parse_options({"subscribe": "a"}, streaming=True).starting == Bound(LATEST)
+    assert parse_options({"subscribe": "a"}, streaming=True).starting == OffsetBound(LATEST)
 
 
 def test_offsets_and_times() -> None:
@@ -19,14 +19,14 @@ def test_offsets_and_times() -> None:
         "includeHeaders": "true", "kafka.isolation.level": "read_committed",
     })  # fmt: skip
     assert found.assigned == {"a": [0, 2]}
-    assert found.starting == Bound(EARLIEST, {"a": {0: 5, 2: -2}})
-    assert found.ending == Bound(timestamp_ms=77, or_latest=True)
+    assert found.starting == OffsetBound(EARLIEST, {"a": {0: 5, 2: -2}})
+    assert found.ending == OffsetBound(timestamp_ms=77, or_latest=True)
     assert found.committed
     assert found.columns[-1] == "headers"
     times = parse_options({
         "subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"0": 5}}', "columns": "offset, TIMESTAMPTYPE",
     })  # fmt: skip
-    assert times.starting == Bound(timestamps_ms={"a": {0: 5}})
+    assert times.starting == OffsetBound(timestamps_ms={"a": {0: 5}})
     assert times.columns == ["offset", "timestampType"]
 
 

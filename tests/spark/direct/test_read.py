@@ -11,9 +11,9 @@ import pytest
 from s3stream.errors import CorruptObject
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import object_key
-from spark.direct.offsets import Storage, find_partitions, find_pieces
+from spark.direct.offsets import OpenedStorage, find_partitions, find_slices
 from spark.direct.options import parse_options
-from spark.direct.plan import INT64_MAX, Task
+from spark.direct.plan import INT64_MAX, ReadTask
 from spark.direct.read import ObjectGoneError, read_task
 from spark.direct.readers import FORMAT_TYPES
 from spark.storage import StorageLocation
@@ -32,16 +32,16 @@ def filled(tmp_path: Path) -> Iterable[KafkaObjects]:
         yield made
 
 
-def plan(filled: KafkaObjects, topics: str = "t") -> Task:
+def plan(filled: KafkaObjects, topics: str = "t") -> ReadTask:
     """Everything in one task."""
 
-    async def find() -> Task:
+    async def find() -> ReadTask:
         options = parse_options({"subscribe": topics})
-        storage = Storage(filled.made.catalog, {"local": filled.made.store}, CLUSTER)
+        storage = OpenedStorage(filled.made.catalog, {"local": filled.made.store}, CLUSTER)
         states = await find_partitions(storage, options)
         bounds = {each: (state.start_offset, state.end_offset) for each, state in states.items()}
-        wanted, pieces = await find_pieces(storage, states, bounds, options=options, timestamp_ms_min=-INT64_MAX)
-        return Task(pieces, dict(enumerate(wanted)))
+        wanted, slices = await find_slices(storage, states, bounds, options=options, timestamp_ms_min=-INT64_MAX)
+        return ReadTask(slices, dict(enumerate(wanted)))
 
     return asyncio.run(find())
 
@@ -51,7 +51,7 @@ def rows(batches: Iterable[pa.RecordBatch]) -> list[tuple[str, int, int, bytes]]
     return sorted(found)
 
 
-def read(location: StorageLocation, task: Task) -> Iterable[pa.RecordBatch]:
+def read(location: StorageLocation, task: ReadTask) -> Iterable[pa.RecordBatch]:
     return read_task(location, task, SCHEMA, timestamp_ms_min=-INT64_MAX)
 
 
@@ -119,7 +119,7 @@ def test_a_topic_and_its_clone_share_blocks(filled: KafkaObjects) -> None:
 
 def test_a_damaged_block_is_refused(filled: KafkaObjects) -> None:
     task = plan(filled)
-    path = filled.objects / object_key(CLUSTER, task.pieces[3].object_id)
+    path = filled.objects / object_key(CLUSTER, task.slices[3].object_id)
     data = bytearray(path.read_bytes())
     data[2000] ^= 1
     path.write_bytes(data)

@@ -15,7 +15,7 @@ from protocol.records import Record, build_batch
 from protocol.records import decode_records as decode_singly
 from spark.direct.readers import FORMAT_TYPES
 from spark.direct.records import (
-    Bodies,
+    BatchBodies,
     decode_records,
     gather,
     gather_headers,
@@ -26,10 +26,10 @@ from spark.direct.records import (
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 
-def bodies_of(batches: Sequence[bytes]) -> Bodies:
+def bodies_of(batches: Sequence[bytes]) -> BatchBodies:
     heads = [parse_batch(batch) for batch in batches]
     ends = np.cumsum([len(batch) for batch in batches])
-    return Bodies(
+    return BatchBodies(
         start=ends - [len(batch) - HEADER_BYTES for batch in batches],
         end=ends,
         records=np.array([head.record_count for head in heads]),

@@ -10,7 +10,7 @@ from broker.partitions.snapshot import SNAPSHOT_VERSION
 from broker.partitions.transactions import PartitionTransactions
 from s3stream.errors import CorruptObject
 from s3stream.model import StreamInfo
-from spark.direct.transactions import Aborted, Transactions, read_transactions
+from spark.direct.transactions import AbortedTransaction, SnapshotTransactions, read_transactions
 
 
 def stream(snapshot: bytes, start: int = 0, end: int = 100) -> StreamInfo:
@@ -34,16 +34,16 @@ def test_open_and_aborted_transactions(version: int) -> None:
     state.write(3, 25, 0)
     state.end(3, 30, 0, aborted=False)
     found = read_transactions(stream(encode(state, version)))
-    assert found == Transactions(12, [Aborted(1, 10, 21)])
+    assert found == SnapshotTransactions(12, [AbortedTransaction(1, 10, 21)])
     assert found.aborted_between(21, 50) == ()
-    assert found.aborted_between(20, 50) == found.aborted_between(0, 11) == (Aborted(1, 10, 21),)
+    assert found.aborted_between(20, 50) == found.aborted_between(0, 11) == (AbortedTransaction(1, 10, 21),)
     state.end(2, 40, 0, aborted=True)
     assert read_transactions(stream(encode(state, version))).stable_offset == 100
 
 
 def test_a_stream_without_transactions_is_stable_to_its_end() -> None:
-    assert read_transactions(stream(b"")) == Transactions(100, ())
-    assert read_transactions(stream(encode(PartitionTransactions()))) == Transactions(100, [])
+    assert read_transactions(stream(b"")) == SnapshotTransactions(100, ())
+    assert read_transactions(stream(encode(PartitionTransactions()))) == SnapshotTransactions(100, [])
 
 
 def test_the_stable_offset_is_not_before_the_start() -> None:

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark.jars import TABLE_JARS, installed_spark_version, spark_line
-from spark.pipeline.run import Running, start_pipeline
-from spark.pipeline.settings import Pipeline
+from spark.pipeline.run import RunningPipeline, start_pipeline
+from spark.pipeline.settings import PipelineSettings
 from tests.support.events import Event
 
 JANUARY_MS = 1_357_000_000_000
@@ -40,7 +40,7 @@ def places(table_format: str, folder: Path, topic: str) -> dict[str, str]:
 
 def make_pipeline(
     servers: str, folder: Path, topic: str, table_format: str = "iceberg", **sections: object
-) -> Pipeline:
+) -> PipelineSettings:
     """A pipeline of JSON values `n INT, name STRING` into a table in `folder`."""
     schema = folder / "values.ddl"
     if not schema.exists():
@@ -57,10 +57,10 @@ def make_pipeline(
     for name, section in sections.items():
         base = values.get(name)
         values[name] = {**base, **section} if isinstance(base, dict) and isinstance(section, dict) else section
-    return Pipeline.model_validate(values)
+    return PipelineSettings.model_validate(values)
 
 
-def run(spark: SparkSession, pipeline: Pipeline) -> Running:
+def run(spark: SparkSession, pipeline: PipelineSettings) -> RunningPipeline:
     """Run to the end of what is there."""
     running = start_pipeline(spark, pipeline)
     try:

@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from spark.pipeline.arrow_values import decode_column, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
-from spark.pipeline.decode import Decoders, make_decoding, open_registry
+from spark.pipeline.decode import DecoderFactory, make_decoding, open_registry
 from spark.pipeline.json_schema import parse_json_schema
 from spark.pipeline.protobuf import (
     ProtobufDecoder,
@@ -34,7 +34,7 @@ from spark.pipeline.registry import (
     UnknownSchemaError,
     split_header,
 )
-from spark.pipeline.settings import Decode
+from spark.pipeline.settings import DecodeSection
 from spark.pipeline.toml_file import PipelineError
 from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import make_pipeline
@@ -154,7 +154,7 @@ def test_avro_references_and_credentials() -> None:
         server.add("place", inner)
         reference = {"name": "shared.Place", "subject": "place", "version": 1}
         server.add("trips-value", outer, references=[reference])
-        settings = Decode(format="avro", registry=server.url, registry_credentials_env="CREDENTIALS")
+        settings = DecodeSection(format="avro", registry=server.url, registry_credentials_env="CREDENTIALS")
         registry = open_registry(settings, {"CREDENTIALS": "me:secret"})
         assert registry is not None
         schema = registry.latest("trips-value")
@@ -283,7 +283,7 @@ def test_a_json_schema_becomes_columns() -> None:
 
 def test_a_registered_schema_of_another_kind_is_refused() -> None:
     with pytest.raises(SchemaError, match=r"it is a schema of JSON, but decode\.format is avro"):
-        make_decoding(Decode(format="avro", registry="http://x"), RegisteredSchema(1, "JSON", "{}"), None)
+        make_decoding(DecodeSection(format="avro", registry="http://x"), RegisteredSchema(1, "JSON", "{}"), None)
 
 
 def test_everything_becomes_nullable() -> None:
@@ -296,9 +296,9 @@ def test_a_registry_that_goes_away_leaves_what_was_known(tmp_path: Path) -> None
         decode = {"format": "avro", "schema_file": None, "registry": server.url}
         pipeline = make_pipeline("", tmp_path, "t", decode=decode)
         with pytest.raises(PipelineError, match=r"subject t-value: the schema registry .* has no /subjects/t-value"):
-            Decoders(pipeline).current()
+            DecoderFactory(pipeline).current()
         server.add("t-value", PLAIN)
-        decoders = Decoders(pipeline)
+        decoders = DecoderFactory(pipeline)
         first = decoders.current()
         assert first is not None
         assert decoders.current() is first
@@ -311,4 +311,4 @@ def test_a_registry_that_goes_away_leaves_what_was_known(tmp_path: Path) -> None
             decoders.current()
     assert decoders.current() is second
     with pytest.raises(PipelineError, match="can't be asked"):
-        Decoders(pipeline).current()
+        DecoderFactory(pipeline).current()

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.java import spark_environment
-from spark.pipeline.settings import Trigger
+from spark.pipeline.settings import TriggerSection
 from spark.pipeline.tables import open_tables
 from spark.pipeline.toml_file import read_pipeline
 from tests.conftest import QUICK_JVM
@@ -118,7 +118,7 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     pipeline = read_pipeline(file)
     table, dead_letters = open_tables(spark, pipeline)
     assert 0 < table.read().count() < COUNT, "the driver was killed in the middle"
-    rest = {"trigger": Trigger(), "source": pipeline.source.model_copy(update={"offsets_per_batch_max": None})}
+    rest = {"trigger": TriggerSection(), "source": pipeline.source.model_copy(update={"offsets_per_batch_max": None})}
     run(spark, pipeline.model_copy(update=rest))
     dead = {(n % 3, n // 3) for n in range(50, COUNT, 100)}
     wanted = every_offset_once(COUNT)

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from spark.pipeline.parquet import COLUMNS, OWNER, ColumnChangedError, ParquetTable, merged
 from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import Period
+from spark.pipeline.settings import PartitionPeriod
 from spark.pipeline.toml_file import PipelineError
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets, run
 from tests.support.events import send
@@ -32,7 +32,9 @@ def test_another_checkpoint_and_another_type_are_refused(
     with pytest.raises(PipelineError, match=r"table.location: .* belongs to one checkpoint"):
         start_pipeline(spark, other)
 
-    by_day = pipeline.model_copy(update={"table": pipeline.table.model_copy(update={"partition_by": Period.DAY})})
+    by_day = pipeline.model_copy(
+        update={"table": pipeline.table.model_copy(update={"partition_by": PartitionPeriod.DAY})}
+    )
     with pytest.raises(PipelineError, match="files lie by topic, and would lie by topic and day"):
         start_pipeline(spark, by_day)
     (tmp_path / "values.ddl").write_text("n STRING, name STRING")

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark.pipeline import run as run_module
 from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import Pipeline
+from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import open_tables
 from spark.pipeline.toml_file import PipelineError
 from tests.spark.pipeline.registry_server import running_registry
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 BOTH = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 
 
-def tables(spark: SparkSession, pipeline: Pipeline) -> tuple[DataFrame, DataFrame]:
+def tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[DataFrame, DataFrame]:
     table, dead_letters = open_tables(spark, pipeline)
     return table.read(), dead_letters.read()
 
@@ -98,7 +98,7 @@ def test_a_micro_batch_that_is_repeated_is_not_there_twice(
         def fail(*_arguments: object) -> None:
             raise PipelineError("the driver dies here")
 
-        patched.setattr(run_module.Batches, "_append_dead_letters", fail)
+        patched.setattr(run_module.MicroBatchWriter, "_append_dead_letters", fail)
         running = start_pipeline(spark, pipeline)
         with pytest.raises(StreamingQueryException):
             running.query.awaitTermination(WAIT_S)

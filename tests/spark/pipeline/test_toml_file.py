@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.pipeline.settings import Format, Late, Period
+from spark.pipeline.settings import LatePolicy, PartitionPeriod, TableFormat
 from spark.pipeline.toml_file import PipelineError, line_of, parse_pipeline, read_pipeline
 
 FILE = Path("/pipes/flights.toml")
@@ -62,7 +62,7 @@ metrics_port = 0
 def test_a_small_file_has_defaults_beside_it() -> None:
     pipeline = parse_pipeline(SMALL, FILE)
     assert (pipeline.checkpoint, pipeline.catalog.warehouse) == ("/pipes/checkpoint", "/pipes/lake")
-    assert (pipeline.table.format, pipeline.table.partition_by) == (Format.ICEBERG, Period.DAY)
+    assert (pipeline.table.format, pipeline.table.partition_by) == (TableFormat.ICEBERG, PartitionPeriod.DAY)
     assert (pipeline.catalog_name, pipeline.dead_letter_place) == ("lake", "lake.db.flights_dead_letters")
     assert not pipeline.has_dead_letters
 
@@ -80,7 +80,7 @@ def test_a_full_file() -> None:
     assert pipeline.decode.schema_file == "/pipes/flights.ddl"
     assert pipeline.dead_letter_place == "/pipes/table_dead_letters"
     assert pipeline.watermark is not None
-    assert pipeline.watermark.late is Late.DROP
+    assert pipeline.watermark.late is LatePolicy.DROP
     assert pipeline.spark.conf == {"spark.sql.shuffle.partitions": "4"}
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.cli import hint_of
-from spark.pipeline.run import Running, start_pipeline
+from spark.pipeline.run import RunningPipeline, start_pipeline
 from spark.pipeline.tables import AnotherDriver, IcebergTable, open_tables
 from spark.pipeline.toml_file import read_pipeline
 from tests.conftest import QUICK_JVM
@@ -53,7 +53,7 @@ batches = 0
 """
 
 
-def end(running: Running) -> BaseException | None:
+def end(running: RunningPipeline) -> BaseException | None:
     """Wait for a pipeline that fails; what it failed with on this side."""
     with pytest.raises(StreamingQueryException):
         running.query.awaitTermination(WAIT_S)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from spark.pipeline.files import Folder
+from spark.pipeline.files import HadoopFolder
 
 FOLDER = "anabranch-watermark"
 MARKS_KEPT = 3
@@ -30,7 +30,7 @@ def duration_us(text: str) -> int:
 
 
 @dataclass(slots=True)
-class Marks:
+class WatermarkStore:
     """The marks in one checkpoint, on any file system that Hadoop knows."""
 
     spark: SparkSession
@@ -55,5 +55,5 @@ class Marks:
         return None if text is None else int(text)
 
     @property
-    def _folder(self) -> Folder:
-        return Folder(self.spark, f"{self.checkpoint.rstrip('/')}/{FOLDER}")
+    def _folder(self) -> HadoopFolder:
+        return HadoopFolder(self.spark, f"{self.checkpoint.rstrip('/')}/{FOLDER}")
