@@ -17,11 +17,12 @@ from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.listener import PipelineListener, group_commit, serve_metrics
 from spark.pipeline.decode import read_schema_file
+from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.run import ANSI, RunningPipeline, reason_of, start_pipeline
 from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection
 from spark.pipeline.source import source_options
 from spark.pipeline.tables import catalog_settings
-from spark.pipeline.toml_file import PipelineError, read_pipeline
+from spark.pipeline.toml_file import located, read_pipeline
 from spark.preflight import BrokerError, check_brokers
 from spark.session import build_session
 from spark.storage_commands import compact, verify
@@ -80,7 +81,7 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         pipeline = read_pipeline(file)
         read_schema_file(pipeline.decode)
     except PipelineError as error:
-        raise PipelineFileError(str(error)) from error
+        raise PipelineFileError(located(error, file)) from error
     try:
         if once:
             pipeline = pipeline.model_copy(update={"trigger": TriggerSection()})
@@ -102,7 +103,7 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
     try:
         run_pipeline(spark, pipeline, Console())
     except PipelineError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(located(error, file)) from error
     except PySparkException as error:
         raise click.ClickException(f"the pipeline failed: {reason_of(error)}") from error
     except KeyboardInterrupt:
@@ -135,7 +136,7 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Conso
                 port = stack.enter_context(serve_metrics(host, operations.metrics_port, listener.metrics))
             except OSError as error:
                 where = f"{host}:{operations.metrics_port}"
-                raise PipelineError(f"operations.metrics_port: can't listen on {where}: {error.strerror}") from error
+                raise SettingError("operations.metrics_port", f"cannot listen on {where}: {error.strerror}") from error
             console.print(f"metrics on http://{host}:{port}/metrics", highlight=False)
         spark.streams.addListener(listener)
         stack.callback(spark.streams.removeListener, listener)

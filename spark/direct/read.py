@@ -190,8 +190,8 @@ class _TaskReader:
                         partition_range = self._task.ranges[part.range_index]
                         raise ObjectGoneError(
                             f"topic {partition_range.topic} partition {partition_range.partition}: offsets "
-                            f"[{part.start_offset}, {part.end_offset}) expired or the topic was deleted since the query was "
-                            "planned"
+                            f"[{part.start_offset}, {part.end_offset}) expired, or the topic was deleted, since the "
+                            "query was planned; run the query again"
                         ) from cause
                     found += [cut for cut in cuts if cut.end_offset > cut.start_offset]
         except CatalogError as error:

@@ -18,11 +18,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
+from spark.pipeline.errors import SettingError
 from spark.pipeline.json_schema import parse_json_schema
 from spark.pipeline.protobuf import ProtobufDecoder, descriptor_set, find_message, protobuf_type, registered_set
 from spark.pipeline.registry import HEADER_BYTES, RegisteredSchema, RegistryError, SchemaRegistry, UnknownSchemaError
 from spark.pipeline.settings import DecodeSection, PipelineSettings
-from spark.pipeline.toml_file import PipelineError
 
 CORRUPT = "_corrupt_record"
 
@@ -61,11 +61,12 @@ class DecoderFactory:
                 self._last = make_decoding(settings, schema, self._registry)
         except RegistryError as error:
             if self._last is None:
-                raise PipelineError(str(error)) from error
+                raise SettingError("decode.registry", str(error)) from error
             # It may be away for a while: what is known goes on, and a task asks for what it does not know.
         except (SchemaError, UnknownSchemaError) as error:
-            place = settings.schema_file or f"subject {self._pipeline.subject}"
-            raise PipelineError(f"{place}: {error}") from error
+            if settings.schema_file is not None:
+                raise SettingError("decode.schema_file", f"{settings.schema_file}: {error}") from error
+            raise SettingError("decode.registry", f"subject {self._pipeline.subject}: {error}") from error
         return self._last
 
     def _schema(self) -> RegisteredSchema | bytes:
@@ -82,7 +83,7 @@ def read_schema_file(settings: DecodeSection) -> bytes:
     try:
         return Path(settings.schema_file).read_bytes()
     except OSError as error:
-        raise PipelineError(f"decode.schema_file: {settings.schema_file}: {error.strerror or error}") from error
+        raise SettingError("decode.schema_file", f"{settings.schema_file}: {error.strerror or error}") from error
 
 
 def open_registry(settings: DecodeSection, environ: Mapping[str, str]) -> SchemaRegistry | None:
@@ -91,7 +92,7 @@ def open_registry(settings: DecodeSection, environ: Mapping[str, str]) -> Schema
         return None
     name = settings.registry_credentials_env
     if name is not None and name not in environ:
-        raise PipelineError(f"decode.registry_credentials_env: the environment has no {name}; set it to user:password")
+        raise SettingError("decode.registry_credentials_env", f"the environment has no {name}; set it to user:password")
     return SchemaRegistry(settings.registry, environ[name] if name else None)
 
 

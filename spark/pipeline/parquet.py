@@ -19,10 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from spark.pipeline.errors import SettingError
 from spark.pipeline.files import HadoopFolder
 from spark.pipeline.settings import PartitionPeriod, PipelineSettings
 from spark.pipeline.source import dead_letter_columns, table_columns
-from spark.pipeline.toml_file import PipelineError
 
 OWNER = "_anabranch_query"
 COLUMNS = "_anabranch_columns"
@@ -59,10 +59,11 @@ class ParquetTable:
         query_id = None if metadata is None else json.loads(metadata)["id"]
         # A table from before there were owners' files belongs to whoever has a checkpoint.
         if owner != query_id if owner is not None else self._folder.has(LOG) and query_id is None:
-            raise PipelineError(
-                f"{self.setting}: {self.location} was written by a query with another checkpoint than "
+            raise SettingError(
+                self.setting,
+                f"{self.location} was written by a query with another checkpoint than "
                 f"{self.checkpoint}; a table of format parquet belongs to one checkpoint: use that again, or another "
-                f"location"
+                f"location",
             )
         self._columns()
 
@@ -70,9 +71,9 @@ class ParquetTable:
         """Name its query and its columns; the query is stopped when another was quicker. Raises PipelineError."""
         if not self._folder.write_new(OWNER, query.id) and self._folder.read(OWNER) != query.id:
             query.stop()
-            raise PipelineError(
-                f"{self.setting}: {self.location} has been taken by another query meanwhile; use a new checkpoint and "
-                f"another location"
+            raise SettingError(
+                self.setting,
+                f"{self.location} has been taken by another query meanwhile; use a new checkpoint and another location",
             )
         columns = json.dumps({"partitions": self.partitions, "columns": self._columns().jsonValue()})
         if columns != self._folder.read(COLUMNS):
@@ -87,21 +88,22 @@ class ParquetTable:
             known = json.loads(text)
         except ValueError:
             raise self._incomplete(COLUMNS) from None
-        here = f"{self.setting}: in {self.location}"
+        here = f"in {self.location}"
         remedy = "a table of format parquet can't change that: use a new checkpoint and another location"
         if known["partitions"] != list(self.partitions):
             old, new = " and ".join(known["partitions"]), " and ".join(self.partitions)
-            raise PipelineError(f"{here} files lie by {old}, and would lie by {new}; {remedy}")
+            raise SettingError(self.setting, f"{here} files lie by {old}, and would lie by {new}; {remedy}")
         try:
             return merged(StructType.fromJson(known["columns"]), self.rows.schema, ())
         except ColumnChangedError as error:
-            raise PipelineError(f"{here} {error}; {remedy}") from None
+            raise SettingError(self.setting, f"{here} {error}; {remedy}") from None
 
-    def _incomplete(self, name: str) -> PipelineError:
+    def _incomplete(self, name: str) -> SettingError:
         # Not taken for one that isn't there: another driver may be writing it.
-        return PipelineError(
-            f"{self.setting}: {self.location}/{name} is not whole; if no driver is writing it, one has died doing so: "
-            f"remove it, and it is written again"
+        return SettingError(
+            self.setting,
+            f"{self.location}/{name} is incomplete; if no driver is writing it, one has died doing so: remove it, and "
+            f"it is written again",
         )
 
     @property

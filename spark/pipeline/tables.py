@@ -18,8 +18,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import partitioning
 
+from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.settings import PartitionPeriod, PipelineSettings
-from spark.pipeline.toml_file import PipelineError
 
 QUERY_ID = "anabranch.query-id"
 BATCH_ID = "anabranch.batch-id"
@@ -290,4 +290,4 @@ def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[Lakeho
             ),
             DeltaTable(spark, pipeline.dead_letter_place, PartitionPeriod.NONE, settings.target_file_bytes),
         )
-    raise PipelineError(f"table.format: {settings.format} is written by Spark's own sink")
+    raise SettingError("table.format", f"{settings.format} is written by Spark's own sink")

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.settings import PipelineSettings, SettingConflict, TableFormat
 
 _SECTION = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
@@ -17,10 +18,6 @@ _KEY = re.compile(
 _NAME = re.compile(r"\"([^\"]*)\"|'([^']*)'|([A-Za-z0-9_-]+)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _QUOTES = ('"""', "'''")
-
-
-class PipelineError(Exception):
-    """A pipeline that can't run as it is described; the text is the one line to show."""
 
 
 def read_pipeline(path: Path) -> PipelineSettings:
@@ -49,6 +46,17 @@ def parse_pipeline(text: str, path: Path) -> PipelineSettings:
         detail = error.errors(include_url=False)[0]
         where_path, message = _describe(detail)
         raise PipelineError(f"{path}:{line_of(text, where_path)}: {message}") from None
+
+
+def located(error: PipelineError, path: Path) -> str:
+    """Return the error's text, with file and line before it if it names a setting of the file."""
+    if not isinstance(error, SettingError):
+        return str(error)
+    try:
+        line = line_of(path.read_text(encoding="utf-8"), error.setting)
+    except (OSError, UnicodeDecodeError):
+        return f"{path}: {error}"
+    return f"{path}:{line}: {error}"
 
 
 def line_of(text: str, path: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from broker.cli.spark import spark as spark_command
 from spark import cli
 from spark.cli import main
-from spark.pipeline.toml_file import PipelineError
+from spark.pipeline.errors import PipelineError
 
 FILE = """\
 checkpoint = "checkpoint"
@@ -45,7 +45,7 @@ def test_a_bad_setting_is_named_with_its_line(tmp_path: Path) -> None:
 def test_a_schema_file_is_looked_for_before_anything_is_started(tmp_path: Path) -> None:
     path = write(tmp_path, more="[decode]\nformat = 'json'\nschema_file = 'none.ddl'\n")
     result = CliRunner().invoke(main, ["ingest", "--check", path])
-    found = f"Error: decode.schema_file: {tmp_path}/none.ddl: No such file or directory\n"
+    found = f"Error: {path}:10: decode.schema_file: {tmp_path}/none.ddl: No such file or directory\n"
     assert (result.exit_code, result.output) == (2, found)
 
 

@@ -17,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from spark.pipeline.arrow_values import decode_column, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
 from spark.pipeline.decode import DecoderFactory, make_decoding, open_registry
+from spark.pipeline.errors import PipelineError
 from spark.pipeline.json_schema import parse_json_schema
 from spark.pipeline.protobuf import (
     ProtobufDecoder,
@@ -35,7 +36,6 @@ from spark.pipeline.registry import (
     split_header,
 )
 from spark.pipeline.settings import DecodeSection
-from spark.pipeline.toml_file import PipelineError
 from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import make_pipeline
 

@@ -36,7 +36,7 @@ def test_kafkas_lag_tool_and_prometheus_see_a_pipeline(
         with urlopen(url[1], timeout=30) as response:
             pages.append(response.read().decode())
 
-    monkeypatch.setattr("spark.cli.tell_failures", look)
+    monkeypatch.setattr("spark.cli.print_failures", look)
     run_pipeline(spark, pipeline, Console(file=said, width=200))
     assert re.search(r"batch 0: 90 rows in [\d.]+ s", said.getvalue())
     assert "90 rows from this run" in said.getvalue()

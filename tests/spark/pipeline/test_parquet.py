@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from spark.pipeline.errors import PipelineError
 from spark.pipeline.parquet import COLUMNS, OWNER, ColumnChangedError, ParquetTable, merged
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PartitionPeriod
-from spark.pipeline.toml_file import PipelineError
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets, run
 from tests.support.events import send
 
@@ -60,7 +60,7 @@ def test_a_file_that_a_dead_driver_left_empty_is_named(spark: SparkSession, tmp_
     table = ParquetTable(spark, "table.location", str(tmp_path), str(tmp_path / "checkpoint"), "q", rows)
     table.check()
     (tmp_path / name).touch()
-    with pytest.raises(PipelineError, match=f"{name} is not whole.* remove it"):
+    with pytest.raises(PipelineError, match=f"{name} is incomplete.* remove it"):
         table.check()
 
 

@@ -8,10 +8,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark.pipeline import run as run_module
+from spark.pipeline.errors import PipelineError
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import open_tables
-from spark.pipeline.toml_file import PipelineError
 from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import (
     DAY_MS,

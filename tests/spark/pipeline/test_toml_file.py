@@ -1,11 +1,13 @@
 """A pipeline's file: what is wrong in it is said in one line, with the line of the file."""
 
+import pickle
 from pathlib import Path
 
 import pytest
 
+from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.settings import LatePolicy, PartitionPeriod, TableFormat
-from spark.pipeline.toml_file import PipelineError, line_of, parse_pipeline, read_pipeline
+from spark.pipeline.toml_file import line_of, located, parse_pipeline, read_pipeline
 
 FILE = Path("/pipes/flights.toml")
 SMALL = """\
@@ -193,3 +195,15 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(PipelineError, match="not a text in UTF-8"):
         read_pipeline(tmp_path / "binary.toml")
+
+
+def test_an_error_of_a_running_pipeline_names_the_line_of_its_setting(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.toml"
+    path.write_text("checkpoint = 'c'\n[decode]\nformat = 'avro'\nregistry = 'http://r'\n")
+    error = SettingError("decode.registry", "subject t-value: gone")
+    assert located(error, path) == f"{path}:4: decode.registry: subject t-value: gone"
+    assert located(pickle.loads(pickle.dumps(error)), path) == located(error, path)
+    assert located(SettingError("decode.schema_file", "gone"), path) == f"{path}:2: decode.schema_file: gone"
+    assert located(PipelineError("the pipeline failed"), path) == "the pipeline failed"
+    path.unlink()
+    assert located(error, path) == f"{path}: decode.registry: subject t-value: gone"

@@ -1,0 +1,18 @@
+"""Errors of a pipeline. Each text is the one line to show."""
+
+
+class PipelineError(Exception):
+    """A pipeline that cannot run as it is described, or that failed."""
+
+
+class SettingError(PipelineError):
+    """A setting of the pipeline's file that is wrong, or does not fit what was found. The text begins with its name."""
+
+    def __init__(self, setting: str, message: str) -> None:
+        super().__init__(f"{setting}: {message}")
+        self.setting = tuple(setting.split("."))
+        """Sections and key, to find the line in the file."""
+
+    def __reduce__(self) -> tuple[type["SettingError"], tuple[str, str]]:
+        setting = ".".join(self.setting)
+        return SettingError, (setting, str(self).removeprefix(f"{setting}: "))
