@@ -123,12 +123,12 @@ async def _run_task(
             async with opened_catalog(location, read_only=False) as catalog:
                 await catalog.note_multipart(object_id, upload_id)
 
-        workshop = ExecutionContext(stores[task.store], location.cluster, settings, on_multipart=note)
+        execution = ExecutionContext(stores[task.store], location.cluster, settings, on_multipart=note)
         if isinstance(task, _ShareTask):
-            return _TaskResult(attempt, await execute_share(task.share._replace(ids=task.ids[attempt]), workshop))
-        join = await read_join_inputs(task.group, workshop)
+            return _TaskResult(attempt, await execute_share(task.share._replace(ids=task.ids[attempt]), execution))
+        join = await read_join_inputs(task.group, execution)
         return _TaskResult(
-            attempt, joined=None if join is None else await execute_join(join, task.ids[attempt], workshop)
+            attempt, joined=None if join is None else await execute_join(join, task.ids[attempt], execution)
         )
 
 
@@ -195,9 +195,9 @@ class SparkCompaction:
 
     async def _execute(self, node: CompactionContext, plan: SetPlan) -> bool:
         """Carry out and commit a plan; True when an input turned out to be bad, and planning anew may do without it."""
-        drafts = PreparedOutputs(node, node.stores[plan.store])
-        shares = await prepare_shares(node, plan, drafts)
-        tasks = [_ShareTask(share, await self._share_ids(drafts, share), plan.store) for share in shares]
+        prepared = PreparedOutputs(node, node.stores[plan.store])
+        shares = await prepare_shares(node, plan, prepared)
+        tasks = [_ShareTask(share, await self._share_ids(prepared, share), plan.store) for share in shares]
         self._report(f"node {node.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
         try:
             done = await self._run_tasks(tasks)
@@ -207,12 +207,12 @@ class SparkCompaction:
         bad = [each.bad for each in done if each.bad is not None]
         if bad:
             node.left_alone.update(error.object_id for error in bad)
-            await drafts.discard()
+            await prepared.discard()
             return True
         self.summary.bytes_read += sum(task.share.size_bytes for task in tasks)
         made = [made for each in done for made in each.made]
         try:
-            self.summary.add(len(plan.inputs), await commit_sets(node, plan, drafts, made))
+            self.summary.add(len(plan.inputs), await commit_sets(node, plan, prepared, made))
         except StorageError as error:
             self.summary.refused.append(str(error))
             return False
@@ -225,14 +225,14 @@ class SparkCompaction:
         await self._forget_unused(node, unused)
         return False
 
-    async def _share_ids(self, drafts: PreparedOutputs, share: PlanShare) -> list[OutputIds]:
+    async def _share_ids(self, prepared: PreparedOutputs, share: PlanShare) -> list[OutputIds]:
         """Names for each attempt: those of the share, and as many new ones again and again."""
         ids: list[OutputIds] = [share.ids]
         own = {key for iteration in share.iterations for key in ((each.kind, each.number) for each in iteration.writes)}
         for _ in range(self._attempts - 1):
             again: dict[Any, OutputId] = {}
             for key in sorted(own):
-                (again[key],) = await drafts.prepare(1, share.ids[key].writer)
+                (again[key],) = await prepared.prepare(1, share.ids[key].writer)
             ids.append(again)
         return ids
 
@@ -242,21 +242,21 @@ class SparkCompaction:
         if not groups:
             return
         tasks: list[_JoinTask] = []
-        drafts: list[PreparedOutputs] = []
+        prepared: list[PreparedOutputs] = []
         for group in groups:
             store = node.store_of(group.objects[0].object)
             own = PreparedOutputs(node, store)
             oldest_ms = min(location.object.oldest_data_ms for location in group.objects)
             writer = CompactionWriter(self._new_writer_id(), oldest_ms)
             tasks.append(_JoinTask(group, await own.prepare(self._attempts, writer), store.name))
-            drafts.append(own)
+            prepared.append(own)
         self._report(f"node {node.node_id}: {len(tasks)} groups of stream objects")
         try:
             done = await self._run_tasks(tasks)
         except CompactionFailed as error:
             self.summary.refused.append(str(error))
             return
-        for task, own, each in zip(tasks, drafts, done, strict=True):
+        for task, own, each in zip(tasks, prepared, done, strict=True):
             if each.bad is not None:
                 node.left_alone.add(each.bad.object_id)
             if each.joined is None:

@@ -231,7 +231,7 @@ class OutputIdAllocator:
     """Prepares the ids of a plan's outputs, iteration by iteration."""
 
     def __init__(self, context: CompactionContext, plan: SetPlan, prepared: PreparedOutputs) -> None:
-        self._drafts = prepared
+        self._prepared = prepared
         unique = context.new_writer_id()
         self._writer = CompactionWriter(unique, min(info.oldest_data_ms for info in plan.inputs))
         self._set_writer = CompactionWriter(unique, plan.oldest_data_ms)
@@ -243,8 +243,8 @@ class OutputIdAllocator:
         alone = [key for key in keys if key[0] is ObjectKind.SO]
         if len(alone) < len(keys) and not self._set:
             key = next(key for key in keys if key[0] is ObjectKind.SSO)
-            (self._set[key],) = await self._drafts.prepare(1, self._set_writer)
-        ids = await self._drafts.prepare(len(alone), self._writer) if alone else ()
+            (self._set[key],) = await self._prepared.prepare(1, self._set_writer)
+        ids = await self._prepared.prepare(len(alone), self._writer) if alone else ()
         return {**self._set, **dict(zip(alone, ids, strict=True))}
 
 

@@ -104,8 +104,8 @@ async def test_a_plan_is_carried_out_elsewhere(some: UploadingNode) -> None:
     before = await some.contents()
     node = some.compaction_context(SMALL)
     (plan,) = await plan_sets(node, full=True)
-    drafts = PreparedOutputs(node, some.store)
-    shares = await prepare_shares(node, plan, drafts)
+    prepared = PreparedOutputs(node, some.store)
+    shares = await prepare_shares(node, plan, prepared)
     assert len(shares) > 2
     assert [kind for kind, _ in shares[-1].ids] == [SSO]
     assert all(each.size_bytes <= memory_for_blocks(SMALL) for share in shares for each in share.iterations)
@@ -114,7 +114,7 @@ async def test_a_plan_is_carried_out_elsewhere(some: UploadingNode) -> None:
         there = pickle.loads(pickle.dumps((share, SMALL)))
         back = pickle.dumps(list(await execute_share(there[0], ExecutionContext(some.store, CLUSTER, there[1]))))
         made += pickle.loads(back)
-    await commit_sets(node, plan, drafts, made)
+    await commit_sets(node, plan, prepared, made)
     assert await some.contents() == before
     assert (await some.catalog.count_objects())["SSO committed"][0] == 1
     assert len(made) > 2
@@ -128,14 +128,14 @@ async def test_a_group_is_joined_elsewhere(some: UploadingNode) -> None:
     before = await some.contents()
     node = some.compaction_context(SMALL)
     (group,) = await plan_joins(node, full=True)
-    drafts = PreparedOutputs(node, some.store)
-    (output,) = await drafts.prepare(1, CompactionWriter("w"))
+    prepared = PreparedOutputs(node, some.store)
+    (output,) = await prepared.prepare(1, CompactionWriter("w"))
     there, name = pickle.loads(pickle.dumps((group, output)))
-    workshop = ExecutionContext(some.store, CLUSTER, SMALL)
-    join = await read_join_inputs(there, workshop)
+    execution = ExecutionContext(some.store, CLUSTER, SMALL)
+    join = await read_join_inputs(there, execution)
     assert join is not None
-    joined = pickle.loads(pickle.dumps(await execute_join(join, name, workshop)))
-    await commit_join(node, group, drafts, joined)
+    joined = pickle.loads(pickle.dumps(await execute_join(join, name, execution)))
+    await commit_join(node, group, prepared, joined)
     assert await some.contents() == before
     assert (await some.catalog.count_objects())["SO committed"][0] == 1
 
