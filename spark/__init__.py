@@ -1,1 +1,1 @@
-"""Pipelines on Spark: Kafka topics to tables."""
+"""Spark jobs: pipelines from topics to tables, direct reads of objects, compaction and verification."""

@@ -1,13 +1,13 @@
-"""Compaction on Spark: the plans of `compaction`, carried out by tasks, committed by the driver.
+"""Compaction on Spark: plans of `compaction`, executed by tasks and committed by the driver.
 
-A node's backlog that is too large for its own memory and bandwidth goes here. The job acts for a node under the epoch
-that the catalog has for it, so a node that starts anew fences it, and the catalog refuses inputs that the node's own
-compaction replaced meanwhile: of two that work on the same objects, one commits. Planner, proof and commit are the
-node's own.
+For a backlog that is too large for a node's own memory and bandwidth. The job acts for a node under the epoch that the
+catalog has for it, so a restart of the node fences the job. The catalog refuses inputs that the node's own compaction
+has replaced in the meantime: if two work on the same objects, one commits. Planner, proof and commit are the node's.
 
-A task that is tried again writes under ids of its own, so that a lost executor's late writes touch nothing. What dead
-tasks, a failed job or a killed driver leave behind are prepared objects, which their deadline reaps; inputs stay as
-they were, and the next run does the work. Topics that are compacted by key stay with the node: it alone knows how.
+Each attempt at a task writes under separate ids, so that late writes of a lost executor cannot touch another attempt's
+output. Dead tasks, a failed job or a killed driver leave prepared objects, which are reaped after their deadline. The
+inputs stay unchanged, and the next run does the work. Topics that are compacted by key are left to the node, which can
+decode their batches.
 """
 
 import asyncio
@@ -40,18 +40,18 @@ from spark.storage import StorageLocation, opened_catalog, opened_stores
 log = structlog.get_logger(__name__)
 
 ATTEMPTS_DEFAULT: Final = 4
-"""Spark's own default of `spark.task.maxFailures`."""
+"""Spark's default of `spark.task.maxFailures`."""
 UNREADABLE_INPUTS_MAX: Final = 100
 MIB: Final = 1 << 20
 
 
 class CompactionFailed(StorageError):
-    """Spark gave up; nothing was committed by what failed."""
+    """Spark gave up on a job, and nothing of it was committed."""
 
 
 @dataclass(slots=True)
 class SparkCompactionSummary:
-    """What a run did."""
+    """Result of a run."""
 
     objects_in: int = 0
     objects_out: int = 0
@@ -60,12 +60,12 @@ class SparkCompactionSummary:
     tasks: int = 0
     commits: int = 0
     refused: list[str] = field(default_factory=list)
-    """What the catalog or the proof refused, and what failed: the inputs stay as they were."""
+    """What failed, or was refused by the catalog or the proof. Its inputs stay unchanged."""
     left_alone: list[int] = field(default_factory=list)
     """Objects that could not be read."""
 
     def add(self, inputs: int, outputs: Sequence[NewObject]) -> None:
-        """Note a commit."""
+        """Count a commit."""
         self.commits += 1
         self.objects_in += inputs
         self.objects_out += len(outputs)
@@ -73,7 +73,7 @@ class SparkCompactionSummary:
 
 
 class _ShareTask(NamedTuple):
-    """A share of a plan; ids for each attempt at it."""
+    """A share of a plan, with ids for each attempt at it."""
 
     share: PlanShare
     ids: Sequence[OutputIds]
@@ -81,7 +81,7 @@ class _ShareTask(NamedTuple):
 
 
 class _JoinTask(NamedTuple):
-    """A group to join; an id for each attempt at it."""
+    """A group to join, with an id for each attempt at it."""
 
     group: JoinGroup
     ids: Sequence[OutputId]
@@ -89,13 +89,13 @@ class _JoinTask(NamedTuple):
 
 
 class _TaskResult(NamedTuple):
-    """A task's answer."""
+    """Result of a task."""
 
     attempt: int
     made: Sequence[WrittenObject] = ()
-    """Of a share."""
+    """Outputs of a share."""
     joined: JoinedObject | None = None
-    """Of a group; None when there was nothing to gain."""
+    """Output of a group; None if joining would gain nothing."""
     bad: UnreadableInput | None = None
 
 
@@ -103,11 +103,13 @@ class _TaskResult(NamedTuple):
 
 
 def run_task(location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask) -> _TaskResult:
-    """Carry out a task. Damage in an input is an answer; what may go better next time is raised, for Spark to retry."""
+    """Execute a task. Damage in an input is a result; other errors are raised for Spark to retry."""
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
     if attempt >= len(task.ids):
-        raise CompactionFailed(f"attempt {attempt} at a task that has names for {len(task.ids)}")
+        raise CompactionFailed(
+            f"attempt {attempt} at a task that has ids for {len(task.ids)}: spark.task.maxFailures was raised"
+        )
     try:
         return asyncio.run(_run_task(location, settings, task, attempt))
     except UnreadableInput as error:
@@ -159,7 +161,7 @@ class SparkCompaction:
         self.summary = SparkCompactionSummary()
 
     async def run(self, *, node_ids: Sequence[int] = (), full: bool = True) -> SparkCompactionSummary:
-        """Both levels, node by node. Raises CatalogError and StoreError for what cannot be reached."""
+        """Compact both levels, node by node. Raises CatalogError and StoreError."""
         async with AsyncExitStack() as stack:
             catalog = await stack.enter_async_context(opened_catalog(self._location, read_only=False))
             stores = await stack.enter_async_context(opened_stores(self._location, read_only=False))
@@ -194,7 +196,7 @@ class SparkCompaction:
                 return
 
     async def _execute(self, node: CompactionContext, plan: SetPlan) -> bool:
-        """Carry out and commit a plan; True when an input turned out to be bad, and planning anew may do without it."""
+        """Execute and commit a plan. Returns True if an input was unreadable, and a new plan may leave it out."""
         prepared = PreparedOutputs(node, node.stores[plan.store])
         shares = await prepare_shares(node, plan, prepared)
         tasks = [_ShareTask(share, await self._share_ids(prepared, share), plan.store) for share in shares]
@@ -226,7 +228,7 @@ class SparkCompaction:
         return False
 
     async def _share_ids(self, prepared: PreparedOutputs, share: PlanShare) -> list[OutputIds]:
-        """Names for each attempt: those of the share, and as many new ones again and again."""
+        """Return ids for each attempt: those of the share, and new ones for each retry."""
         ids: list[OutputIds] = [share.ids]
         own = {key for iteration in share.iterations for key in ((each.kind, each.number) for each in iteration.writes)}
         for _ in range(self._attempts - 1):
@@ -280,15 +282,15 @@ class SparkCompaction:
         }
 
     async def _run_tasks(self, tasks: Sequence[_ShareTask] | Sequence[_JoinTask]) -> list[_TaskResult]:
-        """Have Spark do it; answers in the order of the tasks. Raises CompactionFailed.
+        """Run tasks on Spark, and return their results in order. Raises CompactionFailed.
 
-        After a failure tasks may still be writing: what they made is left to its deadline.
+        After a failure tasks may still be writing, so their outputs are left to the deadline.
         """
         location, settings = self._location.without_password(), self._settings
         self.summary.tasks += len(tasks)
         if not tasks:
             return []
-        # A task a group: a lost executor costs what it was at, and no more.
+        # One task for each group: a lost executor costs only its current group.
         work: Sequence[_ShareTask | _JoinTask] = tasks
         job = self._spark.sparkContext.parallelize(work, len(tasks)).map(
             lambda task: run_task(location, settings, task)
@@ -298,23 +300,26 @@ class SparkCompaction:
         except PySparkException as error:
             raise CompactionFailed(f"Spark gave up: {_reason(error)}") from error
         except Exception as error:
-            # py4j's errors of a job are no PySparkException.
+            # py4j's errors of a job are not PySparkExceptions.
             if type(error).__module__.split(".")[0] != "py4j":
                 raise
             raise CompactionFailed(f"Spark gave up: {_reason(error)}") from error
 
     async def _forget_unused(self, node: CompactionContext, object_ids: Sequence[int]) -> None:
-        """Drop names that no attempt has used; with speculation a late one still may: they are left to the deadline."""
+        """Remove ids that no attempt has used.
+
+        With speculation a late attempt may still use them: they are left to the deadline then.
+        """
         if self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
             return
         try:
             await node.catalog.forget_objects(object_ids)
         except CatalogError as error:
-            log.warning("unused names stay until their deadline", error=str(error))
+            log.warning("unused object ids stay until their deadline", error=str(error))
 
 
 def _reason(error: Exception) -> str:
-    """The line that says why, out of a JVM's stack trace."""
+    """Return the line of a JVM's stack trace that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error:" in line or line.startswith(("s3stream.", "compaction."))]
     return (telling or lines or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Reads topics straight from objects: `spark.read.format("anabranch")`, once `register(spark)` was called."""
+"""Reads topics directly from objects: `spark.read.format("anabranch")`, after `register(spark)`."""
 
 from pyspark.sql import SparkSession
 
@@ -10,9 +10,9 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session, and have it push filters down (Spark's default is not to)."""
+    """Register the format with a session, and enable filter pushdown, which is off by default."""
     spark.conf.set(PUSHDOWN, "true")
     parallelism = spark.sparkContext.defaultParallelism
-    # A class of its own: it travels by value, and so does how many tasks can run at once.
+    # A class made here is pickled by value, and with it the number of tasks that can run at once.
     made = type("AnabranchSource", (AnabranchSource,), {"default_parallelism": parallelism, "__module__": "__main__"})
     spark.dataSource.register(made)

@@ -1,8 +1,8 @@
-"""From blocks of an object to Arrow batches of records: checks, chooses, unfolds, decodes, and builds the columns.
+"""Turns blocks of an object into Arrow batches of records: checks, selects, decompresses and decodes.
 
-Works on a whole read at a time: the heads of all its batches are looked at as arrays, those that nobody wants (markers,
-aborted transactions, other offsets, too old) are left out before their records are touched, and the records of all
-others are decoded together. Uncompressed ones are decoded where they lie.
+It processes a whole read at a time. The headers of all batches are parsed as arrays. Batches without requested records
+are dropped before their records are touched: markers, aborted transactions, other offsets, too old. The records of the
+others are decoded together. Uncompressed batches are decoded in place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,10 +38,10 @@ from spark.direct.records import (
 )
 
 UNFOLDED_BYTES_MAX: Final = 16 << 20
-"""Compressed batches are unfolded up to so much (or one batch) at a time."""
+"""Compressed batches are decompressed up to this size, or one batch, at a time."""
 COMPRESSION_MASK: Final = 7
 ROWS_MAX: Final = 131_072
-"""Rows of one Arrow batch: what Spark holds of a task at a time."""
+"""Maximum rows of an Arrow batch, which bounds Spark's memory for a task."""
 
 _BLOCK_BATCH = np.dtype([("base", "<i8"), ("end", "<i8"), ("timestamp", "<i8"), ("count", "<u4"), ("bytes", "<u4")])
 _BATCH_HEAD = np.dtype([
@@ -55,20 +55,20 @@ assert _BATCH_HEAD.itemsize == HEADER_BYTES, "as protocol.batch has it"
 
 
 class RequestedBlock(NamedTuple):
-    """A block in a read, and for what it was read."""
+    """A block within a read, and the range of a partition that it was read for."""
 
     entry: IndexEntry
     start: int
-    """Its position in the read."""
+    """Position of the block within the read."""
     partition_range: PartitionRange
 
 
 @dataclass(frozen=True, slots=True)
 class _BatchHeaders:
-    """The batches of a read, one array element each."""
+    """Headers of the batches of a read, one array element each."""
 
     start: Int64s
-    """Where the batch begins in the read."""
+    """Position of the batch within the read."""
     end: Int64s
     source: Int64s
     """Index of its block."""
@@ -77,15 +77,15 @@ class _BatchHeaders:
 
 
 class BlockDecoder:
-    """Makes Arrow batches of the columns of `schema` (names as the Kafka source has them)."""
+    """Decodes blocks into Arrow batches with the columns of `schema`, named as in the Kafka source."""
 
     def __init__(self, schema: pa.Schema, *, timestamp_ms_min: int = -INT64_MAX) -> None:
-        """Batches whose records are all older than `timestamp_ms_min` are left out."""
+        """Create a decoder. It drops batches whose records are all older than `timestamp_ms_min`."""
         self._schema = schema
         self._timestamp_ms_min = timestamp_ms_min
 
     def decode(self, data: memoryview, blocks: Sequence[RequestedBlock], *, where: str) -> Iterator[pa.RecordBatch]:
-        """The wanted records of the blocks of a read. Raises CorruptObject, KafkaError."""
+        """Yield the requested records of the blocks of a read. Raises CorruptObject, KafkaError."""
         heads = _read_batch_headers(data, blocks, where)
         keep = _choose(heads, blocks, self._timestamp_ms_min)
         plain = keep & ((heads.fields["attributes"] & COMPRESSION_MASK) == 0)
@@ -101,7 +101,7 @@ class BlockDecoder:
             begin += len(at)
 
     def _emit(self, data: Any, bodies: BatchBodies, blocks: Sequence[RequestedBlock]) -> Iterator[pa.RecordBatch]:
-        """Decode batches, a bounded number of records at a time."""
+        """Decode batches, a limited number of records at a time."""
         array = np.frombuffer(data, np.uint8)
         first = 0
         total = np.cumsum(bodies.records)
@@ -160,7 +160,7 @@ class BlockDecoder:
 
 
 def _read_batch_headers(data: memoryview, blocks: Sequence[RequestedBlock], where: str) -> _BatchHeaders:
-    """Check the blocks, and look at the heads of all their batches."""
+    """Check the blocks, and parse the headers of all their batches."""
     starts: list[Int64s] = []
     ends: list[Int64s] = []
     counts: list[int] = []
@@ -197,7 +197,7 @@ def _read_batch_headers(data: memoryview, blocks: Sequence[RequestedBlock], wher
 
 
 def _choose(heads: _BatchHeaders, blocks: Sequence[RequestedBlock], timestamp_ms_min: int) -> Bools:
-    """Which batches can hold a wanted record."""
+    """Return a mask of the batches that can contain a requested record."""
     fields = heads.fields
     base = fields["base_offset"].astype(np.int64)
     last = base + fields["last_delta"]
@@ -235,7 +235,10 @@ def _bodies(heads: _BatchHeaders, at: Int64s, start: Int64s, end: Int64s) -> Bat
 
 
 def _decompress(data: memoryview, heads: _BatchHeaders, at: Int64s) -> tuple[Int64s, bytes, Int64s]:
-    """Unfold the first of the batches at `at`: which, their records one after the other, and where each begins."""
+    """Decompress the first of the batches at `at`.
+
+    Returns the indexes of those that were decompressed, their records in one buffer, and the bounds of each.
+    """
     slices: list[Any] = []
     bounds = [0]
     for number in at.tolist():

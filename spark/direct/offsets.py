@@ -1,7 +1,7 @@
-"""Finds out, on the driver, which offsets there are and which are wanted, and where they lie. Asks the catalog only.
+"""Resolves, on the driver, which offsets to read and in which objects they are. Uses the catalog only.
 
-Committed data only: what is still in a node's log is in no object and is not there for this source. With
-`kafka.isolation.level=read_committed` the end is the last stable offset as of that commit.
+Only committed data is visible: what is still in a node's log is in no object. With
+`kafka.isolation.level=read_committed` a partition ends at its last stable offset as of that commit.
 """
 
 import re
@@ -15,7 +15,7 @@ from spark.direct.options import EARLIEST, LATEST, DataLossError, OffsetBound, O
 from spark.direct.plan import ObjectSlice, PartitionRange
 from spark.direct.transactions import SnapshotTransactions, read_transactions
 
-if TYPE_CHECKING:  # it takes long to import, and tasks do not need it
+if TYPE_CHECKING:  # slow to import, and tasks do not need it
     from s3stream.catalog.catalog import Catalog
     from s3stream.catalog.values import TopicInfo
 
@@ -31,15 +31,15 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What the catalog knows of a partition."""
+    """State of a partition in the catalog."""
 
     stream: StreamInfo
     transactions: SnapshotTransactions
     start_offset: int
     end_offset: int
-    """What may be read lies before: the committed end, or the last stable offset."""
+    """End of what may be read: the committed end, or the last stable offset."""
     topic_id: str = ""
-    """Tells a topic from another one of that name: a UUID in hexadecimal digits."""
+    """UUID of the topic in hexadecimal digits. It differs for a recreated topic of the same name."""
 
 
 Offsets = Mapping[TopicPartition, int]
@@ -47,7 +47,7 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class OpenedStorage:
-    """What planning asks."""
+    """Catalog and object stores that planning uses."""
 
     catalog: "Catalog"
     stores: Mapping[str, ObjectStore]
@@ -55,7 +55,10 @@ class OpenedStorage:
 
 
 async def find_partitions(storage: OpenedStorage, options: ReadOptions) -> dict[TopicPartition, PartitionState]:
-    """The partitions that the options name, as of now. Raises OptionError, CorruptObject, CatalogError."""
+    """Return the current state of the partitions that the options select.
+
+    Raises OptionError, CorruptObject, CatalogError.
+    """
     found = {topic.name: topic for topic in await storage.catalog.list_topics()}
     streams: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str] = {}
@@ -89,20 +92,20 @@ def _choose_topics(found: "Mapping[str, TopicInfo]", options: ReadOptions) -> "l
         return [topic for name, topic in sorted(found.items()) if pattern.fullmatch(name) and not topic.internal]
     missing = [name for name in options.topics if name not in found]
     if missing:
-        raise OptionError(f"there is no topic {', '.join(missing)}")
+        raise OptionError(f"unknown topic {', '.join(missing)}")
     return [found[name] for name in options.topics]
 
 
 async def resolve_bound(
     storage: OpenedStorage, states: Mapping[TopicPartition, PartitionState], bound: OffsetBound, *, name: str
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition that a bound means. Raises OptionError, StorageError."""
+    """Return the offset that a bound means for each partition. Raises OptionError, StorageError."""
     resolved: dict[TopicPartition, int] = {}
     named = bound.offsets or bound.timestamps_ms or {}
     for topic, partitions in named.items():
         for index in partitions:
             if TopicPartition(topic, index) not in states:
-                raise OptionError(f"{name}: {topic} partition {index} is not among what is read")
+                raise OptionError(f"{name}: {topic} partition {index} is not among the partitions to read")
     for partition, state in states.items():
         timestamp_ms = bound.timestamp_ms
         if bound.timestamps_ms is not None:
@@ -127,7 +130,7 @@ async def resolve_bound(
 
 
 async def offset_for_time(storage: OpenedStorage, state: PartitionState, timestamp_ms: int) -> int | None:
-    """The first committed record at or after a time. Raises StorageError."""
+    """Return the offset of the first committed record at or after a time, or None. Raises StorageError."""
     stream = state.stream
     first = await storage.catalog.find_time(stream.stream_id, timestamp_ms)
     if first is None:
@@ -142,7 +145,7 @@ async def offset_for_time(storage: OpenedStorage, state: PartitionState, timesta
 
 
 async def _first_in_range(storage: OpenedStorage, location: RangeLocation, start: int, timestamp_ms: int) -> int | None:
-    # Most plans name no time, and each is made in a process of its own that need not import this.
+    # Most plans name no time. Each is made in a separate process, which saves these imports.
     from protocol.errors import KafkaError
     from protocol.records import decode_records
     from s3stream.object.format import decode_block
@@ -170,7 +173,7 @@ async def _first_in_range(storage: OpenedStorage, location: RangeLocation, start
 
 
 async def find_locations(catalog: "Catalog", stream_id: int, start: int, end: int) -> list[RangeLocation]:
-    """All ranges that overlap [start, end), in order."""
+    """Return all ranges that overlap [start, end), in order."""
     locations: list[RangeLocation] = []
     while start < end:
         page = await catalog.find_ranges(stream_id, start, end, limit=RANGES_PAGE)
@@ -188,9 +191,9 @@ def check_bounds(
     *,
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """[start, end) of each partition, within what is there. Raises DataLossError for what is not.
+    """Return [start, end) of each partition, limited to what exists. Raises DataLossError for what is lost.
 
-    A partition without a start came after reading began: all of it is wanted.
+    A partition without a start was created after reading began, and is read from its beginning.
     """
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     for partition, until in {**dict.fromkeys(start, 0), **end}.items():
@@ -224,9 +227,10 @@ async def find_slices(
     options: ReadOptions,
     timestamp_ms_min: int,
 ) -> tuple[list[PartitionRange], list[ObjectSlice]]:
-    """What is wanted of each partition, and where it lies; ranges older than `timestamp_ms_min` are left out.
+    """Return the ranges to read of each partition, and the slices of objects that contain them.
 
-    Raises DataLossError for what was there when the bounds were found, and has expired since.
+    Leaves out ranges older than `timestamp_ms_min`. Raises DataLossError for data that expired after the bounds were
+    found.
     """
     ranges: list[PartitionRange] = []
     slices: list[ObjectSlice] = []
@@ -247,7 +251,7 @@ async def find_slices(
 
 
 def first_missing(locations: Sequence[RangeLocation], start: int, end: int) -> int | None:
-    """The first offset of [start, end) that is in none of the ranges, which are in order."""
+    """Return the first offset of [start, end) that no range contains, or None. The ranges are in order."""
     for location in locations:
         if location.range.start_offset > start:
             break
@@ -258,9 +262,10 @@ def first_missing(locations: Sequence[RangeLocation], start: int, end: int) -> i
 def cut_slices(
     locations: Sequence[RangeLocation], range_index: int, start: int, end: int, timestamp_ms_min: int
 ) -> list[ObjectSlice]:
-    """The part of each range that lies in [start, end).
+    """Return the part of each range within [start, end).
 
-    Each offset once, though ranges overlap where compaction replaced some between two pages of the catalog's answer.
+    Each offset is returned once, even if ranges overlap because compaction replaced some between two pages of the
+    catalog's answer.
     """
     slices: list[ObjectSlice] = []
     for location in locations:

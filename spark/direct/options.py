@@ -1,6 +1,6 @@
-"""The options of the direct source: those of Spark's Kafka source that make sense without a broker, under its names.
+"""Options of the direct source: those of Spark's Kafka source that make sense without a broker.
 
-Pure: text in, values out; what cannot be is an error that names the option.
+Pure: text in, values out. Each error names its option.
 """
 
 import json
@@ -20,36 +20,36 @@ COLUMNS: Final = {
     "timestampType": "INT",
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
-"""Columns and their types, as the Kafka source has them."""
+"""Columns and their types, as in the Kafka source."""
 
 Assignment = Mapping[str, Mapping[int, int]]
-"""A number for partitions of topics."""
+"""A number for each partition of each topic."""
 
 
 class OptionError(ValueError):
-    """An option that can't be; the text names it."""
+    """An invalid option. The text names it."""
 
 
 class DataLossError(RuntimeError):
-    """Offsets that were asked for are gone; `failOnDataLoss=false` reads what is left."""
+    """Requested offsets no longer exist. `failOnDataLoss=false` reads what is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetBound:
-    """Where reading begins or ends."""
+    """Start or end of a read."""
 
     offset: int = LATEST
-    """`EARLIEST`, `LATEST`; for partitions that `offsets` does not name."""
+    """`EARLIEST` or `LATEST`, for partitions that are not in `offsets`."""
     offsets: Assignment | None = None
     timestamp_ms: int | None = None
-    """The first record at or after this time."""
+    """Time instead of an offset: the first record at or after it."""
     timestamps_ms: Assignment | None = None
     or_latest: bool = False
-    """Whether a time that no record has reached yet means the end; an error otherwise."""
+    """True if a time after all records means the end; otherwise it is an error."""
 
     @property
     def moves(self) -> bool:
-        """Whether it may mean the end of what there is, which is another one later."""
+        """True if the bound can mean the current end, which moves."""
         if self.timestamp_ms is not None or self.timestamps_ms is not None:
             return self.or_latest
         named = [offset for each in (self.offsets or {}).values() for offset in each.values()]
@@ -58,7 +58,7 @@ class OffsetBound:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, and how."""
+    """Parsed options of a read."""
 
     topics: Sequence[str]
     pattern: str | None
@@ -66,7 +66,7 @@ class ReadOptions:
     starting: OffsetBound
     ending: OffsetBound
     committed: bool
-    """Whether records of open and aborted transactions are left out."""
+    """True if records of open and aborted transactions are left out."""
     columns: Sequence[str]
     tasks_min: int | None
     fail_on_data_loss: bool
@@ -74,7 +74,7 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """Options by their names in any case. Raises OptionError."""
+    """Parse options, by their names in any case. Raises OptionError."""
     given = {name.lower(): value for name, value in options.items()}
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in given]
     if len(chosen) != 1:
@@ -101,7 +101,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
 
 
 def schema_of(columns: Sequence[str]) -> str:
-    """Schema of the columns, as DDL."""
+    """Return the schema of the columns as DDL."""
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
 
 
@@ -121,7 +121,7 @@ def _bound(given: Mapping[str, str], side: Literal["starting", "ending"], defaul
     strategy = given.get(f"{side}offsetsbytimestampstrategy", "error").lower()
     if strategy not in {"error", "latest"}:
         raise OptionError(f"{side}OffsetsByTimestampStrategy: expected error or latest, found {strategy!r}")
-    # The end of what is there is the end for a time that nothing has reached yet.
+    # A time after all records means the current end.
     or_latest = strategy == "latest" or side == "ending"
     if text := given.get(f"{side}timestamp"):
         return OffsetBound(timestamp_ms=_number(f"{side}Timestamp", text), or_latest=or_latest)

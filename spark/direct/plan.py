@@ -1,8 +1,8 @@
-"""Cuts what is to be read into tasks. Pure: ranges of objects in, tasks out.
+"""Divides a read into tasks. Pure: slices of objects in, tasks out.
 
-Whole objects while enough tasks remain, so that an index is read once and neighbours are one GET; an object that is
-more than a task's share is cut, between its ranges first and then inside them, by offsets. A task is never much smaller
-than `TASK_BYTES_MIN`: starting one costs a JVM and a Python worker CPU of their own.
+Objects stay whole while there are enough tasks, so that each index is read once and neighbouring blocks are one GET. An
+object larger than a task's share is cut, first between its ranges and then by offsets within them. A task is never much
+smaller than `TASK_BYTES_MIN`, because starting one costs CPU in the JVM and in a Python worker.
 """
 
 import heapq
@@ -18,40 +18,40 @@ TASK_BYTES_MIN: Final = 4 << 20
 TASK_BYTES_MAX: Final = 128 << 20
 INT64_MAX: Final = 2**63 - 1
 SLACK: Final = 1.25
-"""An object may be so much more than a task's share before it is cut."""
+"""Factor by which an object may exceed a task's share before it is cut."""
 
 
 class PartitionRange(NamedTuple):
-    """Which records of a partition a task reads."""
+    """Offsets [start, end) of a partition that a task reads."""
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
     aborted: Sequence[AbortedTransaction] = ()
-    """Empty where uncommitted records are read, too."""
+    """Aborted transactions to leave out; empty if uncommitted records are read too."""
 
 
 class ObjectSlice(NamedTuple):
-    """Offsets [start, end) of a partition that lie in one object."""
+    """Offsets [start, end) of a partition that are in one object."""
 
     object_id: int
     object_bytes: int
     store: str
     stream_id: int
     stored_stream_id: int
-    """The stream that the object's index names: the clone of a topic refers to blocks of another one."""
+    """Stream id in the object's index. A clone refers to blocks of the original stream."""
     range_index: int
-    """Which partition: an index the caller knows."""
+    """Index of the partition's range in the caller's list."""
     start_offset: int
     end_offset: int
     size_bytes: int
-    """About how many bytes they are."""
+    """Approximate size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What one task reads; pickles, and holds no secret."""
+    """Input of one task. It can be pickled, and contains no secret."""
 
     slices: Sequence[ObjectSlice]
     ranges: Mapping[int, PartitionRange]
@@ -64,15 +64,16 @@ def plan_tasks(
     bytes_min: int = TASK_BYTES_MIN,
     bytes_max: int = TASK_BYTES_MAX,
 ) -> list[Sequence[ObjectSlice]]:
-    """Tasks of similar size: as many as run at once unless that makes them too small, so many again where too large.
+    """Return tasks of similar size.
 
-    Pieces of an object stay together where they can, in the order given.
+    Their number is `parallelism`, less if they would be smaller than `bytes_min`, and a multiple of it if they would be
+    larger than `bytes_max`. Slices of an object stay together where possible, in the given order.
     """
     total = sum(part.size_bytes for part in slices)
     if not total:
         return [slices] if slices else []
     count = min(parallelism, -(-total // bytes_min))
-    count *= -(-total // (count * bytes_max))  # full waves: a last one of one task would leave the others idle
+    count *= -(-total // (count * bytes_max))  # full waves: a last wave of one task would leave the other cores idle
     share = -(-total // count)
     by_object: dict[int, list[ObjectSlice]] = defaultdict(list)
     for part in slices:
@@ -80,7 +81,7 @@ def plan_tasks(
     units: list[list[ObjectSlice]] = []
     for group in by_object.values():
         units += _cut(group, share)
-    # Largest first, each to the task with least so far.
+    # Largest first, each to the smallest task so far.
     heap = [(0, number) for number in range(count)]
     tasks: list[list[ObjectSlice]] = [[] for _ in range(count)]
     for unit in sorted(units, key=lambda unit: -_bytes(unit)):
@@ -91,7 +92,7 @@ def plan_tasks(
 
 
 def join_neighbours(slices: Sequence[ObjectSlice]) -> list[ObjectSlice]:
-    """Pieces by object, stream and offset; those that follow each other in one object become one."""
+    """Sort slices by object, stream and offset, and join those that follow each other in one object."""
     joined: list[ObjectSlice] = []
     for part in sorted(slices, key=lambda part: (part.object_id, part.stream_id, part.start_offset)):
         last = joined[-1] if joined else None
@@ -111,7 +112,7 @@ def _bytes(slices: Sequence[ObjectSlice]) -> int:
 
 
 def _cut(group: Sequence[ObjectSlice], share: int) -> list[list[ObjectSlice]]:
-    """An object's pieces in groups of at most about a share."""
+    """Return an object's slices in groups of at most about a share."""
     if _bytes(group) <= share * SLACK:
         return [list(group)]
     units: list[list[ObjectSlice]] = []
@@ -127,7 +128,7 @@ def _cut(group: Sequence[ObjectSlice], share: int) -> list[list[ObjectSlice]]:
 
 
 def _split(part: ObjectSlice, share: int) -> list[ObjectSlice]:
-    """Cut a piece by its offsets, when it is more than a share."""
+    """Cut a slice by its offsets if it is larger than a share."""
     offsets = part.end_offset - part.start_offset
     count = min(-(-part.size_bytes // share), offsets) if part.size_bytes > share * SLACK else 1
     bounds = [part.start_offset + offsets * at // count for at in range(count + 1)]

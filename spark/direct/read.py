@@ -1,9 +1,9 @@
-"""What a task does: reads its pieces of objects with few, merged GETs and turns them into Arrow batches.
+"""Execution of a task: reads its slices of objects with few merged GETs, and yields Arrow batches.
 
-A plan grows old: compaction replaces objects, which stay readable for the delete delay (ten minutes by default). A
-piece whose object is gone is looked up in the catalog again, and read from where it was; what of it was given out
-already is not given out twice. Where the catalog cannot be reached from the task, the task fails and says so: the same
-query, run or started again, plans afresh.
+A plan may be outdated: compaction replaces objects, which stay readable for the delete delay, ten minutes by default.
+If an object of a slice is gone, the slice is looked up in the catalog again, and reading continues after the records
+that were already returned. If the task cannot reach the catalog, it fails with an error that says so. Running the same
+query again makes a new plan.
 """
 
 import asyncio
@@ -28,22 +28,22 @@ from spark.storage import StorageLocation, opened_catalog, opened_stores
 Result = TypeVar("Result")
 
 OBJECTS_AT_ONCE: Final = 8
-"""Objects whose indexes are read at the same time."""
+"""Objects whose indexes are read concurrently."""
 READ_BYTES_MAX: Final = 8 << 20
-"""Longest GET, but for a longer block."""
+"""Maximum size of a GET, unless a single block is larger."""
 WINDOW_BYTES_MAX: Final = 24 << 20
-"""GETs at the same time bring about so much: the memory of a task."""
+"""Maximum size of concurrent GETs, which bounds the memory of a task."""
 GAP_BYTES_MAX: Final = 256 << 10
-"""Wanted ranges so near to each other are one GET."""
+"""Requested ranges with a gap up to this size are merged into one GET."""
 RELOCATIONS_MAX: Final = 5
 
 
 class ObjectGoneError(StorageError):
-    """Planned data is not where it was, and could not be found anew. Running the query again plans afresh."""
+    """Planned data has been moved or deleted, and could not be located. Running the query again makes a new plan."""
 
 
 class _Get(NamedTuple):
-    """One GET, and what it is for."""
+    """A GET, and the blocks that it brings."""
 
     store: str
     key: str
@@ -51,13 +51,13 @@ class _Get(NamedTuple):
     end: int
     blocks: Sequence[RequestedBlock]
     slices: Sequence[ObjectSlice]
-    """The piece of each block."""
+    """Slice of each block."""
 
 
 def read_task(
     location: StorageLocation, task: ReadTask, schema: pa.Schema, *, timestamp_ms_min: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a task. Raises StorageError, KafkaError."""
+    """Yield the records of a task. Raises StorageError, KafkaError."""
     with asyncio.Runner() as runner:
         context = opened_stores(location)
         stores = runner.run(_enter(context))
@@ -111,7 +111,7 @@ class _TaskReader:
                 queue.extendleft(reversed(self._runner.run(self._relocate(rest, error))))
 
     async def _plan(self, slices: Sequence[ObjectSlice], timestamp_ms_min: int) -> list[_Get]:
-        """Read the indexes, and decide on the GETs."""
+        """Read the indexes, and plan the GETs."""
         by_object: dict[int, list[ObjectSlice]] = {}
         for part in slices:
             by_object.setdefault(part.object_id, []).append(part)
@@ -131,7 +131,7 @@ class _TaskReader:
     def _store(self, part: ObjectSlice) -> ObjectStore:
         store = self._stores.get(part.store)
         if store is None:
-            raise StorageError(f"object {part.object_id} lies in the store {part.store!r}, which is not configured")
+            raise StorageError(f"object {part.object_id} is in the store {part.store!r}, which is not configured")
         return store
 
     def _plan_object(self, slices: Sequence[ObjectSlice], index: ObjectIndex, timestamp_ms_min: int) -> list[_Get]:
@@ -174,7 +174,7 @@ class _TaskReader:
         return await _all(*(self._stores[get.store].get(get.key, get.start, get.end) for get in window))
 
     async def _relocate(self, slices: Sequence[ObjectSlice], cause: ObjectNotFound) -> list[ObjectSlice]:
-        """Where pieces lie now."""
+        """Return the current slices of data whose object is gone. Raises ObjectGoneError."""
         advice = "it was replaced by compaction or expired since the query was planned; run the query again"
         self._relocations += 1
         if self._relocations > RELOCATIONS_MAX:
@@ -195,12 +195,14 @@ class _TaskReader:
                         ) from cause
                     found += [cut for cut in cuts if cut.end_offset > cut.start_offset]
         except CatalogError as error:
-            raise ObjectGoneError(f"{cause}: {advice} (and from here its new place is not known: {error})") from cause
+            raise ObjectGoneError(
+                f"{cause}: {advice} (its new location cannot be looked up from this task: {error})"
+            ) from cause
         return join_neighbours(found)
 
 
 def _layers(slices: Sequence[ObjectSlice]) -> Sequence[Sequence[ObjectSlice]]:
-    """Pieces in which no block is wanted twice, as it is by a topic and its clone."""
+    """Divide slices so that no layer requests a block twice, as a topic and its clone do."""
     layers: list[list[ObjectSlice]] = []
     seen: dict[int, list[int]] = {}
     for part in slices:
@@ -215,7 +217,7 @@ def _layers(slices: Sequence[ObjectSlice]) -> Sequence[Sequence[ObjectSlice]]:
 
 
 def _take(queue: deque[ObjectSlice]) -> list[ObjectSlice]:
-    """The pieces of the next few objects."""
+    """Take the slices of the next few objects."""
     some: list[ObjectSlice] = []
     objects: set[int] = set()
     while queue and (queue[0].object_id in objects or len(objects) < OBJECTS_AT_ONCE):
@@ -226,7 +228,7 @@ def _take(queue: deque[ObjectSlice]) -> list[ObjectSlice]:
 
 
 def _windows(gets: Sequence[_Get]) -> Iterator[Sequence[_Get]]:
-    """GETs that go out at the same time."""
+    """Yield groups of GETs that run concurrently."""
     window: list[_Get] = []
     size = 0
     for get in gets:
@@ -240,7 +242,7 @@ def _windows(gets: Sequence[_Get]) -> Iterator[Sequence[_Get]]:
 
 
 async def _all(*calls: Coroutine[Any, Any, Result]) -> list[Result]:
-    """Run calls at the same time; when all have ended, the first error is raised."""
+    """Run calls concurrently, wait for all, and raise the first error."""
 
     async def run(call: Coroutine[Any, Any, Result]) -> Result | StorageError:
         try:

@@ -1,7 +1,7 @@
-"""The readers behind the data source: they plan on the driver and read in tasks.
+"""Readers of the data source. They plan on the driver, and read in tasks.
 
-Whatever a task needs travels with it: where the stores are (without secrets), its pieces, and the aborted transactions
-among them.
+Everything that a task needs is pickled with it: the location of the stores, without secrets, its slices, and their
+aborted transactions.
 """
 
 import asyncio
@@ -56,12 +56,12 @@ FORMAT_TYPES: Final = {
     "headers": pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 }
 HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
-"""Whether this Spark (4.2 and newer) can limit the micro-batches of a Python source."""
+"""True if this Spark (4.2 and newer) can limit the micro-batches of a Python source."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TaskPartition(InputPartition):
-    """One task."""
+    """A task as Spark's input partition."""
 
     def __init__(self, task: ReadTask) -> None:
         super().__init__(None)
@@ -69,10 +69,10 @@ class TaskPartition(InputPartition):
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the columns. Raises OptionError for a column that there is not, or of another type."""
+    """Return the Arrow schema of the columns. Raises OptionError for an unknown column, or one of another type."""
     for field in schema.fields:
         if field.name not in COLUMNS:
-            raise OptionError(f"there is no column {field.name}; there are {', '.join(COLUMNS)}")
+            raise OptionError(f"unknown column {field.name}; expected {', '.join(COLUMNS)}")
         expected, found = (
             COLUMNS[field.name].lower().replace(", ", ",").replace(": ", ":"),
             field.dataType.simpleString(),
@@ -84,7 +84,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 @dataclass(slots=True)
 class PushedFilters:
-    """What filters say of topics, partitions, offsets and times. Spark applies them again to the rows."""
+    """Limits that the pushed filters put on topics, partitions, offsets and times. Spark applies the filters again."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -93,7 +93,7 @@ class PushedFilters:
     timestamp_ms_min: int = -INT64_MAX
 
     def add(self, each: Filter) -> None:
-        """Take a filter in, if it helps."""
+        """Add the limits of a filter, if it has any."""
         match each:
             case EqualTo(attribute=("topic",), value=str(name)):
                 self._limit_topics({name})
@@ -125,7 +125,10 @@ class PushedFilters:
                 pass
 
     def bounds(self, partition: TopicPartition, start: int, end: int) -> tuple[int, int]:
-        """The part of [start, end) that can hold a wanted record; empty where start is not before end."""
+        """Return the part of [start, end) that can contain a matching record.
+
+        It is empty if its start is not before its end.
+        """
         if (self.topics is not None and partition.topic not in self.topics) or (
             self.partitions is not None and partition.partition not in self.partitions
         ):
@@ -142,7 +145,7 @@ class PushedFilters:
 
 
 class _SourceReader:
-    """What both kinds of reading share: planning on the driver, reading in tasks."""
+    """Common part of both readers: planning on the driver, and reading in tasks."""
 
     def __init__(self, location: StorageLocation, options: ReadOptions, schema: StructType, parallelism: int) -> None:
         self._location: StorageLocation | None = location
@@ -153,25 +156,25 @@ class _SourceReader:
         self._task_location = location.without_password()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to tasks."""
+        """Return the state for tasks."""
         return {**self.__dict__, "_location": None, "_options": None}
 
     @property
     def location(self) -> StorageLocation:
-        """Where the storage is, on the driver."""
+        """Location of the storage; on the driver only."""
         assert self._location is not None, "planning happens on the driver"
         return self._location
 
     @property
     def options(self) -> ReadOptions:
-        """What to read, on the driver."""
+        """Options of the read; on the driver only."""
         assert self._options is not None, "planning happens on the driver"
         return self._options
 
     async def plan(
         self, storage: OpenedStorage, states: Mapping[TopicPartition, PartitionState], start: Offsets, end: Offsets
     ) -> list[InputPartition]:
-        """The tasks for [start, end) of each partition."""
+        """Return the tasks for [start, end) of each partition."""
         options, pushed = self.options, self._pushed
         bounds = check_bounds(states, start, end, fail_on_data_loss=options.fail_on_data_loss)
         narrowed = {each: pushed.bounds(each, *span) for each, span in bounds.items()}
@@ -182,7 +185,7 @@ class _SourceReader:
             options=options,
             timestamp_ms_min=pushed.timestamp_ms_min,
         )
-        # Asked for by name, small tasks are what is wanted.
+        # With an explicit minPartitions, small tasks are intended.
         bytes_min = TASK_BYTES_MIN if options.tasks_min is None else 1
         tasks = plan_tasks(slices, parallelism=options.tasks_min or self._parallelism, bytes_min=bytes_min)
         made: list[InputPartition] = []
@@ -195,8 +198,8 @@ class _SourceReader:
         return made
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
-        from spark.direct.read import read_task  # a tenth of a second of CPU that planning, a process of its own, saves
+        """Yield the rows of a task."""
+        from spark.direct.read import read_task  # saves planning, a separate process, 0.1 s of CPU
 
         if isinstance(partition, TaskPartition):
             yield from read_task(
@@ -206,23 +209,23 @@ class _SourceReader:
 
 
 def _relevant(aborted: Sequence[Any], slices: Iterable[Any], number: int) -> tuple[Any, ...]:
-    """The aborted transactions that have to do with a task's pieces of a partition."""
+    """Return the aborted transactions that overlap a task's slices of a partition."""
     spans = [(part.start_offset, part.end_offset) for part in slices if part.range_index == number]
     low, high = min(start for start, _ in spans), max(end for _, end in spans)
     return tuple(each for each in aborted if each.first_offset < high and each.end_offset > low)
 
 
 class BatchSourceReader(_SourceReader, DataSourceReader):
-    """Reads what there is when the query is planned."""
+    """Reads what exists when the query is planned."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Note what helps to read less; all filters stay with Spark, too."""
+        """Note filters that reduce the read. All filters also stay with Spark."""
         for each in filters:
             self._pushed.add(each)
             yield each
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan. Raises OptionError, DataLossError, StorageError."""
+        """Plan the read. Raises OptionError, DataLossError, StorageError."""
         tasks = asyncio.run(self._plan())
         freeze_worker()
         return tasks
@@ -236,7 +239,7 @@ class BatchSourceReader(_SourceReader, DataSourceReader):
             return await self.plan(storage, states, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
+        """Yield the rows of a task."""
         return self.read_partition(partition)
 
 
@@ -245,9 +248,9 @@ TOPIC_ID: Final = "id"
 
 
 def to_json(offsets: Offsets, states: Mapping[TopicPartition, PartitionState]) -> JsonOffsets:
-    """Offsets in the shape that Spark's Kafka source gives them in checkpoints and progress reports.
+    """Return offsets in the format that Spark's Kafka source has in checkpoints and progress reports.
 
-    With each topic goes its id: another topic of that name has other offsets.
+    Each topic also has its id, because a recreated topic of the same name has other offsets.
     """
     found: JsonOffsets = {}
     for partition in sorted(offsets):
@@ -259,7 +262,7 @@ def to_json(offsets: Offsets, states: Mapping[TopicPartition, PartitionState]) -
 
 
 def from_json(offsets: JsonOffsets) -> dict[TopicPartition, int]:
-    """The reverse of `to_json`, but for the topics' ids."""
+    """Parse the format of `to_json`, without the topics' ids."""
     return {
         TopicPartition(topic, int(index)): int(offset)
         for topic, partitions in offsets.items()
@@ -269,7 +272,7 @@ def from_json(offsets: JsonOffsets) -> dict[TopicPartition, int]:
 
 
 def recreated_topics(offsets: JsonOffsets, states: Mapping[TopicPartition, PartitionState]) -> set[str]:
-    """The topics that are not those any more that the offsets are of."""
+    """Return the topics that were recreated since the offsets were written."""
     return {
         partition.topic
         for partition, state in states.items()
@@ -278,12 +281,12 @@ def recreated_topics(offsets: JsonOffsets, states: Mapping[TopicPartition, Parti
 
 
 def drop_topics(offsets: Offsets, topics: set[str]) -> dict[TopicPartition, int]:
-    """The offsets of all other topics."""
+    """Return the offsets of all other topics."""
     return {partition: offset for partition, offset in offsets.items() if partition.topic not in topics}
 
 
 class StreamSourceReader(_SourceReader, DataSourceStreamReader):
-    """Reads on: micro-batches by committed offset. Lives on the driver as long as its query."""
+    """Reads micro-batches by committed offset. Exists on the driver as long as its query."""
 
     def __init__(self, location: StorageLocation, options: ReadOptions, schema: StructType, parallelism: int) -> None:
         super().__init__(location, options, schema, parallelism)
@@ -293,19 +296,19 @@ class StreamSourceReader(_SourceReader, DataSourceStreamReader):
                 "Python source leaves rows unread with Trigger.AvailableNow"
             )
         self._target: Offsets | None = None
-        """With Trigger.AvailableNow on Spark 4.2: where reading ends."""
+        """End of the read with Trigger.AvailableNow on Spark 4.2."""
         self._initial_offsets: JsonOffsets | None = None
-        """Where reading begins, until a first, empty micro-batch has put that into the checkpoint."""
+        """Start of the read, until a first, empty micro-batch has stored it in the checkpoint."""
         self._runner: asyncio.Runner | None = None
         self._stack: AsyncExitStack | None = None
         self._storage: OpenedStorage | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to tasks."""
+        """Return the state for tasks."""
         return {**super().__getstate__(), "_runner": None, "_stack": None, "_storage": None}
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         began = self._run(self._initial())
         if self.options.starting.moves:
             self._initial_offsets = began
@@ -314,11 +317,11 @@ class StreamSourceReader(_SourceReader, DataSourceStreamReader):
     def latestOffset(  # noqa: N802 - Spark's name; 4.1 gives no arguments, 4.2 two
         self, start: JsonOffsets | None = None, limit: object = None
     ) -> JsonOffsets:
-        """Where the next micro-batch ends: the committed end, or the last stable offset, or less with a limit.
+        """Return the end of the next micro-batch: the committed end or last stable offset, or less with a limit.
 
-        Spark 4.2 asks where a query begins before it asks this, and does not keep the answer: a first batch that is
-        repeated after a crash would begin at a later end, and leave rows out. So nothing is in that batch. Spark 4.1
-        asks this first: the end of the first batch is never past a beginning that moves.
+        Spark 4.2 asks for the initial offset before this call, and does not store it. A first batch that is repeated
+        after a crash would begin at a later end, and lose rows. So the first batch is empty. Spark 4.1 makes this call
+        first: the end of the first batch is never past a start that moves.
         """
         began, self._initial_offsets = self._initial_offsets, None
         if start is not None and start == began:
@@ -337,11 +340,11 @@ class StreamSourceReader(_SourceReader, DataSourceStreamReader):
         return self._run(self._plan(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
+        """Yield the rows of a task."""
         return self.read_partition(partition)
 
     def commit(self, end: JsonOffsets) -> None:
-        """Nothing to do: the checkpoint knows."""
+        """Do nothing: the checkpoint has the offsets."""
 
     def stop(self) -> None:
         """Close the catalog."""
@@ -387,17 +390,17 @@ class StreamSourceReader(_SourceReader, DataSourceStreamReader):
 
 
 def end_offsets(states: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, int]:
-    """How far each partition may be read."""
+    """Return the end of each partition."""
     return {partition: state.end_offset for partition, state in states.items()}
 
 
 def limit_offsets(start: Offsets, latest: Offsets, most: int) -> dict[TopicPartition, int]:
-    """An end at most about `most` offsets after the start, each partition with its share of what there is to read."""
+    """Return an end at most about `most` offsets after the start, in proportion to what each partition has left."""
     left = {each: max(0, offset - start.get(each, 0)) for each, offset in latest.items()}
     total = sum(left.values())
     if total <= most:
         return dict(latest)
-    # Rounded up, so that each partition moves.
+    # Rounded up, so that each partition makes progress.
     return {each: latest[each] - left[each] + -(-left[each] * most // total) for each in latest}
 
 
@@ -409,19 +412,19 @@ if HAS_LIMITS:
     )
 
     class LimitedStreamSourceReader(StreamSourceReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # of 4.2
-        """With what Spark 4.2 brings: limited micro-batches, and an end that is fixed when the query starts."""
+        """Adds what Spark 4.2 supports: limited micro-batches, and an end fixed when the query starts."""
 
         def getDefaultReadLimit(self) -> object:  # noqa: N802 - Spark's name
-            """What `maxOffsetsPerTrigger` says."""
+            """Return the limit of `maxOffsetsPerTrigger`."""
             most = self.options.offsets_per_batch_max
             return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-            """Read what is there now, and no more."""
+            """Fix the end of the read."""
             self._target = end_offsets(self._run(self._states()))
 
         def reportLatestOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
-            """How far the topic is, for progress reports."""
+            """Return the current end of the topics, for progress reports."""
             states = self._run(self._states())
             return to_json(end_offsets(states), states)
 

@@ -1,11 +1,12 @@
 """Decodes many records at once: positions and lengths as arrays, values gathered by Arrow, no Python per record.
 
-A record is framed by varints (see `protocol.records`), so where one begins is known only when the one before is. Three
-ways to find out, by what is at hand: batches that are many and short are walked side by side, a step for all of them at
-a time; in longer ones, neighbours with the very same length are found in one comparison (equal lengths from a known
-begin on prove each other); what is left is walked record by record. All the fields after that are read for all records
-of all batches together. What it keeps true: nothing is read past a record's end, and a record that does not end where
-its length says is an error that names it.
+Records are framed by varints (see `protocol.records`), so the start of one is known only from the one before. There are
+three ways to find the starts. Many short batches are walked abreast, one step in all of them at a time. In longer
+batches, neighbours of equal length are found in one comparison: from a known start, equal lengths prove each other. The
+rest is walked record by record. All other fields are then read for all records of all batches together.
+
+Invariants: nothing is read past a record's end. A record that does not end where its length says raises an error that
+names it.
 """
 
 from collections.abc import Sequence
@@ -26,32 +27,32 @@ Bytes = npt.NDArray[np.uint8]
 VARINT_BYTES_MAX: Final = 10
 RECORD_BYTES_MIN: Final = 7
 ABREAST_BATCHES_MIN: Final = 96
-"""So many batches of the longest one's size make walking side by side cheaper than one after the other."""
+"""Number of batches of the longest one's size from which walking abreast is cheaper than one by one."""
 RUN_MIN: Final = 24
-"""Neighbours of equal length are looked for when so many records are left ..."""
+"""Records left in a batch from which neighbours of equal length are searched ..."""
 WALK_RECORDS: Final = 64
-"""... and after a short run, so many are walked one by one before the next look."""
+"""... and records walked one by one after a short run, before the next search."""
 
 
 class BatchBodies(NamedTuple):
-    """The records of batches in one buffer, one array element a batch, in the order of positions."""
+    """The records of batches in one buffer, one array element for each batch, in order of position."""
 
     start: Int64s
-    """Where the first record begins."""
+    """Position of the first record."""
     end: Int64s
-    """Just past the last one."""
+    """Position after the last record."""
     records: Int64s
     base_offset: Int64s
     base_timestamp: Int64s
     append_time: Int64s
-    """The timestamp of all records, or a negative number when they have their own."""
+    """Timestamp of all records, or a negative number if they have separate ones."""
     source: Int64s
-    """Which partition: an index the caller knows."""
+    """Index of the block in the caller's list."""
 
 
 @dataclass(slots=True)
 class RecordColumns:
-    """Decoded records: one element each; positions are in the buffer."""
+    """Decoded records, one array element each, with positions in the buffer."""
 
     data: Bytes
     batch: Int64s
@@ -70,7 +71,7 @@ class RecordColumns:
         return len(self.offset)
 
     def select(self, keep: Bools) -> "RecordColumns":
-        """The records where `keep` is true."""
+        """Return the records where `keep` is true."""
         at = np.flatnonzero(keep)
         return RecordColumns(
             self.data,
@@ -88,7 +89,7 @@ class RecordColumns:
 
 
 def decode_records(data: Bytes, bodies: BatchBodies) -> RecordColumns:
-    """All records of the batches, but for their headers. Raises InvalidRecord."""
+    """Decode all records of the batches, without their headers. Raises InvalidRecord."""
     impossible = np.flatnonzero(
         (bodies.records < 0) | (bodies.records > (bodies.end - bodies.start) // RECORD_BYTES_MIN)
     )
@@ -131,7 +132,7 @@ def decode_records(data: Bytes, bodies: BatchBodies) -> RecordColumns:
 
 
 def _refuse(bodies: BatchBodies, records: RecordColumns, bad: Bools) -> None:
-    """Name the first bad record."""
+    """Raise InvalidRecord for the first bad record."""
     at = int(np.flatnonzero(bad)[0])
     batch = int(records.batch[at])
     number = at - int(np.searchsorted(records.batch, batch))
@@ -143,7 +144,7 @@ def _invalid(bodies: BatchBodies, batch: int, what: str) -> InvalidRecord:
 
 
 def read_varints(data: Bytes, at: Int64s) -> tuple[Int64s, Int64s]:
-    """Zigzag varints at many positions: the values, and the positions after them. Raises InvalidRecord."""
+    """Read zigzag varints at many positions. Returns the values and the positions after them. Raises InvalidRecord."""
     byte = data.take(at, mode="clip")
     at = at + 1
     value = (byte & 127).astype(np.uint64)
@@ -167,7 +168,7 @@ def read_varints(data: Bytes, at: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _find_records(data: Bytes, bodies: BatchBodies) -> tuple[Int64s, Int64s]:
-    """Where each record begins, past its length, and where it ends."""
+    """Return the start of each record, after its length, and its end."""
     total = int(bodies.records.sum())
     longest = int(bodies.records.max()) if len(bodies.records) else 0
     if total >= longest * ABREAST_BATCHES_MIN:
@@ -185,11 +186,11 @@ def _find_records(data: Bytes, bodies: BatchBodies) -> tuple[Int64s, Int64s]:
 
 
 def _walk_abreast(data: Bytes, bodies: BatchBodies, total: int) -> tuple[Int64s, Int64s]:
-    """One step in every batch at a time."""
+    """Walk one step in every batch at a time."""
     starts = np.empty(total, np.int64)
     ends = np.empty(total, np.int64)
     row = np.cumsum(bodies.records) - bodies.records
-    # Longest batches first, so that those still under way are a prefix.
+    # Longest batches first, so that the unfinished ones are a prefix.
     order = np.argsort(-bodies.records, kind="stable")
     counts = bodies.records[order]
     row, at, bound = row[order], bodies.start[order].copy(), bodies.end[order]
@@ -212,7 +213,7 @@ def _walk_abreast(data: Bytes, bodies: BatchBodies, total: int) -> tuple[Int64s,
 
 
 def _walk(data: Bytes, origin: int, end: int, left: int, starts: list[Int64s], ends: list[Int64s]) -> bool:
-    """The records of one batch, which is [origin, end); False when they do not fill it."""
+    """Find the records of one batch at [origin, end). Returns False if they do not fill it."""
     body: bytes | memoryview = data[origin:end].data
     at, bound = 0, len(body)
     singly = WALK_RECORDS
@@ -232,7 +233,7 @@ def _walk(data: Bytes, origin: int, end: int, left: int, starts: list[Int64s], e
             singly = WALK_RECORDS if run >= RUN_MIN else singly * 2
             steps = 0 if run >= RUN_MIN else min(left, singly)
         if steps:
-            body = bytes(body)  # once, for many steps: each is quicker there
+            body = bytes(body)  # one copy makes each of the many steps faster
             at = _walk_singly(body, origin, at, steps, starts, ends)
             if at < 0:
                 return False
@@ -241,7 +242,7 @@ def _walk(data: Bytes, origin: int, end: int, left: int, starts: list[Int64s], e
 
 
 def _equal_run(data: Bytes, at: int, head_bytes: int, size: int, most: int) -> int:
-    """How many records from `at` on have the very same length, as bytes: each proves where the next begins."""
+    """Return how many records from `at` on have the same length bytes. Each proves the start of the next."""
     heads = data[at : at + most * size].reshape(most, size)
     same = heads[:, 0] == heads[0, 0]
     for byte in range(1, head_bytes):
@@ -251,7 +252,7 @@ def _equal_run(data: Bytes, at: int, head_bytes: int, size: int, most: int) -> i
 
 
 def _step(body: bytes | memoryview, at: int, bound: int) -> tuple[int, int]:
-    """Where the record at `at` begins, past its length, and where it ends (past the bound when it is none)."""
+    """Return the start of the record at `at`, after its length, and its end. An invalid one ends past the bound."""
     value = shift = 0
     while at < bound and shift < 7 * VARINT_BYTES_MAX:
         byte = body[at]
@@ -265,7 +266,7 @@ def _step(body: bytes | memoryview, at: int, bound: int) -> tuple[int, int]:
 
 
 def _walk_singly(body: bytes, origin: int, at: int, count: int, starts: list[Int64s], ends: list[Int64s]) -> int:
-    """Walk over `count` records; returns where the last one ends, or -1."""
+    """Walk over `count` records. Returns the end of the last one, or -1."""
     bound = len(body)
     found = [0] * (count + 1)
     try:
@@ -298,9 +299,9 @@ def _walk_singly(body: bytes, origin: int, at: int, count: int, starts: list[Int
 
 
 def gather(data: Any, start: Int64s, size: Int64s, kind: pa.DataType) -> pa.Array:
-    """The bytes at rising positions as an Arrow array of binary or text; a size of -1 is null."""
+    """Return the bytes at increasing positions as an Arrow array of binary or text. A size of -1 is null."""
     count = len(start)
-    # Every second element is one wanted, those between are the gaps: an array over the buffer as it is.
+    # An array over the unchanged buffer: every second element is a value, and those between are the gaps.
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[0:-1:2] = start
     np.add(start, np.maximum(size, 0), out=bounds[1::2], casting="unsafe")
@@ -315,7 +316,7 @@ HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.bina
 
 
 def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataType) -> pa.Array:
-    """The headers of all records as a list column; null where there are none. Raises InvalidRecord."""
+    """Return the headers of all records as a list column; null for records without. Raises InvalidRecord."""
     count = records.header_count
     total = int(count.sum())
     if not total:
@@ -353,7 +354,7 @@ def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataTyp
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Bytes as text; what is no UTF-8 is replaced, as Kafka's own client does."""
+    """Return bytes as text. Invalid UTF-8 is replaced, as in Kafka's client."""
     text = names.view(pa.string())
     try:
         text.validate(full=True)
@@ -363,10 +364,10 @@ def _text(names: pa.Array) -> pa.Array:
 
 
 def timestamps(records: RecordColumns, kind: pa.DataType) -> pa.Array:
-    """The records' times in microseconds. Raises InvalidRecord for one that does not fit."""
+    """Return the records' times in microseconds. Raises InvalidRecord for one that does not fit."""
     ms = records.timestamp_ms
     if len(ms) and (int(ms.max()) > MS_MAX or int(ms.min()) < -MS_MAX):
-        raise InvalidRecord("a timestamp beyond what microseconds can say")
+        raise InvalidRecord("a timestamp that does not fit in microseconds")
     return pa.array(ms * 1000).cast(kind)
 
 
@@ -374,7 +375,7 @@ MS_MAX: Final = (2**63 - 1) // 1000
 
 
 def repeat_text(texts: Sequence[str], which: Int64s) -> pa.Array:
-    """One of a few texts for each row."""
+    """Return one of a few texts for each row."""
     if len(texts) == 1:
         return pa.repeat(pa.scalar(texts[0]), len(which))
     return pc.take(pa.array(list(texts), pa.string()), pa.array(which))

@@ -1,8 +1,8 @@
 """`spark.read.format("anabranch")` and `spark.readStream.format("anabranch")`: a Python data source over objects.
 
-The driver plans from the catalog, tasks read objects; no node is asked for anything. Options and columns are those of
-Spark's Kafka source. Spark asks for name and schema in a process of its own for each query, which is why the readers,
-with numpy and Arrow behind them, are imported only where something is read.
+The driver plans from the catalog, and tasks read objects. No node is involved. Options and columns are those of Spark's
+Kafka source. Spark asks for name and schema in a separate process for each query, so the readers, which import numpy
+and Arrow, are imported only to read.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -21,25 +21,25 @@ NAME: Final = "anabranch"
 
 
 class AnabranchSource(DataSource):
-    """The data source; `spark.direct.register` makes it known to a session."""
+    """The data source. `spark.direct.register` registers it with a session."""
 
     default_parallelism = 1
-    """Tasks that can run at the same time, for readers that `minPartitions` does not tell."""
+    """Number of tasks that can run concurrently, for reads without `minPartitions`."""
 
     _planned = False
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> str:
-        """Columns as the Kafka source has them; option `columns` names those that are wanted."""
+        """Return the columns, as in the Kafka source, or those of the option `columns`."""
         freeze_worker()
         return schema_of(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> "BatchSourceReader":
-        """Read what there is now."""
+        """Return a reader of what exists now."""
         from spark.direct.readers import BatchSourceReader
 
         reader = BatchSourceReader(self._location(), parse_options(self.options), schema, self.default_parallelism)
@@ -47,7 +47,7 @@ class AnabranchSource(DataSource):
         return reader
 
     def streamReader(self, schema: StructType) -> "StreamSourceReader":  # noqa: N802 - Spark's name
-        """Read on and on."""
+        """Return a reader of micro-batches."""
         from spark.direct.readers import STREAM_READER
 
         options = parse_options(self.options, streaming=True)
@@ -61,5 +61,8 @@ class AnabranchSource(DataSource):
         return find_storage(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Once planned, it goes to tasks, which need no options (a catalog's URL may hold a password)."""
+        """Return the state without options once planned.
+
+        Tasks do not need them, and a catalog's URL may contain a password.
+        """
         return {**self.__dict__, "options": {}} if self._planned else dict(self.__dict__)

@@ -1,8 +1,8 @@
-"""What a partition's snapshot in the catalog says of its transactions: which are open, and which were aborted.
+"""Reads a partition's snapshot in the catalog: its open and aborted transactions.
 
-The node writes the snapshot (`broker.partitions.snapshot`, version 2: version, newest timestamp, leader epochs,
-transactions, producers) with each commit of its data, as of the very end offset that the commit sets. So the catalog
-alone tells a reader of committed data how far it may read and what to leave out; no marker has to be searched for.
+The node writes the snapshot (`broker.partitions.snapshot`: version, newest timestamp, leader epochs, transactions,
+producers) with each commit of its data, as of the end offset that the commit sets. So the catalog alone tells a reader
+of committed data how far it may read and what to leave out. No marker has to be searched for.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from s3stream.model import StreamInfo
 
 SNAPSHOT_VERSION = 3
 _HEADS = {2: Struct(">Bqq"), 3: Struct(">Bqqq")}
-"""What comes before the leader epochs, by version."""
+"""Fields before the leader epochs, by version."""
 _COUNT = Struct(">I")
 _EPOCH = Struct(">iq")
 _COUNTS = Struct(">III")
@@ -25,7 +25,7 @@ _ABORTED = Struct(">qqqq")
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction: the producer's batches in [first, end) are not to be seen."""
+    """An aborted transaction. The producer's batches in [first, end) are left out."""
 
     producer_id: int
     first_offset: int
@@ -34,19 +34,19 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTransactions:
-    """The transactions of a partition as of its committed end."""
+    """Transactions of a partition as of its committed end."""
 
     stable_offset: int
-    """End of what is decided: the first open transaction begins there, or the committed end."""
+    """Last stable offset: start of the first open transaction, or the committed end."""
     aborted: Sequence[AbortedTransaction]
 
     def aborted_between(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """Those with an offset in [start, end)."""
+        """Return those with an offset in [start, end)."""
         return tuple(each for each in self.aborted if each.first_offset < end_offset and each.end_offset > start_offset)
 
 
 def read_transactions(stream: StreamInfo) -> SnapshotTransactions:
-    """The transactions in a stream's snapshot. Raises CorruptObject for one that cannot be read."""
+    """Return the transactions in a stream's snapshot. Raises CorruptObject for an invalid one."""
     data = stream.snapshot
     if not data or data[0] == 1:
         return SnapshotTransactions(stream.end_offset, ())  # nothing was written yet, or before there were transactions

@@ -203,7 +203,7 @@ def test_compaction_between_planning_and_reading(lake: Lake) -> None:
 
 def test_errors_name_what_is_wrong(lake: Lake) -> None:
     for options, text in (
-        ({"subscribe": "nothing-there"}, "there is no topic nothing-there"),
+        ({"subscribe": "nothing-there"}, "unknown topic nothing-there"),
         ({}, "give one of subscribe"),
         ({"subscribe": "mixed", "dataDir": "/nowhere"}, "no catalog in the data directory"),
         ({"assign": '{"mixed": [7]}'}, "no partition 7"),

@@ -119,7 +119,7 @@ def test_a_stream_that_runs_sees_what_is_committed_and_fails_when_its_topic_is_m
         fill(lake, "live", [5, 20])
         wait_until(lambda: has([95, 20]), "[95, 20] are in the table")
         delete_topic(lake.servers, "live")
-        with pytest.raises(PySparkException, match=r"there is no topic live"):
+        with pytest.raises(PySparkException, match=r"unknown topic live"):
             query.awaitTermination(QUERY_S)
     finally:
         query.stop()
