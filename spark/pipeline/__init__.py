@@ -1,1 +1,1 @@
-"""One pipeline: topics to a table of a lakehouse, each record exactly once, described by one TOML file."""
+"""A pipeline copies topics to a lakehouse table, each record exactly once, as one TOML file describes."""

@@ -1,6 +1,6 @@
-"""Values decoded one by one into Arrow columns, so that one bad record costs itself alone.
+"""Decodes values one by one into Arrow columns, so that a bad record does not affect others.
 
-The types are Spark's, with everything nullable: a table's columns outlive the schema versions that had them.
+The types are Spark's, and all nullable: a table's columns outlive the schema versions that had them.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,19 +14,19 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from spark.pipeline.registry import NotDecodableError
 
 DecodeValue = Callable[[bytes], Any]
-"""Bytes of one value to dicts, lists and scalars. Raises NotDecodableError."""
+"""Decodes the bytes of one value to dicts, lists and scalars. Raises NotDecodableError."""
 ERROR_CHARS_MAX = 500
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
-"""How Spark's columns of timestamps are; from Spark 4.2 on it has to be said."""
+"""Time zone of Spark's timestamp columns. Spark 4.2 requires it explicitly."""
 
 
 def decoded_type(data: StructType) -> StructType:
-    """What a decoder gives: the data, or else the error; neither for a tombstone."""
+    """Return the struct that a decoder returns: the data or the error, and neither for a tombstone."""
     return StructType([StructField("data", data), StructField("error", StringType())])
 
 
 def decode_column(values: Iterable[Any], decode: DecodeValue, data_type: StructType) -> pa.Array:
-    """An Arrow column of `decoded_type` from a column of binary values."""
+    """Return an Arrow column of `decoded_type` from a column of binary values."""
     rows: list[Any] = []
     errors: list[str | None] = []
     for value in values:
@@ -49,7 +49,7 @@ def _to_arrow(rows: list[Any], errors: list[str | None], arrow_type: pa.DataType
     try:
         return pa.array(rows, arrow_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        # One of them does not fit its column: find it.
+        # One value does not fit its column: find it.
         for index, row in enumerate(rows):
             try:
                 pa.scalar(row, arrow_type)
@@ -60,7 +60,7 @@ def _to_arrow(rows: list[Any], errors: list[str | None], arrow_type: pa.DataType
 
 
 def nullable(kind: DataType) -> DataType:
-    """The same type with everything in it nullable."""
+    """Return the type with everything in it nullable."""
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, nullable(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):

@@ -1,7 +1,7 @@
 """Avro values: the schema as Spark's type, and a decoder for tasks (Spark's own Avro jar is not needed).
 
-A record is read with the schema it was written with and given as the newest one says, after Avro's rules of schema
-resolution. Types as Spark's own Avro source gives them; unions of more than null and one type are refused.
+A record is read with its writer's schema and resolved to the newest one, by Avro's rules of schema resolution. Types
+are those of Spark's own Avro source. Unions of more than null and one type are refused.
 """
 
 import io
@@ -51,22 +51,22 @@ WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "do
 
 
 class SchemaError(ValueError):
-    """A schema that can't become columns; the text says which part and why."""
+    """A schema that cannot become columns. The text names the part and the reason."""
 
 
 def parse_avro(text: str, references: tuple[tuple[str, str], ...] = ()) -> Any:
-    """Fastavro's form of a schema; times of day and durations stay the numbers that they are. Raises SchemaError."""
+    """Parse a schema with fastavro. Times of day and durations stay numbers. Raises SchemaError."""
     try:
         named: dict[str, Any] = {}
         for _, reference in references:
             fastavro.parse_schema(_without_times(json.loads(reference)), named_schemas=named)
         return fastavro.parse_schema(_without_times(json.loads(text)), named_schemas=named)
     except (ValueError, SchemaParseException, KeyError, TypeError) as error:
-        raise SchemaError(f"not a schema of Avro: {error}") from error
+        raise SchemaError(f"not an Avro schema: {error}") from error
 
 
 def avro_type(schema: Any) -> StructType:
-    """The columns of a record. Raises SchemaError."""
+    """Return the columns of a record. Raises SchemaError."""
     kind = _type_of(schema, dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {}, ())
     if not isinstance(kind, StructType):
         raise SchemaError(f"the schema must be a record, but it is a {kind.simpleString()}")
@@ -75,7 +75,7 @@ def avro_type(schema: Any) -> StructType:
 
 @dataclass(slots=True)
 class AvroDecoder:
-    """Bytes to a dict; goes to the tasks, and remembers the schemas it meets."""
+    """Decodes bytes to a dict. It is pickled to tasks, and caches the schemas it meets there."""
 
     reader: RegisteredSchema
     registry: SchemaRegistry | None
@@ -85,7 +85,7 @@ class AvroDecoder:
     _shape: Callable[[Any], Any] | None = None
 
     def __call__(self, value: bytes) -> Any:
-        """Raises NotDecodableError, and RegistryError when the registry does not answer."""
+        """Decode a value. Raises NotDecodableError, and RegistryError when the registry does not answer."""
         if self._shape is None:
             self._reader = parse_avro(self.reader.text, tuple(self.reader.references))
             self._shape = _shaper(avro_type(self._reader))
@@ -97,7 +97,7 @@ class AvroDecoder:
         stream = io.BytesIO(body)
         try:
             found = fastavro.schemaless_reader(stream, writer, self._reader if writer is not self._reader else None)
-        except Exception as error:  # noqa: BLE001 - fastavro raises whatever its parts raise on bytes that are no Avro
+        except Exception as error:  # noqa: BLE001 - fastavro raises many kinds of errors for invalid bytes
             raise NotDecodableError(f"not Avro of this schema: {type(error).__name__}: {error}") from None
         if left := len(body) - stream.tell():
             raise NotDecodableError(f"not Avro of this schema: {left} bytes are left over")
@@ -160,7 +160,7 @@ def _named(name: str, named: dict[str, Any], inside: tuple[str, ...]) -> DataTyp
     if name in PLAIN:
         return PLAIN[name]
     if name in inside:
-        raise SchemaError(f"{name} contains itself, which a table can't")
+        raise SchemaError(f"{name} contains itself, which a table cannot")
     if name not in named:
         raise SchemaError(f"{name} is not defined")
     return _type_of(named[name], named, inside)
@@ -176,7 +176,7 @@ def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) ->
 
 
 def _shaper(kind: DataType) -> Callable[[Any], Any]:
-    """Turn fastavro's values into what Arrow takes: maps become pairs, UUIDs text."""
+    """Return a function that turns fastavro's values into those of Arrow: maps become pairs, and UUIDs text."""
     if isinstance(kind, StructType):
         parts = [(part.name, _shaper(part.dataType)) for part in kind.fields]
         return lambda value: None if value is None else {name: shape(value.get(name)) for name, shape in parts}

@@ -1,6 +1,6 @@
-"""Decode values: which columns they become, and how.
+"""Decodes values into columns.
 
-JSON is decoded by Spark itself; Avro and protobuf by a vectorised function in Python over Arrow columns. All give the
+JSON is decoded by Spark itself; Avro and protobuf by a vectorised Python function over Arrow columns. All return the
 same struct: `data`, or an `error` that sends the record to the dead-letter table. A tombstone (null) has neither.
 """
 
@@ -29,20 +29,20 @@ CORRUPT = "_corrupt_record"
 
 @dataclass(frozen=True, slots=True)
 class ValueDecoding:
-    """How values are decoded now; another one when the registry has a newer schema."""
+    """Decoding for one version of the schema."""
 
     schema: StructType
-    """Of `data`."""
+    """Type of `data`."""
     column: Callable[[Column], Column]
-    """From the binary value to a struct of `data` and `error`."""
+    """Turns the binary value into a struct of `data` and `error`."""
     version: object
     """Equal for equal schemas."""
 
 
 class DecoderFactory:
-    """Makes the decoding of a pipeline, anew when the registry's newest version has changed.
+    """Makes the decoding of a pipeline, again whenever the registry has a newer version.
 
-    Raises PipelineError from its constructor and from `current`.
+    Constructor and `current` raise PipelineError.
     """
 
     def __init__(self, pipeline: PipelineSettings, environ: Mapping[str, str] = os.environ) -> None:
@@ -51,7 +51,7 @@ class DecoderFactory:
         self._last: ValueDecoding | None = None
 
     def current(self) -> ValueDecoding | None:
-        """The decoding for the next micro-batch; None when values stay as they are. Raises PipelineError."""
+        """Return the decoding for the next micro-batch; None if values are not decoded. Raises PipelineError."""
         settings = self._pipeline.decode
         if settings.format == "none" or (self._last is not None and self._registry is None):
             return self._last
@@ -62,7 +62,7 @@ class DecoderFactory:
         except RegistryError as error:
             if self._last is None:
                 raise SettingError("decode.registry", str(error)) from error
-            # It may be away for a while: what is known goes on, and a task asks for what it does not know.
+            # The registry may be down for a while: continue with the known schema. Tasks look up unknown ones.
         except (SchemaError, UnknownSchemaError) as error:
             if settings.schema_file is not None:
                 raise SettingError("decode.schema_file", f"{settings.schema_file}: {error}") from error
@@ -77,7 +77,7 @@ class DecoderFactory:
 
 
 def read_schema_file(settings: DecodeSection) -> bytes:
-    """The schema file as it is; nothing where none is named. Raises PipelineError."""
+    """Return the contents of the schema file, or nothing if none is set. Raises PipelineError."""
     if settings.schema_file is None:
         return b""
     try:
@@ -87,7 +87,7 @@ def read_schema_file(settings: DecodeSection) -> bytes:
 
 
 def open_registry(settings: DecodeSection, environ: Mapping[str, str]) -> SchemaRegistry | None:
-    """The schema registry of a pipeline, if it has one. Raises PipelineError."""
+    """Return the schema registry of a pipeline, if it has one. Raises PipelineError."""
     if settings.registry is None:
         return None
     name = settings.registry_credentials_env
@@ -99,10 +99,10 @@ def open_registry(settings: DecodeSection, environ: Mapping[str, str]) -> Schema
 def make_decoding(
     settings: DecodeSection, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None
 ) -> ValueDecoding:
-    """How to decode with a schema from the registry, or from a file. Raises SchemaError."""
+    """Return the decoding for a schema from the registry or a file. Raises SchemaError."""
     registered = schema if isinstance(schema, RegisteredSchema) else None
     if registered is not None and registered.kind != settings.format.upper():
-        raise SchemaError(f"it is a schema of {registered.kind}, but decode.format is {settings.format}")
+        raise SchemaError(f"the schema is {registered.kind}, but decode.format is {settings.format}")
     if settings.format == "protobuf":
         data = registered_set(registered) if registered else descriptor_set(bytes(schema))  # type: ignore[arg-type] # bytes
         descriptor = find_message(data, settings.message)
@@ -120,7 +120,7 @@ def _text(schema: Any) -> str:
     try:
         return bytes(schema).decode()
     except UnicodeDecodeError as error:
-        raise SchemaError("not a text in UTF-8") from error
+        raise SchemaError("not valid UTF-8") from error
 
 
 def _by_json(kind: StructType, version: object, *, has_header: bool) -> ValueDecoding:
@@ -145,6 +145,6 @@ def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> ValueDe
     def decode_values(values: pa.Array) -> pa.Array:
         return decode_column(values, decode, schema)
 
-    # Spark takes the kind of function from its type hints, as its own type stubs don't know.
+    # Spark infers the kind of function from its type hints; its type stubs do not cover that.
     vectorised: Any = arrow_udf
     return ValueDecoding(schema, vectorised(decode_values, returnType=decoded_type(schema)), version)

@@ -1,4 +1,4 @@
-"""Small files beside Spark's own, on any file system that Hadoop knows: Spark has no Python interface to them."""
+"""Small files in any file system that Hadoop supports. Spark has no Python interface to them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ class HadoopFolder:
     place: str
 
     def read(self, name: str) -> str | None:
-        """A file's text, or None when it is not there."""
+        """Return a file's text, or None if it does not exist."""
         system, path = self._at(name)
         if not system.exists(path):
             return None
@@ -25,27 +25,27 @@ class HadoopFolder:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Put a file there, over an older one."""
+        """Write a file, replacing an older one."""
         self._write(name, text, over=True)
 
     def write_new(self, name: str, text: str) -> bool:
-        """Put a file there if there is none; whether it is this one."""
+        """Write a file unless one exists. Returns whether it was written."""
         try:
             self._write(name, text, over=False)
         except Exception:
-            # Java's; there is one class for each file system's way to say it.
+            # An exception of Java; its class depends on the file system.
             if not self.has(name):
                 raise
             return False
         return True
 
     def has(self, name: str) -> bool:
-        """Whether a file or folder is there."""
+        """Return whether a file or folder exists."""
         system, path = self._at(name)
         return bool(system.exists(path))
 
     def remove(self, name: str) -> None:
-        """Let a file go, if it is there."""
+        """Delete a file if it exists."""
         system, path = self._at(name)
         system.delete(path, False)
 

@@ -1,4 +1,4 @@
-"""Schemas of JSON values: DDL, Spark's own JSON, or JSON Schema, as Spark's type."""
+"""Schemas of JSON values as Spark's type: DDL, Spark's own JSON, or JSON Schema."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ FORMATS: Mapping[str, DataType] = {"date-time": TimestampType(), "date": DateTyp
 
 
 def parse_json_schema(text: str) -> StructType:
-    """A schema from any of the three; DDL needs a running session. Raises SchemaError."""
+    """Parse a schema in any of the three formats; DDL needs a running session. Raises SchemaError."""
     try:
         if not text.lstrip().startswith("{"):
             kind = DataType.fromDDL(text)
@@ -49,12 +49,12 @@ def _of_json_schema(schema: Any, root: Mapping[str, Any], inside: tuple[str, ...
         return StringType()
     if reference := schema.get("$ref"):
         if reference in inside:
-            raise SchemaError(f"{reference} contains itself, which a table can't")
+            raise SchemaError(f"{reference} contains itself, which a table cannot")
         return _of_json_schema(_resolve(reference, root), root, (*inside, reference))
     for word in ("oneOf", "anyOf"):
         if word in schema:
             members = [part for part in schema[word] if part != {"type": "null"}]
-            # Text of any JSON fits where several things may stand.
+            # Several types: a string column takes the text of any JSON.
             return _of_json_schema(members[0], root, inside) if len(members) == 1 else StringType()
     names = schema.get("type")
     kinds = [name for name in (names if isinstance(names, list) else [names]) if name != "null"]

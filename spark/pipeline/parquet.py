@@ -1,12 +1,12 @@
-"""Parquet through Spark's own file sink, whose log in the table's folder (`_spark_metadata`) makes it exactly once.
+"""Parquet tables through Spark's file sink, whose log in the table's folder (`_spark_metadata`) is exactly-once.
 
-That log counts micro-batches and does not say of which query: to a second query it says that its first micro-batches
-are there already, and their records would be gone without a word. So a file beside the log names the query that the
-folder belongs to, and any other is refused. Two drivers of one query are told apart by the log itself, which takes
-each number once.
+That log numbers micro-batches without naming their query. For a second query it would seem to contain the first
+micro-batches already, and their records would be lost silently. So a file next to the log names the query that owns the
+folder, and any other query is refused. Two drivers of one query are told apart by the log itself, which accepts each
+number once.
 
-Nor does the sink look at what is there: a type or a partition that changes would make a table that nobody can read. So
-another file keeps the partitions, and all columns that the table has ever had.
+The sink does not check the existing files either: a changed type or partitioning would make the table unreadable. So
+another file records the partitioning, and all columns that the table ever had.
 """
 
 import json
@@ -36,7 +36,7 @@ class ParquetTable:
 
     spark: SparkSession
     setting: str
-    """What names the location in the pipeline's file."""
+    """Setting of the pipeline's file that gives the location."""
     location: str
     checkpoint: str
     query_name: str
@@ -45,19 +45,19 @@ class ParquetTable:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def writer(self) -> DataStreamWriter:
-        """What fills it."""
+        """Return the stream writer that fills the table."""
         writer = self.rows.writeStream.queryName(self.query_name).format("parquet")
         writer = writer.options(**self.options).option("path", self.location)
         return writer.partitionBy(*self.partitions) if self.partitions else writer
 
     def check(self) -> None:
-        """Refuse, before it starts, what would lose records or the table. Raises PipelineError."""
+        """Check, before the query starts, that it would not lose records or break the table. Raises PipelineError."""
         owner = self._folder.read(OWNER)
         if owner == "":
             raise self._incomplete(OWNER)
         metadata = HadoopFolder(self.spark, self.checkpoint).read("metadata")
         query_id = None if metadata is None else json.loads(metadata)["id"]
-        # A table from before there were owners' files belongs to whoever has a checkpoint.
+        # A table without an owner's file, written by an older version, belongs to any query with a checkpoint.
         if owner != query_id if owner is not None else self._folder.has(LOG) and query_id is None:
             raise SettingError(
                 self.setting,
@@ -68,19 +68,19 @@ class ParquetTable:
         self._columns()
 
     def claim(self, query: StreamingQuery) -> None:
-        """Name its query and its columns; the query is stopped when another was quicker. Raises PipelineError."""
+        """Record the query and its columns. If another query was faster, stop this one and raise PipelineError."""
         if not self._folder.write_new(OWNER, query.id) and self._folder.read(OWNER) != query.id:
             query.stop()
             raise SettingError(
                 self.setting,
-                f"{self.location} has been taken by another query meanwhile; use a new checkpoint and another location",
+                f"{self.location} was claimed by another query; use a new checkpoint and another location",
             )
         columns = json.dumps({"partitions": self.partitions, "columns": self._columns().jsonValue()})
         if columns != self._folder.read(COLUMNS):
             self._folder.write(COLUMNS, columns)
 
     def _columns(self) -> DataType:
-        """All that it has had and will have."""
+        """Return all columns that the table had or will have."""
         text = self._folder.read(COLUMNS)
         if text is None:
             return self.rows.schema
@@ -89,17 +89,17 @@ class ParquetTable:
         except ValueError:
             raise self._incomplete(COLUMNS) from None
         here = f"in {self.location}"
-        remedy = "a table of format parquet can't change that: use a new checkpoint and another location"
+        remedy = "a table of format parquet cannot change that: use a new checkpoint and another location"
         if known["partitions"] != list(self.partitions):
             old, new = " and ".join(known["partitions"]), " and ".join(self.partitions)
-            raise SettingError(self.setting, f"{here} files lie by {old}, and would lie by {new}; {remedy}")
+            raise SettingError(self.setting, f"{here} files are partitioned by {old}, and would be by {new}; {remedy}")
         try:
             return merged(StructType.fromJson(known["columns"]), self.rows.schema, ())
         except ColumnChangedError as error:
             raise SettingError(self.setting, f"{here} {error}; {remedy}") from None
 
     def _incomplete(self, name: str) -> SettingError:
-        # Not taken for one that isn't there: another driver may be writing it.
+        # Not treated as missing: another driver may be writing it.
         return SettingError(
             self.setting,
             f"{self.location}/{name} is incomplete; if no driver is writing it, one has died doing so: remove it, and "
@@ -112,11 +112,11 @@ class ParquetTable:
 
 
 class ColumnChangedError(Exception):
-    """A column has another type than before."""
+    """A column's type has changed."""
 
 
 def merged(old: DataType, new: DataType, name: tuple[str, ...]) -> DataType:
-    """A type with the fields of both. Raises ColumnChangedError for one that both have and that differs."""
+    """Return a type with the fields of both. Raises ColumnChangedError for a common field whose type differs."""
     match old, new:
         case StructType(), StructType():
             added = {each.name: each for each in new.fields}
@@ -137,11 +137,11 @@ def merged(old: DataType, new: DataType, name: tuple[str, ...]) -> DataType:
 
 
 def parquet_tables(spark: SparkSession, pipeline: PipelineSettings, records: DataFrame) -> list[ParquetTable]:
-    """The table of a pipeline, and that of its dead letters if it has one."""
+    """Return the table of a pipeline, and that of its dead letters if it has one."""
     period = pipeline.table.partition_by
     partitions = ("topic",) if period is PartitionPeriod.NONE else ("topic", period.value)
     good = records.filter(f.col("error").isNull()).select(*table_columns(pipeline))
-    # Without this every task writes a file into every partition.
+    # Otherwise every task would write a file into every partition.
     good = good.repartition(*partitions)
     table, options = pipeline.table.location or "", pipeline.table.options
     tables = [

@@ -1,8 +1,8 @@
 """Protobuf values: a message's descriptor as Spark's type, and a decoder for tasks.
 
-A schema file is a descriptor set (`protoc --include_imports --descriptor_set_out`); a registry gives descriptors by
-its `format=serialized`. Fields without presence have their default when they were not sent, as in every language;
-messages, `optional` fields and members of a `oneof` are null. Enums become their names, `uint64` a decimal.
+A schema file is a descriptor set (`protoc --include_imports --descriptor_set_out`). A registry returns descriptors with
+`format=serialized`. Fields without presence have their default when they were not sent, as in every language; messages,
+`optional` fields and members of a `oneof` are null. Enums become their names, and `uint64` a decimal.
 """
 
 import base64
@@ -65,7 +65,7 @@ def descriptor_set(data: bytes) -> bytes:
 
 
 def registered_set(schema: RegisteredSchema) -> bytes:
-    """The descriptor set of a registered schema and its references, the schema's own file last. Raises SchemaError."""
+    """Return the descriptor set of a registered schema and its references, its own file last. Raises SchemaError."""
     found = FileDescriptorSet()
     try:
         for name, text in (*schema.references, ("", schema.text)):
@@ -78,7 +78,7 @@ def registered_set(schema: RegisteredSchema) -> bytes:
 
 
 def find_message(data: bytes, wanted: str | None) -> Any:
-    """Descriptor of a message, by default the first of the set's last file. Raises SchemaError."""
+    """Return the descriptor of a message, by default the first of the set's last file. Raises SchemaError."""
     pool = _pool(data)
     files = FileDescriptorSet.FromString(data).file
     try:
@@ -93,7 +93,7 @@ def find_message(data: bytes, wanted: str | None) -> Any:
 
 
 def protobuf_type(descriptor: Any) -> StructType:
-    """The columns of a message. Raises SchemaError."""
+    """Return the columns of a message. Raises SchemaError."""
     kind, _ = _message(descriptor, ())
     assert isinstance(kind, StructType), "a message of its own"
     return kind
@@ -101,17 +101,17 @@ def protobuf_type(descriptor: Any) -> StructType:
 
 @dataclass(slots=True)
 class ProtobufDecoder:
-    """Bytes to a dict; goes to the tasks."""
+    """Decodes bytes to a dict. It is pickled to tasks."""
 
     descriptors: bytes
     message: str
-    """Full name."""
+    """Full name of the message."""
     has_header: bool
     _class: Any = None
     _convert: Convert | None = None
 
     def __call__(self, value: bytes) -> Any:
-        """Raises NotDecodableError."""
+        """Decode a value. Raises NotDecodableError."""
         if self._convert is None:
             descriptor = find_message(self.descriptors, self.message)
             self._class = GetMessageClass(descriptor)
@@ -127,7 +127,7 @@ class ProtobufDecoder:
         return self._convert(found)
 
     def _check(self, path: tuple[int, ...]) -> None:
-        """The header says which message of the file it is."""
+        """Check the header's message indexes. Raises NotDecodableError."""
         try:
             messages: Any = FileDescriptorSet.FromString(self.descriptors).file[-1]
             name = messages.package
@@ -140,17 +140,17 @@ class ProtobufDecoder:
             raise NotDecodableError(f"a {name}, not a {self.message}")
 
     def __getstate__(self) -> tuple[bytes, str, bool]:
-        """Classes made from descriptors don't travel."""
+        """Return the state without classes made from descriptors, which cannot be pickled."""
         return self.descriptors, self.message, self.has_header
 
     def __setstate__(self, state: tuple[bytes, str, bool]) -> None:
-        """As made."""
+        """Restore the state; classes are made again when needed."""
         self.descriptors, self.message, self.has_header = state
         self._class = self._convert = None
 
 
 def split_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Which message of the file, after Confluent's header: zigzag varints, a lone 0 for the first.
+    """Split off the message indexes after Confluent's header: zigzag varints; a single 0 means the first message.
 
     Raises NotDecodableError.
     """
@@ -196,7 +196,7 @@ def _pool(data: bytes) -> DescriptorPool:
 
 
 def _add_well_known(pool: DescriptorPool, name: str) -> None:
-    """The files that come with every protobuf, which registries leave out."""
+    """Add the files that are part of protobuf itself, which registries leave out."""
     from google.protobuf import any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
 
     for module in (any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
@@ -216,14 +216,14 @@ def _message(descriptor: Any, inside: tuple[str, ...]) -> tuple[DataType, Conver
         kind, convert = _single(descriptor.fields_by_name["value"], inside)
         return kind, lambda m: convert(m.value)
     if name in inside:
-        raise SchemaError(f"{name} contains itself, which a table can't")
+        raise SchemaError(f"{name} contains itself, which a table cannot")
     parts = [(part.name, *_field(part, (*inside, name))) for part in descriptor.fields]
     kind = StructType([StructField(part_name, part_kind) for part_name, part_kind, _ in parts])
     return kind, lambda m: {part_name: get(m) for part_name, _, get in parts}
 
 
 def _field(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
-    """Type of a field, and how to get it from a message."""
+    """Return the type of a field, and a function that gets it from a message."""
     name = part.name
     if part.message_type is not None and part.message_type.GetOptions().map_entry:
         entry = part.message_type.fields_by_name

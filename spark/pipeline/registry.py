@@ -1,8 +1,8 @@
-"""A client of a schema registry (Confluent's HTTP interface), as small as decoding needs it.
+"""Client of a schema registry (Confluent's HTTP interface), limited to what decoding needs.
 
-It is used on the driver, for the newest version of a subject, and inside tasks, for the schema a record was written
-with. A schema that the registry does not have is the record's fault; a registry that does not answer is not, and fails
-the task instead, which Spark tries again.
+The driver uses it for the newest version of a subject, and tasks for the schema that a record was written with. A
+schema missing in the registry makes the record undecodable. A registry that does not answer fails the task instead,
+which Spark retries.
 """
 
 import base64
@@ -21,7 +21,7 @@ HEADER_BYTES = 5
 
 
 class RegistryError(Exception):
-    """The registry does not answer as it should; the text names it."""
+    """The registry failed or gave an unexpected answer. The text names it."""
 
 
 class UnknownSchemaError(Exception):
@@ -29,25 +29,25 @@ class UnknownSchemaError(Exception):
 
 
 class NotDecodableError(ValueError):
-    """One record that is not what it should be; the text is kept with it."""
+    """An invalid record. The text is stored with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """One schema with the ones that it refers to, which come before it."""
+    """A schema with those that it refers to, which come before it."""
 
     schema_id: int
     kind: str
     """AVRO, JSON or PROTOBUF."""
     text: str
-    """Avro and JSON: the schema; protobuf: its serialised FileDescriptorProto in base64."""
+    """Avro and JSON: the schema. Protobuf: its serialised FileDescriptorProto in base64."""
     references: Sequence[tuple[str, str]] = ()
-    """Name and text of each."""
+    """Name and text of each reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """Answers are remembered: a schema never changes under its id."""
+    """Client with a cache of all answers: the schema of an id never changes."""
 
     url: str
     credentials: str | None = None
@@ -55,7 +55,7 @@ class SchemaRegistry:
     _by_id: dict[int, RegisteredSchema] = field(default_factory=dict)
 
     def latest(self, subject: str, *, protobuf: bool = False) -> RegisteredSchema:
-        """Newest version of a subject. Raises RegistryError and UnknownSchemaError."""
+        """Return the newest version of a subject. Raises RegistryError and UnknownSchemaError."""
         answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
         schema_id = int(answer["id"])
         if schema_id not in self._by_id:
@@ -63,7 +63,7 @@ class SchemaRegistry:
         return self._by_id[schema_id]
 
     def by_id(self, schema_id: int, *, protobuf: bool = False) -> RegisteredSchema:
-        """Raises RegistryError and UnknownSchemaError."""
+        """Return a schema. Raises RegistryError and UnknownSchemaError."""
         if schema_id not in self._by_id:
             answer = self._get(f"/schemas/ids/{schema_id}")
             self._by_id[schema_id] = self._complete(schema_id, answer, protobuf=protobuf)
@@ -92,11 +92,11 @@ class SchemaRegistry:
 
     def _get(self, path: str) -> dict[str, Any]:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
-        request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the pipeline's owner names it
+        request = Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - the URL is from the pipeline's file
         if self.credentials:
             request.add_header("Authorization", f"Basic {base64.b64encode(self.credentials.encode()).decode()}")
         try:
-            with urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - the pipeline's owner names the URL
+            with urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - the URL is from the pipeline's file
                 answer: dict[str, Any] = json.load(response)
                 return answer
         except HTTPError as error:
@@ -106,11 +106,11 @@ class SchemaRegistry:
                 raise RegistryError(f"the schema registry {self.url} answers {error.code} to {path}") from None
         except (URLError, HTTPException, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
-            raise RegistryError(f"the schema registry {self.url} can't be asked: {reason}") from None
+            raise RegistryError(f"the schema registry {self.url} does not answer: {reason}") from None
 
 
 def split_header(value: bytes) -> tuple[int, bytes]:
-    """Schema id and the rest of a value with Confluent's header. Raises NotDecodableError."""
+    """Return the schema id and the rest of a value with Confluent's header. Raises NotDecodableError."""
     if len(value) < HEADER_BYTES or value[0] != 0:
         raise NotDecodableError(f"no schema header: {len(value)} bytes that begin with {value[:HEADER_BYTES].hex()!r}")
     return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]

@@ -1,8 +1,8 @@
-"""Run a pipeline: start its query, and take each micro-batch through decode, table, dead letters and compaction.
+"""Runs a pipeline: starts its query, and takes each micro-batch through decoding, table, dead letters and compaction.
 
-Order within a micro-batch: the table, its dead letters, the watermark's mark, and then Spark's own commit. A driver
-that dies in between repeats the micro-batch with the same records, and each step that is done already is left out
-(see `tables`). Parquet goes another way: Spark's file sink has a log of its own, and dead letters are a second query.
+The order within a micro-batch is: the table, its dead letters, the watermark's file, and then Spark's own commit. A
+driver that dies in between repeats the micro-batch with the same records, and skips each step that is already done (see
+`tables`). Parquet differs: Spark's file sink has its own log, and dead letters are a second query.
 """
 
 from concurrent.futures import Future
@@ -27,7 +27,7 @@ COUNTS_KEPT = 1_000
 
 @dataclass(slots=True)
 class MicroBatchWriter:
-    """What becomes of each micro-batch."""
+    """Writes each micro-batch to the table and the dead-letter table."""
 
     spark: SparkSession
     pipeline: PipelineSettings
@@ -35,16 +35,16 @@ class MicroBatchWriter:
     table: LakehouseTable
     dead_letters: LakehouseTable
     counted: dict[int, int] = field(default_factory=dict)
-    """Records of the newest micro-batches; Spark's own count has them twice where dead letters were read again."""
+    """Number of records of the newest micro-batches. Spark's count is double where dead letters were read again."""
     query_id: Future[str] = field(default_factory=Future)
-    """Known as soon as the query has started."""
+    """Set as soon as the query has started."""
     failure: BaseException | None = None
-    """What the query failed with on this side; Spark has only its text."""
+    """Python error that failed the query; Spark has only its text."""
     compaction_failure: str | None = None
-    """Why small files were not rewritten the last time; it does not stop the query."""
+    """Error of the last rewrite of small files. It does not stop the query."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Spark's `foreachBatch`."""
+        """Write a micro-batch, as Spark's `foreachBatch` function."""
         try:
             self._take(batch, batch_id)
         except BaseException as error:
@@ -52,13 +52,13 @@ class MicroBatchWriter:
             raise
 
     def compact(self) -> int:
-        """Small files to large ones in both tables; how many went."""
+        """Rewrite small files of both tables. Returns the number of files rewritten."""
         query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
         try:
             count = self.table.compact(query_id)
             if self.pipeline.has_dead_letters:
                 count += self.dead_letters.compact(query_id)
-        except Exception as error:  # noqa: BLE001 - whatever it was: the records are safe, and the next time comes
+        except Exception as error:  # noqa: BLE001 - any error: the records are safe, and the next rewrite tries again
             self.compaction_failure = reason_of(error)
             return 0
         self.compaction_failure = None
@@ -66,13 +66,15 @@ class MicroBatchWriter:
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
-        # The query's own session. One time that can't be read must not stop all others: it becomes null instead.
+        # In the query's session only. A time that cannot be parsed becomes null, instead of failing the query.
         batch.sparkSession.conf.set(ANSI, "false")
         watermark = self.pipeline.watermark
-        marks = None if watermark is None else WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay)
+        watermarks = (
+            None if watermark is None else WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay)
+        )
         records = decoded(batch, self.decoders.current())
-        if marks is not None and watermark is not None:
-            records = mark_late(records, self.pipeline, marks.watermark_us(batch_id), watermark.late)
+        if watermarks is not None and watermark is not None:
+            records = mark_late(records, self.pipeline, watermarks.watermark_us(batch_id), watermark.late)
         seen = Observation()
         newest = f.max(f.unix_micros(event_time(self.pipeline))).alias("newest")
         dead, rows = f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows")
@@ -81,16 +83,16 @@ class MicroBatchWriter:
         if not repeated:
             good = observed.filter(f.col("error").isNull()).select(*table_columns(self.pipeline))
             self.table.append(good, query_id, batch_id)
-        # What a driver that died had counted is counted again.
+        # Also counts records that a dead driver had counted.
         found = None if repeated else seen.get
         if found is not None:
             self.counted[batch_id] = found["rows"]
             self.counted.pop(batch_id - COUNTS_KEPT, None)
         if self.pipeline.has_dead_letters and (found is None or found["dead"]):
             self._append_dead_letters(records, query_id, batch_id)
-        if marks is not None:
+        if watermarks is not None:
             row = records.agg(newest).collect()[0].asDict() if found is None else found
-            marks.write(batch_id, row["newest"])
+            watermarks.write(batch_id, row["newest"])
         every = self.pipeline.compaction.batches
         if every and (batch_id + 1) % every == 0:
             self.compact()
@@ -103,7 +105,7 @@ class MicroBatchWriter:
 
 
 def reason_of(error: BaseException) -> str:
-    """The one line of an error that says what happened; Java's cause rather than that a call failed."""
+    """Return the line of an error that names the cause. For a failed call to Java this is Java's cause."""
     java = getattr(error, "java_exception", None)
     text = str(java.toString()) if java is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -111,7 +113,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def mark_late(records: DataFrame, pipeline: PipelineSettings, watermark_us: int | None, late: LatePolicy) -> DataFrame:
-    """Give records from before the watermark an error; the empty one drops them without a dead letter."""
+    """Add an error to records older than the watermark. An empty error drops them without a dead letter."""
     if watermark_us is None or late is LatePolicy.KEEP:
         return records
     behind = f.lit(watermark_us) - f.unix_micros(event_time(pipeline))
@@ -126,21 +128,21 @@ class RunningPipeline:
 
     pipeline: PipelineSettings
     queries: list[StreamingQuery]
-    """The first fills the table; Parquet has a second one for its dead letters."""
+    """The first fills the table. Parquet has a second one for its dead letters."""
     batches: MicroBatchWriter | None = None
 
     @property
     def query(self) -> StreamingQuery:
-        """The one that fills the table."""
+        """The query that fills the table."""
         return self.queries[0]
 
     def stop(self) -> None:
-        """End after what is under way."""
+        """Stop the queries."""
         for query in self.queries:
             query.stop()
 
     def finish(self) -> int:
-        """What comes after the end of an available-now run: small files are rewritten; how many."""
+        """Rewrite small files after an available-now run. Returns the number of files rewritten."""
         if self.batches is None or not self.pipeline.compaction.batches:
             return 0
         return self.batches.compact()
@@ -149,9 +151,9 @@ class RunningPipeline:
 def start_pipeline(
     spark: SparkSession, pipeline: PipelineSettings, counted: dict[int, int] | None = None
 ) -> RunningPipeline:
-    """Start a pipeline; available-now ends by itself. `counted` gets the number of records of each micro-batch.
+    """Start a pipeline; an available-now one ends by itself.
 
-    Raises PipelineError, and what Spark raises.
+    `counted` receives the number of records of each micro-batch. Raises PipelineError, and what Spark raises.
     """
     decoders = DecoderFactory(pipeline)
     decoders.current()

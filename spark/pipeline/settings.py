@@ -1,7 +1,7 @@
-"""What a pipeline's TOML file may say: every setting with its default and its check.
+"""Settings of a pipeline's TOML file, with defaults and checks.
 
-Values only; nothing here needs Spark. Settings that belong together but stand in different sections are checked at the
-end (`PipelineSettings.check_sections`), so that an error names the setting to change.
+Values only; nothing here needs Spark. Rules across sections are checked at the end (`PipelineSettings.check_sections`),
+so that an error names the setting to change.
 """
 
 import re
@@ -16,13 +16,13 @@ MIB = 1 << 20
 
 
 class Section(BaseModel):
-    """A table of the file: frozen, and a name that it does not know is an error."""
+    """A table of the file. It is frozen, and unknown names are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class SettingConflict(ValueError):
-    """Two settings that don't go together; `path` names the one to change."""
+    """Two settings that exclude each other. `path` names the one to change."""
 
     def __init__(self, path: tuple[str, ...], message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ def _duration(value: Any) -> Any:
 
 
 def _text_values(value: Any) -> Any:
-    """TOML's own numbers and booleans become the text that Spark's options want."""
+    """Convert TOML's numbers and booleans to text, as Spark's options require."""
     if not isinstance(value, dict):
         return value
     return {
@@ -50,7 +50,7 @@ Options = Annotated[dict[str, str], BeforeValidator(_text_values)]
 
 
 class TableFormat(StrEnum):
-    """Of the table."""
+    """Format of the table."""
 
     ICEBERG = "iceberg"
     DELTA = "delta"
@@ -58,7 +58,7 @@ class TableFormat(StrEnum):
 
 
 class PartitionPeriod(StrEnum):
-    """How long the records of one partition of the table are apart at most."""
+    """Period of event time that one partition of the table covers."""
 
     NONE = "none"
     HOUR = "hour"
@@ -67,7 +67,7 @@ class PartitionPeriod(StrEnum):
 
 
 class LatePolicy(StrEnum):
-    """What becomes of a record that is older than the watermark."""
+    """Treatment of records that are older than the watermark."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -75,12 +75,12 @@ class LatePolicy(StrEnum):
 
 
 class SourceSection(Section):
-    """Where records come from."""
+    """Source of the records."""
 
     kind: Literal["kafka", "direct"] = "kafka"
     """`kafka`: Spark's Kafka source. `direct`: the objects in the store, without a broker (see `options`)."""
     bootstrap_servers: str = "127.0.0.1:9092"
-    """Nodes to ask first, `HOST:PORT,...`."""
+    """Nodes to connect to first, `HOST:PORT,...`."""
     topics: tuple[str, ...] = ()
     """Names of topics."""
     topic_pattern: str | None = None
@@ -90,43 +90,44 @@ class SourceSection(Section):
     starting_time_ms: int | None = Field(default=None, ge=0)
     """For a new checkpoint, instead of `starting_offsets`: the first record at or after this time (Unix, ms)."""
     offsets_per_batch_max: int | None = Field(default=None, ge=1)
-    """Rate limit: offsets of one micro-batch at most, over all partitions."""
+    """Rate limit: maximum of offsets in one micro-batch, over all partitions."""
     tasks_min: int | None = Field(default=None, ge=1)
-    """Spark tasks that read one micro-batch at least; none means one per partition."""
+    """Minimum of Spark tasks that read one micro-batch; none: one per partition."""
     fail_on_data_loss: bool = True
-    """Fail when records are gone (retention, a deleted topic) before they were read; else go on without them."""
+    """Fail when records were deleted before they were read (retention, a deleted topic); otherwise continue without
+    them."""
     read_committed: bool = True
-    """Leave out records of transactions that were aborted or are still open."""
+    """Leave out records of aborted and open transactions."""
     options: Options = {}
-    """More options of the source, as `kafka.security.protocol`."""
+    """Further options of the source, such as `kafka.security.protocol`."""
 
 
 class DecodeSection(Section):
-    """What the values are."""
+    """Decoding of the values."""
 
     format: Literal["none", "json", "avro", "protobuf"] = "none"
     """`none` keeps `value` as it is; otherwise the fields become the columns of the struct `data`."""
     schema_file: str | None = None
     """json: DDL, Spark's JSON or JSON Schema; avro: `.avsc`; protobuf: a descriptor set. Relative to this file."""
     registry: str | None = None
-    """URL of a schema registry: values carry Confluent's header of five bytes, and new schema versions add columns."""
+    """URL of a schema registry. Values carry Confluent's header of five bytes, and new schema versions add columns."""
     registry_credentials_env: str | None = None
     """Name of the environment variable with `user:password` for the registry."""
     subject: str | None = None
-    """In the registry; default: the topic's name and `-value`, when there is one topic."""
+    """Subject in the registry; default: the topic's name and `-value`, if there is one topic."""
     header: Literal["none", "confluent"] | None = None
-    """Whether values begin with Confluent's five bytes; default: `confluent` with a registry, else `none`."""
+    """Header of the values: `confluent` for Confluent's five bytes, or `none`; default: `confluent` with a registry."""
     message: str | None = None
     """protobuf: full name of the message; default: the first of the schema."""
 
     @property
     def has_header(self) -> bool:
-        """Whether values begin with the magic byte and the schema's id."""
+        """True if values begin with the magic byte and the schema's id."""
         return (self.header or ("confluent" if self.registry else "none")) == "confluent"
 
 
 class TableSection(Section):
-    """Where records go."""
+    """Table that the records are written to."""
 
     format: TableFormat = TableFormat.ICEBERG
     name: str | None = None
@@ -135,30 +136,31 @@ class TableSection(Section):
     """delta, parquet: folder or URL, relative to the pipeline's file."""
     partition_by: PartitionPeriod = PartitionPeriod.DAY
     event_time: str | None = None
-    """SQL expression of the event's time, as `to_timestamp(data.at)`; default: the record's timestamp."""
+    """SQL expression of the event's time, such as `to_timestamp(data.at)`; default: the record's timestamp."""
     keep_value: bool = False
-    """Keep the raw `value` beside `data`."""
+    """Keep the raw `value` in addition to `data`."""
     target_file_bytes: int = Field(default=128 * MIB, ge=1 * MIB)
-    """iceberg, delta: what compaction makes of small files. Parquet gets one file per micro-batch and partition."""
+    """iceberg, delta: file size that compaction of small files aims at. Parquet gets one file per micro-batch and
+    partition."""
     options: Options = {}
     """Properties of a new Iceberg table, or options of the writer."""
 
 
 class CatalogSection(Section):
-    """iceberg: the catalog that the table's name begins with; these become `spark.sql.catalog.<name>.*`."""
+    """iceberg: the catalog in the table's name. The settings become `spark.sql.catalog.<name>.*`."""
 
     type: str = "hadoop"
     """`hadoop` (a folder), `rest`, `jdbc`, `hive`, ..."""
     warehouse: str | None = None
-    """Folder or URL; a folder is relative to the pipeline's file. Default: `lake` beside that file."""
+    """Folder or URL; a folder is relative to the pipeline's file. Default: `lake` next to that file."""
     uri: str | None = None
-    """Of a catalog that is a service or a database."""
+    """Address of a catalog that is a service or a database."""
     options: Options = {}
-    """More of them, as `credential`."""
+    """Further properties, such as `credential`."""
 
 
 class DeadLetterSection(Section):
-    """Records that don't decode, with topic, partition, offset, key, value, headers and the error."""
+    """Table for records that cannot be decoded, with topic, partition, offset, key, value, headers and the error."""
 
     name: str | None = None
     """iceberg: default is the table's name and `_dead_letters`."""
@@ -167,59 +169,60 @@ class DeadLetterSection(Section):
 
 
 class WatermarkSection(Section):
-    """How late a record may be."""
+    """Limit on the lateness of records."""
 
     delay: Duration
-    """iceberg, delta: a record older than the newest event time of earlier micro-batches less this is late."""
+    """iceberg, delta: a record is late if it is older than the newest event time of earlier micro-batches minus this.
+    """
     late: LatePolicy = LatePolicy.DEAD_LETTER
-    """What becomes of a late record: it stays, goes, or goes to the dead-letter table."""
+    """Treatment of a late record: keep it, drop it, or write it to the dead-letter table."""
 
 
 class TriggerSection(Section):
-    """When micro-batches run."""
+    """Schedule of micro-batches."""
 
     mode: Literal["available-now", "processing-time"] = "available-now"
-    """`available-now` takes what is there at the start and ends."""
+    """`available-now` reads what exists at the start, and ends."""
     interval: Duration = "10 seconds"
-    """Of `processing-time`."""
+    """Interval of `processing-time`."""
 
 
 class CompactionSection(Section):
-    """Small files to large ones (Iceberg rewrite_data_files, Delta OPTIMIZE)."""
+    """Rewriting of small files into large ones (Iceberg rewrite_data_files, Delta OPTIMIZE)."""
 
     batches: int = Field(default=50, ge=0)
-    """iceberg, delta: after every so many micro-batches, and at the end of an `available-now` run; 0 never."""
+    """iceberg, delta: rewrite after this many micro-batches, and at the end of an `available-now` run; 0: never."""
     files_min: int = Field(default=5, ge=2)
-    """iceberg: small files of one partition that are worth a rewrite."""
+    """iceberg: number of small files in one partition from which a rewrite is worthwhile."""
 
 
 class OperationsSection(Section):
-    """What others see of a running pipeline."""
+    """Monitoring of a running pipeline."""
 
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Prometheus metrics over HTTP; none by default, 0 any free port."""
+    """Port of Prometheus metrics over HTTP; none: no metrics, 0: any free port."""
     metrics_host: str = "127.0.0.1"
-    """Address that they are served on."""
+    """Address that the metrics are served on."""
     consumer_group: str | None = None
-    """Consumed offsets are written back under this group, so that Kafka's lag tools see the pipeline."""
+    """Consumer group to which consumed offsets are written, so that Kafka's lag tools see the pipeline."""
 
 
 class SparkSection(Section):
-    """The session; `--master` and `--conf` of the command line go before these."""
+    """Spark session. `--master` and `--conf` of the command line override these settings."""
 
     master: str | None = None
-    """Where Spark runs: `local[*]`, `spark://HOST:PORT`, `yarn`, `k8s://...`; default: all cores of this machine."""
+    """Spark master: `local[*]`, `spark://HOST:PORT`, `yarn`, `k8s://...`; default: all cores of this machine."""
     conf: Options = {}
-    """Settings of Spark, as `"spark.executor.memory" = "4g"`."""
+    """Spark settings, such as `"spark.executor.memory" = "4g"`."""
 
 
 class PipelineSettings(Section):
-    """The whole file."""
+    """All settings of a pipeline's file."""
 
     name: str = Field(default="ingest", pattern=r"^[A-Za-z0-9._-]{1,100}$")
-    """Of the query, in metrics and in Spark's user interface."""
+    """Name of the query, in metrics and in Spark's user interface."""
     checkpoint: str
-    """Folder or URL that only this pipeline uses, relative to its file; it holds how far the pipeline has come."""
+    """Folder or URL that only this pipeline uses, relative to its file. It stores the progress of the pipeline."""
     source: SourceSection
     table: TableSection
     decode: DecodeSection = DecodeSection()
@@ -233,7 +236,7 @@ class PipelineSettings(Section):
 
     @model_validator(mode="after")
     def check_sections(self) -> Self:
-        """What no section can check alone. Raises SettingConflict."""
+        """Check rules across sections. Raises SettingConflict."""
         for path, message in (*_conflicts(self), *_without_effect(self)):
             raise SettingConflict(path, message)
         return self
@@ -252,12 +255,12 @@ class PipelineSettings(Section):
 
     @property
     def subject(self) -> str:
-        """In the schema registry."""
+        """Subject in the schema registry."""
         return self.decode.subject or f"{self.source.topics[0]}-value"
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether a record can end in the dead-letter table at all."""
+        """True if a record can be written to the dead-letter table at all."""
         return self.decode.format != "none" or (
             self.watermark is not None and self.watermark.late is LatePolicy.DEAD_LETTER
         )
@@ -292,7 +295,7 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
     )  # fmt: skip
     refuse_if(
         pipeline.watermark and table.format is TableFormat.PARQUET, "watermark",
-        "late records are told apart in tables of format iceberg or delta only",
+        "only tables of format iceberg or delta support a watermark",
     )  # fmt: skip
     refuse_if(
         source.starting_time_ms is not None and "starting_offsets" in source.model_fields_set,
@@ -300,23 +303,23 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
     )  # fmt: skip
     refuse_if(
         pipeline.operations.consumer_group and source.kind == "direct", "operations.consumer_group",
-        "offsets are written back to a group with source.kind = 'kafka' only: the direct source asks no broker",
+        "offsets are written to a group only with source.kind = 'kafka': the direct source has no broker",
     )  # fmt: skip
     return found
 
 
 def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
-    """Settings that the file gives and that what it says elsewhere leaves without effect."""
+    """Return the settings of the file that other settings make ineffective."""
     table, decode = pipeline.table.format, pipeline.decode
-    undecoded = "values are kept as they are: there is no decode.format"
-    no_registry = "there is no decode.registry"
+    undecoded = "values are not decoded: decode.format is not set"
+    no_registry = "decode.registry is not set"
     small_files = "small files are rewritten in tables of format iceberg or delta only"
     rules: Mapping[str, tuple[bool, str]] = {
         "table.target_file_bytes": (table is TableFormat.PARQUET, small_files),
         "compaction.batches": (table is TableFormat.PARQUET and pipeline.compaction.batches > 0, small_files),
         "compaction.files_min": (
             table is not TableFormat.ICEBERG,
-            "only rewrites in tables of format iceberg go by it",
+            "only rewrites of iceberg tables use it",
         ),
         **{
             f"catalog.{name}": (
@@ -334,7 +337,7 @@ def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], s
         "decode.subject": (decode.registry is None, no_registry),
         "decode.registry_credentials_env": (decode.registry is None, no_registry),
         "trigger.interval": (pipeline.trigger.mode == "available-now", "trigger.mode is 'available-now'"),
-        "operations.metrics_host": (pipeline.operations.metrics_port is None, "there is no operations.metrics_port"),
+        "operations.metrics_host": (pipeline.operations.metrics_port is None, "operations.metrics_port is not set"),
     }
     found: list[tuple[tuple[str, ...], str]] = []
     for path, (wrong, reason) in rules.items():

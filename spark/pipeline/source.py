@@ -1,4 +1,4 @@
-"""The stream of records of a pipeline, and the columns a table has of them."""
+"""The stream of records of a pipeline, and the columns that a table gets of them."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from spark.pipeline.decode import ValueDecoding
 from spark.pipeline.settings import PartitionPeriod, PipelineSettings, SourceSection, TableFormat
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
-"""Larger polls than the client's default: the source asks for offsets twice per poll, which costs half of its time."""
+"""Larger polls than the client's default: the source asks for offsets twice per poll, which is half of its time."""
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 PERIOD_FORMATS: Mapping[PartitionPeriod, str] = {
     PartitionPeriod.HOUR: "yyyy-MM-dd-HH", PartitionPeriod.DAY: "yyyy-MM-dd", PartitionPeriod.MONTH: "yyyy-MM",
@@ -18,7 +18,7 @@ PERIOD_FORMATS: Mapping[PartitionPeriod, str] = {
 
 
 def source_options(source: SourceSection) -> dict[str, str]:
-    """Options of Spark's Kafka source; those of the file's `options` go over ours."""
+    """Return the options of Spark's Kafka source. Those of the file's `options` override ours."""
     options = {
         **SOURCE_OPTIONS,
         "kafka.bootstrap.servers": source.bootstrap_servers,
@@ -27,7 +27,7 @@ def source_options(source: SourceSection) -> dict[str, str]:
     }
     if source.starting_time_ms is not None:
         options["startingTimestamp"] = str(source.starting_time_ms)
-        # A partition with nothing that new begins at its end; by default the query would fail.
+        # A partition without records that new begins at its end. By default the query would fail.
         options["startingOffsetsByTimestampStrategy"] = "latest"
     elif isinstance(source.starting_offsets, str):
         options["startingOffsets"] = source.starting_offsets
@@ -45,19 +45,19 @@ def source_options(source: SourceSection) -> dict[str, str]:
 
 
 def read_stream(spark: SparkSession, source: SourceSection) -> DataFrame:
-    """The records, undecoded."""
+    """Return the stream of records, undecoded."""
     name: str = source.kind
     if source.kind == "direct":
         from spark.direct import NAME, register
 
         register(spark)
         name = NAME
-    # Both take the same options; the direct source leaves those of a client aside.
+    # Both take the same options. The direct source ignores those of a client.
     return spark.readStream.format(name).options(**source_options(source)).load()
 
 
 def decoded(records: DataFrame, decoding: ValueDecoding | None) -> DataFrame:
-    """`data` and `error` beside the record's columns; no `data` where values stay as they are."""
+    """Add `data` and `error` to the record's columns, or only `error` if values are not decoded."""
     if decoding is None:
         return records.withColumn("error", f.lit(None).cast("string"))
     return (
@@ -69,14 +69,14 @@ def decoded(records: DataFrame, decoding: ValueDecoding | None) -> DataFrame:
 
 
 def event_time(pipeline: PipelineSettings) -> Column:
-    """When it happened: the file's expression, else (or where that is null) the record's own time."""
+    """Return the event's time: the file's expression, or the record's timestamp where that is null or not set."""
     expression = pipeline.table.event_time
     record_time = f.col("timestamp")
     return record_time if expression is None else f.coalesce(f.expr(expression).cast("timestamp"), record_time)
 
 
 def table_columns(pipeline: PipelineSettings) -> list[Column]:
-    """Of the table, from decoded records."""
+    """Return the columns of the table, from decoded records."""
     undecoded = pipeline.decode.format == "none"
     names = [name for name in RECORD_COLUMNS if name != "value" or undecoded or pipeline.table.keep_value]
     columns = [f.col(name) for name in names]
@@ -91,5 +91,5 @@ def table_columns(pipeline: PipelineSettings) -> list[Column]:
 
 
 def dead_letter_columns(batch_id: Column) -> list[Column]:
-    """Of the dead-letter table."""
+    """Return the columns of the dead-letter table."""
     return [*(f.col(name) for name in RECORD_COLUMNS), f.col("error"), batch_id.cast("long").alias("batch_id")]

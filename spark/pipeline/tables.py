@@ -1,13 +1,13 @@
-"""The tables a pipeline appends to, and how each takes a micro-batch exactly once.
+"""Tables that a pipeline appends to, each micro-batch exactly once.
 
-Every commit carries the query's id (it lives in the checkpoint: a new checkpoint is a new one) and the number of the
-micro-batch. Spark repeats only the last micro-batch, with the same records in it; a table that has its number already
-is left as it is. In Iceberg both stand in the snapshot's summary, and rewrites of small files carry them on; in Delta
-they are the transaction's own identifier.
+Every commit carries the query's id, which is stored in the checkpoint, and the number of the micro-batch. Spark repeats
+only the last micro-batch, with the same records. A table that already has its number is not changed. In Iceberg both
+are in the snapshot's summary, and rewrites of small files carry them on. In Delta they are the transaction's
+identifier.
 
-Two drivers may have the same micro-batch in hand at the same time: one was taken for dead, or was started twice. So the
-number is checked once more by the commit itself. Delta does that. An append to Iceberg does not, so it is staged first
-(write, audit, publish): Iceberg publishes a snapshot only if none under its name has been published before.
+Two drivers may process the same micro-batch at the same time, when one was wrongly considered dead or was started
+twice. So the commit itself checks the number again. Delta does that. Iceberg's append does not, so it is staged first
+(write, audit, publish): Iceberg publishes a snapshot only if none with its name has been published before.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ from spark.pipeline.settings import PartitionPeriod, PipelineSettings
 QUERY_ID = "anabranch.query-id"
 BATCH_ID = "anabranch.batch-id"
 STAGE_ID = "spark.wap.id"
-"""Setting of a session: an append gets this name and is not published."""
+"""Setting of a session. An append gets this name and is not published."""
 STAGING = "write.wap.enabled"
-"""Property of a table: appends of sessions that have a name for them are staged."""
+"""Property of a table. Appends of sessions with a stage id are staged."""
 PUBLISHED_BEFORE = frozenset({"DuplicateWAPCommitException", "CherrypickAncestorCommitException"})
-"""What Iceberg says to the second of two snapshots of one name, and to the same one again."""
+"""Iceberg's errors for the second of two snapshots of one name, and for the same one again."""
 TRANSFORMS = {
     PartitionPeriod.HOUR: partitioning.hours,
     PartitionPeriod.DAY: partitioning.days,
@@ -37,28 +37,28 @@ TRANSFORMS = {
 
 
 class AnotherDriver(PipelineError):
-    """Another driver has put the same micro-batch into the table, and this one has not."""
+    """Another driver has committed the same micro-batch to the table."""
 
 
 class LakehouseTable(Protocol):
-    """A table of either format."""
+    """A table of Iceberg or Delta."""
 
     def committed(self, query_id: str) -> int:
-        """Number of the last micro-batch of a query in the table, or -1."""
+        """Return the number of the last micro-batch of a query in the table, or -1."""
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
-        """Add a micro-batch in one commit; new columns of `rows` become columns of the table."""
+        """Append a micro-batch in one commit. New columns of `rows` become columns of the table."""
 
     def compact(self, query_id: str) -> int:
-        """Rewrite small files into large ones; how many went."""
+        """Rewrite small files into large ones. Returns the number of files rewritten."""
 
     def read(self) -> DataFrame:
-        """The whole table."""
+        """Return the whole table."""
 
 
 @dataclass(slots=True)
 class IcebergTable:
-    """A table in a catalog of Iceberg."""
+    """A table in an Iceberg catalog."""
 
     spark: SparkSession
     name: str
@@ -70,7 +70,10 @@ class IcebergTable:
     _is_there: bool = False
 
     def committed(self, query_id: str) -> int:
-        """Looks back from the current snapshot to the newest append of the query."""
+        """Return the number of the last micro-batch of a query in the table, or -1.
+
+        Looks back from the current snapshot to the newest append of the query.
+        """
         if not self._exists():
             return -1
         table = self.load()
@@ -79,7 +82,7 @@ class IcebergTable:
         while snapshot is not None:
             batch_id = _batch_of(snapshot.summary(), query_id)
             newest = max(newest, batch_id)
-            # A rewrite says what was there when it began: another driver's append may have come since.
+            # A rewrite carries the number from when it began. Another driver may have appended since.
             if batch_id >= 0 and snapshot.operation() == "append":
                 break
             parent = snapshot.parentId()
@@ -87,14 +90,14 @@ class IcebergTable:
         return newest
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
-        """One snapshot with the identifiers in its summary. Raises AnotherDriver."""
+        """Append one snapshot with the identifiers in its summary. Raises AnotherDriver."""
         if not self._exists():
             self._create(rows)
         self._allow_staging()
         writer = rows.writeTo(self.name).option("mergeSchema", "true").option("check-ordering", "false")
         for key, value in ((QUERY_ID, query_id), (BATCH_ID, str(batch_id))):
             writer = writer.option(f"snapshot-property.{key}", value)
-        # Of the micro-batch's own session, which nobody else writes in.
+        # The micro-batch's own session, which no other write uses.
         settings = rows.sparkSession.conf
         settings.set(STAGE_ID, _stage_id(query_id, batch_id))
         try:
@@ -104,20 +107,20 @@ class IcebergTable:
         self.publish(query_id, batch_id)
 
     def compact(self, query_id: str) -> int:
-        """Iceberg's rewrite of data files, with the identifiers carried on for when older snapshots expire."""
+        """Rewrite data files with Iceberg's action. It carries the identifiers on, for when older snapshots expire."""
         if not self._exists():
             return 0
         batch_id = self.committed(query_id)
         sessions = self._jvm().org.apache.spark.sql.classic.SparkSession
         if not sessions.getActiveSession().isDefined():
-            # Iceberg's threads take the settings of the session that this thread of the JVM has, or else none at all.
+            # Iceberg's threads use the settings of this JVM thread's session, or none if it has no session.
             sessions.setActiveSession(self._session())
         actions = self._jvm().org.apache.iceberg.spark.actions.SparkActions.get(self._session())
         action = actions.rewriteDataFiles(self.load())
         options = {
             "target-file-size-bytes": str(self.target_file_bytes),
             "min-input-files": str(self.files_min),
-            # Only small files: those near the target stay as they are.
+            # Only small files: those near the target are not rewritten.
             "min-file-size-bytes": str(self.target_file_bytes * 3 // 4),
         }
         for key, value in options.items():
@@ -127,7 +130,7 @@ class IcebergTable:
         return int(action.execute().rewrittenDataFilesCount())
 
     def read(self) -> DataFrame:
-        """The current snapshot."""
+        """Return the current snapshot."""
         return self.spark.table(self.name)
 
     def _exists(self) -> bool:
@@ -152,7 +155,7 @@ class IcebergTable:
         try:
             writer.create()
         except AnalysisException:
-            # Somebody else was quicker; then it is there, and what it lacks will be said by the append.
+            # Another process may have created it. The append reports what is missing in it.
             if not self._exists():
                 raise
 
@@ -164,10 +167,12 @@ class IcebergTable:
     def publish(self, query_id: str, batch_id: int) -> None:
         """Make the staged append of a micro-batch current. Raises AnotherDriver if another driver's append is."""
         table, stage_id = self.load(), _stage_id(query_id, batch_id)
-        # From the newest: one that a dead driver staged and did not publish has the same name.
+        # Newest first: a snapshot that a dead driver staged but did not publish has the same name.
         staged = next((each for each in reversed(table.snapshots()) if each.summary().get("wap.id") == stage_id), None)
         if staged is None:
-            raise PipelineError(f"{self.name}: micro-batch {batch_id} was not staged; did somebody unset {STAGING}?")
+            raise PipelineError(
+                f"{self.name}: micro-batch {batch_id} was not staged; was the table's property {STAGING} unset?"
+            )
         try:
             table.manageSnapshots().cherrypick(staged.snapshotId()).commit()
         except Exception as error:
@@ -175,7 +180,7 @@ class IcebergTable:
             if java is None or java.getClass().getSimpleName() not in PUBLISHED_BEFORE:
                 raise
             raise AnotherDriver(
-                f"{self.name}: micro-batch {batch_id} has come into the table from another driver; only one at a time "
+                f"{self.name}: micro-batch {batch_id} was committed by another driver; only one at a time "
                 f"may run on a checkpoint"
             ) from None
 
@@ -194,7 +199,7 @@ class IcebergTable:
 
 @dataclass(slots=True)
 class DeltaTable:
-    """A Delta table in a folder; partitioned by the column that is named as the period."""
+    """A Delta table in a folder, partitioned by the column named like the period."""
 
     spark: SparkSession
     location: str
@@ -203,7 +208,7 @@ class DeltaTable:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def committed(self, query_id: str) -> int:
-        """What the log's newest state says of the query."""
+        """Return the query's number in the log's newest state."""
         jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - the transactions have no Python interface
         session = self.spark._jsparkSession  # noqa: SLF001 - as above
         nothing = jvm.scala.Option.empty()
@@ -213,7 +218,7 @@ class DeltaTable:
         return int(found.get()) if found.isDefined() else -1
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
-        """One version, which Delta leaves out if it has it."""
+        """Write one version. Delta skips it if it has it already."""
         writer = rows.write.format("delta").mode("append").options(**self.options)
         writer = writer.option("mergeSchema", "true").option("txnAppId", query_id).option("txnVersion", str(batch_id))
         if self.period is not PartitionPeriod.NONE:
@@ -221,7 +226,7 @@ class DeltaTable:
         writer.save(self.location)
 
     def compact(self, query_id: str) -> int:
-        """Delta's OPTIMIZE."""
+        """Rewrite small files with Delta's OPTIMIZE."""
         if self.committed(query_id) < 0:
             return 0
         settings = {
@@ -234,7 +239,7 @@ class DeltaTable:
         return int(done.collect()[0][0])
 
     def read(self) -> DataFrame:
-        """The newest version."""
+        """Return the newest version."""
         return self.spark.read.format("delta").load(self.location)
 
 
@@ -243,35 +248,38 @@ def _stage_id(query_id: str, batch_id: int) -> str:
 
 
 def _batch_of(summary: Mapping[str, str], query_id: str) -> int:
-    """Number of the query's micro-batch that a snapshot says is in the table, or -1."""
+    """Return the number of the query's micro-batch in a snapshot's summary, or -1."""
     if summary.get(QUERY_ID) == query_id:
         return int(summary[BATCH_ID])
-    # What was published onto somebody else's snapshot is a copy, which has the name only.
+    # A snapshot published on top of another writer's is a copy, which has only the name.
     published = summary.get("published-wap-id") or ""
     return int(published.rpartition(":")[2]) if published.startswith(_stage_id(query_id, 0)[:-1]) else -1
 
 
 def quoted(name: str, *, whole: bool = False) -> str:
-    """A name for SQL, part by part or as one part."""
+    """Quote a name for SQL, part by part or as one part."""
     parts = [name] if whole else name.split(".")
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
 
 
 def catalog_settings(pipeline: PipelineSettings) -> dict[str, str]:
-    """Settings of a session in which the table's catalog is known."""
+    """Return the session settings that define the table's catalog."""
     catalog = pipeline.catalog
     prefix = f"spark.sql.catalog.{pipeline.catalog_name}"
     given = {"type": catalog.type, "warehouse": catalog.warehouse, "uri": catalog.uri, **catalog.options}
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
-        # A cached table is an old one to whoever asks what has been committed.
+        # A cached table would not show the newest commits.
         f"{prefix}.cache-enabled": "false",
         **{f"{prefix}.{key}": value for key, value in given.items() if value is not None},
     }
 
 
 def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[LakehouseTable, LakehouseTable]:
-    """The table and its dead-letter table; they are made with their first micro-batch. Raises PipelineError."""
+    """Return the table and its dead-letter table. Raises PipelineError.
+
+    The first micro-batch creates them.
+    """
     settings = pipeline.table
     if settings.format == "iceberg":
         for key, value in catalog_settings(pipeline).items():

@@ -1,4 +1,4 @@
-"""Read a pipeline's TOML file; whatever is wrong in it becomes one line with file, line, setting and what to do."""
+"""Reads a pipeline's TOML file. Each error is one line with file, line, setting and what to do."""
 
 import re
 import tomllib
@@ -21,18 +21,18 @@ _QUOTES = ('"""', "'''")
 
 
 def read_pipeline(path: Path) -> PipelineSettings:
-    """The pipeline of a file, with the paths in it made absolute from the file's folder. Raises PipelineError."""
+    """Read a file. Paths in it become absolute, relative to the file's folder. Raises PipelineError."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise PipelineError(f"{path}: not a text in UTF-8") from None
+        raise PipelineError(f"{path}: not valid UTF-8") from None
     except OSError as error:
         raise PipelineError(f"{path}: {error.strerror or error}") from None
     return parse_pipeline(text, path)
 
 
 def parse_pipeline(text: str, path: Path) -> PipelineSettings:
-    """As `read_pipeline`, of a text that stands for the file `path`. Raises PipelineError."""
+    """Parse the text of the file `path` like `read_pipeline`. Raises PipelineError."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -60,7 +60,7 @@ def located(error: PipelineError, path: Path) -> str:
 
 
 def line_of(text: str, path: Sequence[str]) -> int:
-    """Line of a setting, or of the nearest thing above it that the file has (its section); from 1."""
+    """Return the line of a setting from 1, or of the nearest section above it that is in the file."""
     best, best_depth = 1, 0
     for number, found in _settings(text):
         depth = 0
@@ -74,7 +74,7 @@ def line_of(text: str, path: Sequence[str]) -> int:
 
 
 def _settings(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line and full name of each section and each key; what stands inside a value's own lines is passed over."""
+    """Yield line and full name of each section and each key. Lines within a value are skipped."""
     section: tuple[str, ...] = ()
     closing: str | None = None
     depth = 0
@@ -97,7 +97,7 @@ def _settings(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def _brackets(line: str) -> int:
-    """How many brackets a line opens and leaves open."""
+    """Return the number of brackets that a line leaves open."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*', "", line)
     return sum(bare.count(sign) for sign in "[{") - sum(bare.count(sign) for sign in "]}")
 
@@ -107,11 +107,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
-    """The setting's path and what to say of it."""
+    """Return the setting's path and the message."""
     conflict = detail.get("ctx", {}).get("error")
     if isinstance(conflict, SettingConflict):
         return conflict.path, f"{'.'.join(conflict.path)}: {conflict}"
-    # A union's members are parts of pydantic's path, but not of the file's.
+    # Members of a union are parts of pydantic's path, but not of the file's.
     path = tuple(
         str(part) for part in detail["loc"] if not re.search(r"[\[\],]|^(literal|dict|constrained|function)", str(part))
     )
@@ -122,7 +122,7 @@ def _describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
         case "extra_forbidden":
             section = ".".join(path[:-1])
             return path, f"{name} is not a setting; {_known(path[:-1], section)}"
-        case "tuple_type":  # as TOML calls it
+        case "tuple_type":  # TOML's term for it
             return path, f"{name} = {detail['input']!r}: input should be a list"
     message = detail["msg"].removeprefix("Value error, ")
     return path, f"{name} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
@@ -140,7 +140,7 @@ def _known(path: tuple[str, ...], name: str) -> str:
 
 
 def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSettings:
-    """Folders of the file are relative to it, not to wherever the command was called; URLs stay."""
+    """Make folders of the file relative to it, not to the working directory. URLs are unchanged."""
 
     def absolute(text: str | None) -> str | None:
         return text if text is None or _URL.match(text) else str(folder / text)

@@ -1,7 +1,7 @@
-"""How new the newest record was, after each micro-batch: the watermark of the next one.
+"""Stores the newest event time after each micro-batch, which gives the watermark of the next one.
 
-A mark lies beside the checkpoint's own files, and is written before Spark commits its micro-batch: whenever a
-micro-batch is repeated, the mark of the one before it is there, so the same records are late again.
+The file is next to the checkpoint's own files, and written before Spark commits its micro-batch. When a micro-batch is
+repeated, the file of the one before it exists, so the same records are late again.
 """
 
 import re
@@ -23,7 +23,7 @@ UNITS_US = {
 
 
 def duration_us(text: str) -> int:
-    """Microseconds in a time such as '10 seconds'."""
+    """Return the microseconds in a time such as '10 seconds'."""
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", text.lower())
     assert found is not None, "the settings have checked it"
     return int(found[1]) * UNITS_US[found[2]]
@@ -31,19 +31,19 @@ def duration_us(text: str) -> int:
 
 @dataclass(slots=True)
 class WatermarkStore:
-    """The marks in one checkpoint, on any file system that Hadoop knows."""
+    """Newest event times in one checkpoint, in any file system that Hadoop supports."""
 
     spark: SparkSession
     checkpoint: str
     delay: str
 
     def watermark_us(self, batch_id: int) -> int | None:
-        """What a record of this micro-batch must not be older than; None before the first mark."""
+        """Return the oldest time that is not late in this micro-batch; None before the first file."""
         newest = self._read(batch_id - 1)
         return None if newest is None else newest - duration_us(self.delay)
 
     def write(self, batch_id: int, newest_us: int | None) -> None:
-        """Put down the newest time seen up to this micro-batch; a repeated one writes the same again."""
+        """Store the newest time up to this micro-batch. A repeated one writes the same again."""
         known = [mark for mark in (self._read(batch_id - 1), newest_us) if mark is not None]
         if not known:
             return

@@ -35,7 +35,7 @@ def test_another_checkpoint_and_another_type_are_refused(
     by_day = pipeline.model_copy(
         update={"table": pipeline.table.model_copy(update={"partition_by": PartitionPeriod.DAY})}
     )
-    with pytest.raises(PipelineError, match="files lie by topic, and would lie by topic and day"):
+    with pytest.raises(PipelineError, match="files are partitioned by topic, and would be by topic and day"):
         start_pipeline(spark, by_day)
     (tmp_path / "values.ddl").write_text("n STRING, name STRING")
     with pytest.raises(PipelineError, match=r"table.location: .* data.n is int and would become string"):

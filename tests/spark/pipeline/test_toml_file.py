@@ -193,7 +193,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="No such file"):
         read_pipeline(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(PipelineError, match="not a text in UTF-8"):
+    with pytest.raises(PipelineError, match="not valid UTF-8"):
         read_pipeline(tmp_path / "binary.toml")
 
 

@@ -95,7 +95,7 @@ def test_a_driver_that_was_taken_for_dead_adds_nothing(
             go.set()
         failure = end(first)
     assert isinstance(failure, AnotherDriver)
-    assert "micro-batch 0 has come into the table from another driver" in str(failure)
+    assert "micro-batch 0 was committed by another driver" in str(failure)
     table, dead_letters = open_tables(spark, pipeline)
     assert offsets(table.read()) == every_offset_once(150)
     assert offsets(dead_letters.read()) == {(0, 50): 1}
@@ -130,7 +130,7 @@ def test_iceberg_publishes_a_micro_batch_once_however_it_was_staged(
     second.append(numbers(spark, 2), "q", 1)
     assert (first.committed("q"), first.committed("other"), first.committed("none")) == (1, 7, -1)
     for _ in range(2):
-        with pytest.raises(AnotherDriver, match="micro-batch 1 has come into the table from another driver"):
+        with pytest.raises(AnotherDriver, match="micro-batch 1 was committed by another driver"):
             first.publish("q", 1)
     first.append(numbers(spark, 3), "q", 2)
     # A rewrite that began before that append says less than is there.
