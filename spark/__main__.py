@@ -1,4 +1,4 @@
-"""`python -m spark`, and the file to give to spark-submit."""
+"""Entry point of `python -m spark`, and the file for spark-submit."""
 
 from spark.cli import main
 

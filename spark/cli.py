@@ -35,11 +35,11 @@ ANOTHER_DRIVER = (
     "Race while writing batch",
     "ConcurrentTransactionException",
 )
-"""Parts of the texts with which a query ends when another one writes to its checkpoint or has written its commit."""
+"""Parts of Spark's and Delta's errors when another query writes to the checkpoint, or has written the commit."""
 
 
 class PairType(click.ParamType[tuple[str, str]]):
-    """`name=value`."""
+    """Option type for `name=value`."""
 
     name = "name=value"
 
@@ -55,7 +55,7 @@ PAIR = PairType()
 
 
 class PipelineFileError(click.ClickException):
-    """A pipeline's file that is not there or wrong; the node ends so over its settings file, too."""
+    """A missing or invalid pipeline file. The exit code is that of a node with a bad settings file."""
 
     exit_code = 2
 
@@ -71,8 +71,8 @@ main.add_command(compact)
 
 @main.command(short_help="Copy topics into a table, each record exactly once.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--once", is_flag=True, help="Take what is there now and end, whatever the file's trigger says.")
-@click.option("--check", is_flag=True, help="Only look whether the file, the versions and the brokers are right.")
+@click.option("--once", is_flag=True, help="Read what exists now and end, whatever the file's trigger is.")
+@click.option("--check", is_flag=True, help="Only check the file, the versions and the brokers.")
 @click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
 @click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
 def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings: tuple[tuple[str, str], ...]) -> None:
@@ -108,7 +108,7 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         raise click.ClickException(f"the pipeline failed: {reason_of(error)}") from error
     except KeyboardInterrupt:
         silence_shutdown(spark)
-        click.echo("stopped; the same command goes on from here", err=True)
+        click.echo("stopped; run the same command to continue from here", err=True)
     finally:
         spark.stop()
 
@@ -118,7 +118,7 @@ def _catalogs(pipeline: PipelineSettings) -> dict[str, str]:
 
 
 def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Console) -> None:
-    """Run to the end, or until it is interrupted, with its listener and its progress on the console.
+    """Run to the end or an interrupt, with the listener, and print the progress.
 
     Raises PipelineError, and what Spark raises.
     """
@@ -154,12 +154,12 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Conso
 
 
 def wait_for_all(running: RunningPipeline) -> None:
-    """Let the other queries of a pipeline end too; what the first one failed with comes out here."""
+    """Wait for the end of all queries of a pipeline. Raises PipelineError if one failed."""
     try:
         for query in running.queries:
             query.awaitTermination()
     except PySparkException as error:
-        # What this side raised is nearer to the cause than Spark's report of it.
+        # The Python error is closer to the cause than Spark's report of it.
         cause = None if running.batches is None else running.batches.failure
         if isinstance(cause, PipelineError):
             raise cause from None
@@ -168,14 +168,14 @@ def wait_for_all(running: RunningPipeline) -> None:
 
 
 def hint_of(text: str) -> str:
-    """What Spark's and Delta's words mean where it is another driver that they have met."""
+    """Return a hint at another driver if the error text is a sign of one."""
     if any(word in text for word in ANOTHER_DRIVER):
         return " (does another driver run on the same checkpoint? Only one at a time may)"
     return ""
 
 
 def print_failures(running: RunningPipeline, listener: PipelineListener, console: Console) -> None:
-    """What went wrong without stopping the pipeline."""
+    """Print failures that did not stop the pipeline."""
     if listener.metrics.last_failure:
         console.print(f"offsets were not written to the group: {listener.metrics.last_failure}", highlight=False)
     if running.batches is not None and running.batches.compaction_failure:
@@ -183,21 +183,21 @@ def print_failures(running: RunningPipeline, listener: PipelineListener, console
 
 
 def silence_shutdown(spark: SparkSession) -> None:
-    """Spark and its bridge are about to complain about being stopped in the middle."""
+    """Silence Spark's and py4j's errors about being stopped in the middle of work."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     spark.sparkContext.setLogLevel("OFF")
 
 
 def follow(query: StreamingQuery, counted: Mapping[int, int], tell: Callable[[str], None]) -> Iterator[str]:
-    """Follow a query to its end; one line per micro-batch that had rows, and to `tell` what happens now.
+    """Follow a query to its end. Yields a line for each micro-batch with rows, and passes the status to `tell`.
 
-    `counted` are the rows of micro-batches where they are known better than Spark does.
-    Raises nothing of the query's: `awaitTermination` does.
+    `counted` holds the number of rows of micro-batches where it is more accurate than Spark's. Does not raise the
+    query's errors: `awaitTermination` does.
     """
     rows, seen = 0, -1
     active = True
     while active:
-        # Not awaitTermination: an interrupt should find Python asleep rather than in a call to the JVM.
+        # Not awaitTermination: an interrupt should arrive during a sleep rather than a call to the JVM.
         time.sleep(POLL_S)
         active = query.isActive
         for progress in query.recentProgress:

@@ -1,4 +1,4 @@
-"""The demo's question to its table: how late do flights leave, by carrier and hour of the day."""
+"""The demo's query of its table: delays of departures, by carrier and hour of the day."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -8,12 +8,15 @@ year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, a
 arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, distance INT,
 hour INT, minute INT, time_hour STRING
 """
-"""JSON of one flight: the columns of the data set; flights that were cancelled have no `dep_delay`."""
+"""JSON of one flight with the columns of the data set. Cancelled flights have no `dep_delay`."""
 LATE_MINUTES = 15
 
 
 def departure_delays(flights: DataFrame) -> DataFrame:
-    """Per carrier and scheduled hour: flights, cancelled ones, mean delay in minutes, share of late departures."""
+    """Return flights, cancelled flights, mean delay in minutes and share of late departures.
+
+    There is a row for each carrier and scheduled hour.
+    """
     return (
         flights.groupBy("carrier", "hour")
         .agg(

@@ -1,6 +1,6 @@
-"""Which jars Spark's Kafka source and table formats need for which version of Spark, and where the set-up keeps them.
+"""Jars for Spark's Kafka source and the table formats, by version of Spark, and the set-up's folder for them.
 
-Standard library only: the set-up reads the same table.
+Standard library only, because the set-up uses the same table.
 """
 
 import os
@@ -17,7 +17,7 @@ CLIENT_JARS = {
     "4.1": (("org.apache.kafka", "kafka-clients", "3.9.1"), ("org.apache.commons", "commons-pool2", "2.12.1")),
     "4.2": (("org.apache.kafka", "kafka-clients", "3.9.2"), ("org.apache.commons", "commons-pool2", "2.13.1")),
 }
-"""What the Kafka source brings along, by the line of Spark."""
+"""Dependencies of the Kafka source, by minor version of Spark."""
 TABLE_JARS: Mapping[str, Mapping[str, tuple[tuple[str, str, str], ...]]] = {
     "4.1": {
         "iceberg": (("org.apache.iceberg", f"iceberg-spark-runtime-4.1_{SCALA}", "1.12.0"),),
@@ -27,11 +27,11 @@ TABLE_JARS: Mapping[str, Mapping[str, tuple[tuple[str, str, str], ...]]] = {
         "delta": (("io.delta", f"delta-spark_4.2_{SCALA}", "4.4.0"), ("io.delta", "delta-storage", "4.4.0")),
     },
 }
-"""What the table formats need; a line of Spark that has none for a format can't write it."""
+"""Jars of the table formats. A minor version of Spark without jars for a format cannot write it."""
 
 
 class SparkVersionError(RuntimeError):
-    """The installed pyspark is not one that this project knows the jars of."""
+    """No jars are known for the installed pyspark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class MavenCoordinate:
     version: str
 
     def __str__(self) -> str:
-        """The usual notation, as `--packages` takes it."""
+        """Return the usual notation, as in `--packages`."""
         return f"{self.group}:{self.artifact}:{self.version}"
 
     @property
@@ -53,9 +53,9 @@ class MavenCoordinate:
 
 
 def kafka_source_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
-    """The jars of the Kafka source and sink, transitive ones included, for a version of Spark.
+    """Return the jars of the Kafka source and sink for a version of Spark, with transitive ones.
 
-    The token provider comes in one version for all: it is loaded by the source, but does nothing without Kerberos or
+    The token provider has the same version for all: the source loads it, but it does nothing without Kerberos or
     delegation tokens, and its interface has not changed since 4.0. Raises SparkVersionError.
     """
     line = spark_line(spark_version)
@@ -67,7 +67,7 @@ def kafka_source_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
 
 
 def spark_line(spark_version: str) -> str:
-    """The line of Spark (`4.1`) that a version belongs to. Raises SparkVersionError for one that is not known."""
+    """Return the minor version of Spark (`4.1`) of a version. Raises SparkVersionError for an unknown one."""
     line = ".".join(spark_version.split(".")[:2])
     if line not in CLIENT_JARS:
         raise SparkVersionError(
@@ -77,7 +77,7 @@ def spark_line(spark_version: str) -> str:
 
 
 def table_jars(spark_version: str, table_format: str) -> tuple[MavenCoordinate, ...]:
-    """The jars of a table format; none for Parquet, which Spark brings. Raises SparkVersionError."""
+    """Return the jars of a table format; none for Parquet, which is part of Spark. Raises SparkVersionError."""
     if table_format == "parquet":
         return ()
     line = spark_line(spark_version)
@@ -91,7 +91,7 @@ def table_jars(spark_version: str, table_format: str) -> tuple[MavenCoordinate, 
 
 
 def all_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
-    """Everything that the set-up fetches for a version of Spark. Raises SparkVersionError."""
+    """Return all jars that the set-up fetches for a version of Spark. Raises SparkVersionError."""
     tables = TABLE_JARS[spark_line(spark_version)].values()
     return (*kafka_source_jars(spark_version), *(MavenCoordinate(*parts) for jars in tables for parts in jars))
 
@@ -102,7 +102,7 @@ _MADE_FOR = re.compile(
 
 
 def check_jars(jars: str, spark_version: str) -> None:
-    """Look at the names of jars or packages that a user gave for another Spark or Scala. Raises SparkVersionError."""
+    """Check that jars or packages given by the user are for this Spark and Scala. Raises SparkVersionError."""
     line = spark_line(spark_version)
     for jar in filter(None, (part.strip() for part in jars.split(","))):
         name = re.split(r"[/:]", jar)[-1] if jar.endswith(".jar") else jar
@@ -113,30 +113,30 @@ def check_jars(jars: str, spark_version: str) -> None:
             raise SparkVersionError(f"{jar} is for Scala {found['scala']}, but this Spark is built with Scala {SCALA}")
         own = re.search(r"^\W(\d+\.\d+)\.\d+", name[found.end() :])
         made_for = found["spark"] or (own[1] if own and found["name"].startswith("spark-") else None)
-        # The token provider is one for all lines (see `kafka_source_jars`).
+        # The token provider is the same for all versions (see `kafka_source_jars`).
         if made_for not in {None, line} and "token-provider" not in name:
             raise SparkVersionError(f"{jar} is for Spark {made_for}, but pyspark {spark_version} is installed")
 
 
 def installed_spark_version() -> str:
-    """Version of the installed pyspark, without importing it."""
+    """Return the version of the installed pyspark, without importing it."""
     return version("pyspark")
 
 
 def jars_folder(spark_version: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the set-up keeps the jars for a version of Spark."""
+    """Return the folder in which the set-up stores the jars for a version of Spark."""
     return cache_folder(environ) / f"spark-{spark_version}"
 
 
 def cached_jars(spark_version: str, environ: Mapping[str, str] = os.environ) -> Sequence[Path] | None:
-    """The jars of the Kafka source when the set-up has fetched all of them, else None."""
+    """Return the jars of the Kafka source if the set-up has fetched all of them, else None."""
     return cached(kafka_source_jars(spark_version), spark_version, environ)
 
 
 def cached(
     wanted: Sequence[MavenCoordinate], spark_version: str, environ: Mapping[str, str] = os.environ
 ) -> Sequence[Path] | None:
-    """Those jars when the set-up has fetched all of them, else None."""
+    """Return the jars if the set-up has fetched all of them, else None."""
     folder = jars_folder(spark_version, environ)
     jars = [folder / coordinate.file_name for coordinate in wanted]
     return jars if all(jar.is_file() for jar in jars) else None

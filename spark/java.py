@@ -1,6 +1,6 @@
-"""Find a Java runtime that Spark can use: the machine's own, or the one that the set-up took from PyPI.
+"""Finds a Java runtime for Spark: the machine's own, or the one that the set-up installed from PyPI.
 
-Standard library only, because the set-up asks the same question before anything else is there.
+Standard library only, because the set-up uses it before anything is installed.
 """
 
 import os
@@ -14,11 +14,11 @@ from pathlib import Path
 
 JAVA_VERSION_MIN = 17
 CACHED_JAVA = "java-21"
-"""Folder in the cache of tools that holds the runtime from PyPI behind a wrapper; it is used as JAVA_HOME."""
+"""Folder in the tools cache with the runtime from PyPI behind a wrapper. It is used as JAVA_HOME."""
 
 
 class JavaNotFoundError(RuntimeError):
-    """No Java that Spark can use; the text says where was looked and what was found there."""
+    """No suitable Java. The text lists the places that were searched and what was found there."""
 
 
 class SparkNotFoundError(RuntimeError):
@@ -26,20 +26,20 @@ class SparkNotFoundError(RuntimeError):
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where programs and jars that don't belong into a checkout are kept: ANABRANCH_CACHE or the user's cache."""
+    """Return the folder for programs and jars outside the checkout: ANABRANCH_CACHE or the user's cache."""
     if named := environ.get("ANABRANCH_CACHE"):
         return Path(named).expanduser().absolute()
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "anabranch"
 
 
 def parse_version(text: str) -> int | None:
-    """Major version in what `java -version` prints (`1.8.0_292` is 8), or None."""
+    """Return the major version in the output of `java -version` (8 for `1.8.0_292`), or None."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 
 
 def java_version(program: Path) -> int | None:
-    """Major version of a `java` program, or None when it does not run."""
+    """Return the major version of a `java` program, or None if it does not run."""
     try:
         done = subprocess.run([program, "-version"], check=False, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -48,7 +48,7 @@ def java_version(program: Path) -> int | None:
 
 
 def find_java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """A JAVA_HOME with Java 17 or newer: JAVA_HOME itself, `java` on the PATH, then the set-up's own.
+    """Return a JAVA_HOME with Java 17 or newer: JAVA_HOME itself, `java` on the PATH, or the set-up's own.
 
     Raises JavaNotFoundError.
     """
@@ -63,7 +63,7 @@ def find_java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables under which Spark's programs and sessions of this Python work on this machine alone.
+    """Return environment variables for Spark's programs and sessions on this machine.
 
     Raises JavaNotFoundError and SparkNotFoundError.
     """

@@ -1,8 +1,8 @@
-"""What others see of a running query: Prometheus metrics, and its offsets as those of a consumer group.
+"""Monitoring of a running query: Prometheus metrics, and its offsets as those of a consumer group.
 
-Spark's Kafka source keeps its offsets in its checkpoint and commits none, so Kafka's lag tools see nothing. This
-listener gets each micro-batch's progress after Spark has committed it and writes the offsets back under a group. A
-metric or a commit that fails never fails the query: failures are counted, and the last one is told.
+Spark's Kafka source stores its offsets in its checkpoint and commits none, so Kafka's lag tools see nothing. This
+listener receives each micro-batch's progress after Spark has committed it, and writes the offsets to a group. A failed
+metric or commit never fails the query: failures are counted, and the last one is printed.
 """
 
 import json
@@ -32,7 +32,7 @@ Commit = Callable[[Offsets], None]
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """One micro-batch of a query that is done, or a look at an idle one."""
+    """Progress of a query: a finished micro-batch, or an idle trigger."""
 
     query: str
     batch_id: int
@@ -48,12 +48,12 @@ class QueryProgress:
 
     @property
     def lag(self) -> dict[tuple[str, int], int]:
-        """Records that are there and not consumed."""
+        """Records that exist and are not consumed, by partition."""
         return {place: max(0, self.latest.get(place, offset) - offset) for place, offset in self.consumed.items()}
 
 
 def parse_progress(text: str) -> QueryProgress:
-    """From Spark's JSON of a progress."""
+    """Parse Spark's JSON of a progress."""
     values = json.loads(text)
     consumed: dict[tuple[str, int], int] = {}
     latest: dict[tuple[str, int], int] = {}
@@ -74,7 +74,7 @@ def parse_progress(text: str) -> QueryProgress:
 
 
 def _offsets(value: Any) -> dict[tuple[str, int], int]:
-    """Topic to partition to offset, as the Kafka source has them; other sources have none that Kafka would know."""
+    """Parse offsets by topic and partition, as in the Kafka source. Offsets of other sources are ignored."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -93,7 +93,7 @@ def _offsets(value: Any) -> dict[tuple[str, int], int]:
 
 @dataclass(slots=True)
 class QueryMetrics:
-    """Sums and the newest progress of one query."""
+    """Sums and newest progress of one query."""
 
     progress: QueryProgress
     rows: int = 0
@@ -103,7 +103,7 @@ class QueryMetrics:
 
 @dataclass(slots=True)
 class PipelineMetrics:
-    """What the listener has seen so far."""
+    """Metrics of all queries of a pipeline."""
 
     queries: dict[str, QueryMetrics] = field(default_factory=dict)
     commits: int = 0
@@ -121,7 +121,7 @@ class PipelineMetrics:
 
 
 def prometheus_text(metrics: PipelineMetrics) -> str:
-    """The metrics in Prometheus's text format."""
+    """Return the metrics in Prometheus's text format."""
     lines: list[str] = []
 
     def family(name: str, kind: str, about: str, samples: Sequence[tuple[str, float]]) -> None:
@@ -157,7 +157,7 @@ def prometheus_text(metrics: PipelineMetrics) -> str:
     family("anabranch_pipeline_phase_seconds", "gauge", "Phases of the newest micro-batch.", phases)
     per_partition("offset", "Next offset that will be consumed.", lambda p: p.consumed)
     per_partition("latest_offset", "End of the partition at the newest micro-batch.", lambda p: p.latest)
-    per_partition("lag", "Records that are there and not consumed.", lambda p: p.lag)
+    per_partition("lag", "Records that exist and are not consumed.", lambda p: p.lag)
     family(
         "anabranch_pipeline_group_commits_total", "counter", "Offsets written to the group.", [("", metrics.commits)]
     )
@@ -174,12 +174,12 @@ def _labels(**labels: str) -> str:
 
 
 class PipelineListener(StreamingQueryListener):
-    """Spark calls it on a thread of its own, in the order of the events."""
+    """Listener of the queries. Spark calls it on a separate thread, in the order of the events."""
 
     def __init__(self, query: str, commit: Commit | None = None, counted: Mapping[int, int] | None = None) -> None:
         self.metrics = PipelineMetrics()
         self.terminated = threading.Event()
-        """The query has ended, and every progress of it was seen."""
+        """Set when the query has ended and all its progress was received."""
         self._query = query
         self._commit = commit
         self._counted = {} if counted is None else counted
@@ -187,12 +187,12 @@ class PipelineListener(StreamingQueryListener):
         self._run_id: str | None = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Remember which run it is."""
+        """Store the id of the run."""
         if event.name == self._query:
             self._run_id = str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Count, and write the offsets back."""
+        """Count the progress, and write the offsets to the group."""
         if event.progress.name != self._query:
             return
         progress = parse_progress(event.progress.json)
@@ -202,7 +202,7 @@ class PipelineListener(StreamingQueryListener):
             return
         try:
             self._commit(progress.consumed)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the query goes on
+        except Exception as error:  # noqa: BLE001 - any error: the query continues
             self.metrics.commit_failures += 1
             self.metrics.last_failure = reason_of(error)
         else:
@@ -210,17 +210,17 @@ class PipelineListener(StreamingQueryListener):
             self._committed = progress.consumed
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing has changed."""
+        """Do nothing: no progress was made."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Let `terminated` know."""
+        """Set `terminated`."""
         if str(event.runId) == self._run_id:
             self.terminated.set()
 
 
 @contextmanager
 def group_commit(spark: SparkSession, group: str, options: Mapping[str, str]) -> Iterator[Commit]:
-    """A function that commits offsets for a group, by the source's own Kafka client; `options` are the source's."""
+    """Yield a function that commits offsets for a group with the source's Kafka client and its `options`."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the client is Java's
     properties = jvm.java.util.HashMap()
     for name, value in options.items():
@@ -245,7 +245,7 @@ def group_commit(spark: SparkSession, group: str, options: Mapping[str, str]) ->
 
 @contextmanager
 def serve_metrics(host: str, port: int, metrics: PipelineMetrics) -> Iterator[int]:
-    """`GET /metrics` while it lasts; gives the port, which is a free one for 0. Raises OSError."""
+    """Serve `GET /metrics`. Yields the port, which is a free one for port 0. Raises OSError."""
 
     class MetricsHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -257,7 +257,7 @@ def serve_metrics(host: str, port: int, metrics: PipelineMetrics) -> Iterator[in
             self.wfile.write(body)
 
         def log_message(self, *_arguments: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     with ThreadingHTTPServer((host, port), MetricsHandler) as server, ThreadPoolExecutor(1) as thread:
         thread.submit(server.serve_forever, 0.2)

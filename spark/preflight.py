@@ -1,7 +1,7 @@
-"""Ask the brokers, before Java is started, whether they are there and have the topics: one line instead of a stack.
+"""Checks, before Java is started, that brokers answer and have the topics: one line instead of a stack trace.
 
-One Metadata request over a plain connection, bounded in time. Where the pipeline's options ask for TLS or SASL, only
-whether somebody listens is found out here; the rest is for Spark's own client.
+It sends one Metadata request over a plain connection, with a time limit. If the pipeline's options require TLS or SASL,
+it only checks that a connection is accepted; the rest is left to Spark's own client.
 """
 
 import socket
@@ -23,11 +23,11 @@ _INT32: Final = Struct(">i")
 
 
 class BrokerError(Exception):
-    """No broker answers, or it does not have what is wanted; the text says which and where."""
+    """No broker answers, or a topic is missing. The text names topic and broker."""
 
 
 def check_brokers(servers: str, topics: Sequence[str], options: Mapping[str, str]) -> None:
-    """Find a broker of `servers` that answers and has all `topics` (none: any). Raises BrokerError."""
+    """Find a broker of `servers` that answers, and check that it has all `topics`. Raises BrokerError."""
     plain = options.get("kafka.security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
     failures = []
     for server in (part.strip() for part in servers.split(",")):
@@ -66,14 +66,14 @@ def _ask(server: str, topics: Sequence[str]) -> MetadataResponse:
     wanted = [MetadataRequestTopic(name=topic) for topic in topics]
     request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
     head = _HEADER.pack(KEY, VERSION, 1, len(CLIENT_ID)) + CLIENT_ID
-    # Of the whole exchange, so that one who sends a byte now and then does not hold it up.
+    # Limits the whole exchange, so that a server that sends single bytes cannot block it.
     until = time.perf_counter() + TIMEOUT_S
     with _connect(server) as connection:
         for part in encode_frame(request, VERSION, head):
             connection.sendall(part)
         (size,) = _INT32.unpack(_receive(connection, _INT32.size, until))
         if not _INT32.size <= size <= RESPONSE_BYTES_MAX:
-            raise ProtocolError(f"does not speak Kafka's protocol: a response of {size} bytes")
+            raise ProtocolError(f"not a Kafka broker: a response of {size} bytes")
         answer = _receive(connection, size, until)
     response: MetadataResponse = decode_exact(MetadataResponse, answer, VERSION, _INT32.size)
     return response

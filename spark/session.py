@@ -1,6 +1,6 @@
-"""Start a Spark session that has the Kafka source, on a laptop as on a cluster, or say clearly what does not fit.
+"""Starts a Spark session with the Kafka source, on a laptop or a cluster. Errors name what is missing.
 
-Under `spark-submit` the JVM runs already and has the settings and jars it was given: then only the session is taken.
+Under `spark-submit` the JVM is already running with its settings and jars: then its session is used.
 """
 
 import os
@@ -20,13 +20,13 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Where they differ from Spark's defaults: the same table everywhere, nothing listening that nobody asked for."""
+"""Differences from Spark's defaults: the same table on every machine, and no open ports that are not needed."""
 EXTENSIONS = {
     "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
 }
 FORMAT_SETTINGS = {"delta": {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}}
-"""What a table format wants of a session from its start."""
+"""Settings that a table format needs when the session starts."""
 
 
 def build_session(
@@ -36,11 +36,10 @@ def build_session(
     settings: Mapping[str, str] | None = None,
     table_formats: Sequence[str] = (),
 ) -> SparkSession:
-    """A session named `name` with Spark's Kafka source; `settings` go over the project's and Spark's own.
+    """Return a session named `name` with Spark's Kafka source. `settings` override the project's and Spark's.
 
-    `master` None means all cores of this machine, or what spark-submit was told. `table_formats` are those of
-    `jars.TABLE_JARS` that it must be able to write.
-    Raises JavaNotFoundError, SparkNotFoundError or SparkVersionError.
+    `master` None means all cores of this machine, or spark-submit's. `table_formats` are those of `jars.TABLE_JARS`
+    that the session must be able to write. Raises JavaNotFoundError, SparkNotFoundError or SparkVersionError.
     """
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -51,8 +50,8 @@ def build_session(
         given = _local_settings({**_format_settings(table_formats), **(settings or {})}, table_formats)
     for key, value in given.items():
         builder = builder.config(key, value)
-    # In a thread of its own: a JVM whose start is interrupted is left behind and never ends, and Spark's own handler of
-    # Ctrl-C, which it installs in a main thread only, calls the JVM from within whatever call to it was interrupted.
+    # In a separate thread: a JVM whose start is interrupted is left behind and never ends. And Spark's handler of
+    # Ctrl-C, which it installs in the main thread only, would call the JVM from within the call that was interrupted.
     with ThreadPoolExecutor(1) as starter:
         return starter.submit(builder.getOrCreate).result()
 

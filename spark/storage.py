@@ -1,9 +1,9 @@
-"""Where a cluster's catalog and objects lie, for jobs that read them without a node: from options, or a settings file.
+"""Location of a cluster's catalog and objects, for jobs that read them without a node: from options or a settings file.
 
-A node's settings file does (`[node] cluster, data_dir`, `[catalog] url`, `[objects] store, path, bucket, endpoint,
-region, path_style`, and `[stores.NAME]` for each further store), and so do options of the same names. No secret goes
-into a task: S3 credentials come from each machine's own environment, shared files or instance, and a catalog's password
-is taken out of the URL that tasks get; PostgreSQL's own `PGPASSWORD` or `~/.pgpass` gives it to them.
+A node's settings file gives it (`[node] cluster, data_dir`, `[catalog] url`, `[objects] store, path, bucket, endpoint,
+region, path_style`, and `[stores.NAME]` for each further store), and so do options of the same names. No secret is sent
+to a task: S3 credentials come from each machine's environment, shared files or instance. A catalog's password is
+removed from the URL that tasks get; PostgreSQL's `PGPASSWORD` or `~/.pgpass` gives it to them.
 """
 
 import random
@@ -30,7 +30,7 @@ OPTIONS: Final = {
     "objects": "directory of the objects, or s3://BUCKET",
     "endpoint": "address of the S3 service",
     "region": "region of the bucket",
-    "pathStyle": "whether the bucket stands in the path",
+    "pathStyle": "whether the bucket is in the path of the URL",
     "stores.NAME.FIELD": "a field of a further store: type, path, bucket, endpoint, region or path_style",
 }
 STORES: Final = "stores"
@@ -38,20 +38,20 @@ STORE_FIELDS: Final = ("type", "path", "bucket", "endpoint", "region", "path_sty
 
 
 class LocationError(StorageError):
-    """The options or the settings file do not say where the storage is; the text names what is missing or wrong."""
+    """The options or the settings file do not give the location. The text names what is missing or wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageLocation:
-    """A cluster's storage."""
+    """Location of a cluster's storage."""
 
     cluster: str
     catalog_url: str
     stores: tuple[StoreConfig, ...]
-    """The one of `[objects]` first, whose name is its kind; then those with names of the user's choice."""
+    """The store of `[objects]`, named by its kind, and then the named stores."""
 
     def without_password(self) -> "StorageLocation":
-        """The same for a task, which may be looked at by others."""
+        """Return the location for a task, whose data others may see."""
         if self.catalog_url.startswith("sqlite:"):
             return self
         from sqlalchemy import make_url
@@ -61,7 +61,7 @@ class StorageLocation:
 
 
 def find_storage(options: Mapping[str, str]) -> StorageLocation:
-    """The storage that options name (see `OPTIONS`; names in any case). Raises LocationError."""
+    """Return the location that options give (see `OPTIONS`; names in any case). Raises LocationError."""
     given = {name.lower(): value for name, value in options.items()}
     file = _read_settings(Path(given["config"])) if "config" in given else {}
     node, objects = file.get("node", {}), file.get("objects", {})
@@ -69,7 +69,7 @@ def find_storage(options: Mapping[str, str]) -> StorageLocation:
     url = given.get("catalog") or file.get("catalog", {}).get("url")
     if not url:
         if data_dir is None:
-            raise LocationError("where is the catalog? Name a settings file (config), a dataDir, or a catalog URL")
+            raise LocationError("no catalog is given: set a settings file (config), a dataDir, or a catalog URL")
         database = Path(data_dir).expanduser().resolve() / "catalog.db"
         if not database.is_file():
             raise LocationError(f"there is no catalog in the data directory {data_dir}")
@@ -97,12 +97,12 @@ def _store(given: Mapping[str, str], objects: Mapping[str, Any], data_dir: str |
         )
     path = place or objects.get("path") or (str(Path(data_dir) / "objects") if data_dir else None)
     if path is None:
-        raise LocationError("where are the objects? Name a settings file (config), a dataDir, or objects")
+        raise LocationError("no objects are given: set a settings file (config), a dataDir, or objects")
     return StoreConfig("local", "local", path=Path(path).expanduser().resolve())
 
 
 def _named_stores(given: Mapping[str, str], file: Mapping[str, Any], default: str) -> list[StoreConfig]:
-    """The tables `[stores.NAME]`, and options over them."""
+    """Return the stores of the tables `[stores.NAME]`. Options override their fields."""
     tables: dict[str, dict[str, Any]] = {name: dict(table) for name, table in file.get(STORES, {}).items()}
     for option, value in given.items():
         area, _, rest = option.partition(".")
@@ -116,7 +116,7 @@ def _named_store(name: str, table: Mapping[str, Any], default: str) -> StoreConf
     if unknown := [key for key in table if key not in STORE_FIELDS]:
         raise LocationError(f"{STORES}.{name}.{unknown[0]}: expected one of {', '.join(STORE_FIELDS)}")
     if not name or name == default:
-        raise LocationError(f"{STORES}.{name}: this is no name for a further store; the first one is {default!r}")
+        raise LocationError(f"{STORES}.{name}: invalid name of a further store; the first one is {default!r}")
     kind, path, bucket = table.get("type"), table.get("path"), table.get("bucket", "")
     if kind == "local" and path:
         return StoreConfig(name, "local", path=Path(path).expanduser().resolve())
@@ -133,7 +133,7 @@ def _named_store(name: str, table: Mapping[str, Any], default: str) -> StoreConf
 
 
 def _is_true(value: object) -> bool:
-    """Of an option or a setting."""
+    """Parse the value of an option or a setting."""
     return str(value).lower() == "true"
 
 
@@ -150,11 +150,11 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
 async def opened_stores(
     location: StorageLocation, *, read_only: bool = True
 ) -> AsyncIterator[Mapping[str, ObjectStore]]:
-    """The object stores, opened. Raises StoreError; a local directory that is not there is not made."""
+    """Open the object stores. A missing local directory is not created. Raises StoreError."""
     async with AsyncExitStack() as stack:
         for config in location.stores:
             if config.path is not None and not config.path.is_dir():
-                raise LocationError(f"the directory of the objects, {config.path}, is not on this machine")
+                raise LocationError(f"the directory of the objects, {config.path}, does not exist on this machine")
         stores = make_stores(
             location.stores,
             random.Random(),  # noqa: S311 - spreads retries, hides nothing
@@ -168,8 +168,8 @@ async def opened_stores(
 
 @asynccontextmanager
 async def opened_catalog(location: StorageLocation, *, read_only: bool = True) -> "AsyncIterator[Catalog]":
-    """The catalog, opened, to be looked at unless the caller says otherwise. Raises CatalogError."""
-    from s3stream.catalog.catalog import Catalog  # a quarter of a second that tasks, which rarely need it, can save
+    """Open the catalog, read-only by default. Raises CatalogError."""
+    from s3stream.catalog.catalog import Catalog  # 0.25 s to import, and tasks rarely need it
 
     catalog = Catalog(location.catalog_url, read_only=read_only)
     try:

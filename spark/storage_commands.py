@@ -38,11 +38,11 @@ LOCATION_OPTIONS = {
     "endpoint": ("--endpoint", "URL", "The S3 service; credentials come from the environment, as for boto."),
     "region": ("--region", "NAME", "Region of the bucket."),
 }
-STORE_HELP = "A field of a store beside that of the objects, as for a node: cold.type=s3, cold.bucket=archive."
+STORE_HELP = "A field of a further store, as for a node: cold.type=s3, cold.bucket=archive."
 
 
 def on_storage(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that find the storage and start Spark, and run it with both."""
+    """Add the options for the storage and Spark to a command, and pass it session and location."""
 
     def run(*, master: str | None, settings: tuple[str, ...], stores: tuple[str, ...], **rest: Any) -> None:
         given = {name: value for name in LOCATION_OPTIONS if (value := rest.pop(name.lower())) is not None}
@@ -68,7 +68,7 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def split_settings(settings: tuple[str, ...], flag: str) -> Mapping[str, str]:
-    """`name=value` texts as a mapping."""
+    """Parse `name=value` texts to a mapping."""
     pairs = [text.partition("=") for text in settings]
     if bad := next((name for name, sign, _ in pairs if not (name and sign)), None):
         raise click.BadParameter(f"expected name=value, found {bad!r}", param_hint=flag)
@@ -77,7 +77,7 @@ def split_settings(settings: tuple[str, ...], flag: str) -> Mapping[str, str]:
 
 @contextmanager
 def started(name: str, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session for the length of a command."""
+    """Provide a session for the duration of a command."""
     spark = build_session(name, master=master, settings=settings)
     try:
         yield spark
@@ -85,12 +85,12 @@ def started(name: str, master: str | None, settings: Mapping[str, str]) -> Itera
         spark.stop()
 
 
-@click.command(short_help="Read every object, and prove that all is sound.")
+@click.command(short_help="Read every object, and prove that none is damaged.")
 @click.option("--report", metavar="PLACE", help="Write a table with a row for each object and finding there.")
-@click.option("--format", "report_format", default="parquet", show_default=True, help="Of the report.")
+@click.option("--format", "report_format", default="parquet", show_default=True, help="Format of the report.")
 @on_storage
 def verify(spark: SparkSession, location: StorageLocation, *, report: str | None, report_format: str) -> None:
-    """Read every object, and prove that all is there, sound and without a gap. Exit code 1: it is not."""
+    """Read every object, and prove that all is complete and undamaged. Exit code 1 if not."""
     summary = verify_storage(spark, location, report=report, report_format=report_format)
     print_verified(summary, Console())
     if report is not None:
@@ -100,7 +100,7 @@ def verify(spark: SparkSession, location: StorageLocation, *, report: str | None
 
 
 def print_verified(summary: VerifySummary, console: Console) -> None:
-    """What was read, and the first findings."""
+    """Print totals and the first findings."""
     table = Table(box=None, show_header=False)
     for name, value in (
         ("objects", f"{summary.objects:,} ({decimal(summary.size_bytes)})"),
@@ -125,7 +125,7 @@ def print_verified(summary: VerifySummary, console: Console) -> None:
 @click.option(
     "--task-mib", type=click.IntRange(32), default=200, show_default=True, help="Memory for data of one task, MiB."
 )
-@click.option("--timed", is_flag=True, help="Only what a node's own timer would do, not all that can be done.")
+@click.option("--timed", is_flag=True, help="Only what a node's timed run would do, not everything.")
 @on_storage
 def compact(
     spark: SparkSession, location: StorageLocation, *, nodes: tuple[int, ...], task_mib: int, timed: bool
@@ -147,7 +147,7 @@ def compact(
 
 
 def print_compacted(summary: SparkCompactionSummary, console: Console) -> None:
-    """What a run did."""
+    """Print the result of a run."""
     table = Table(box=None, show_header=False)
     for name, value in (
         ("objects", f"{summary.objects_in:,} -> {summary.objects_out:,}"),

@@ -1,9 +1,9 @@
 """Reads every object of a cluster on Spark, and proves that bytes, index, catalog and partitions agree.
 
-The driver lists stores and catalog and walks the partitions for gaps; tasks read the objects whole: checksums of index,
-blocks and record batches, offsets that follow each other, counts of records against index and catalog. What looks bad
-is looked up once more in the catalog before it is reported: an object that was compacted or collected meanwhile is no
-finding. The report is a table with a row for each object, and one for each finding.
+The driver lists stores and catalog, and checks the partitions for gaps. Tasks read the objects whole: checksums of
+index, blocks and record batches, contiguous offsets, record counts against index and catalog. A suspicious object is
+looked up in the catalog again before it is reported: one that was compacted or collected in the meantime is not a
+finding. The report is a table with a row for each object and each finding.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from spark.storage import StorageLocation, opened_catalog, opened_stores
 PAGE: Final = 500
 OBJECTS_IN_FLIGHT: Final = 2
 SLICE_BYTES: Final = 128 << 20
-"""Objects of so much together are a task."""
+"""Size of the objects of one task."""
 FINDINGS_MAX: Final = 1_000
 FINDINGS_OF_OBJECT_MAX: Final = 20
 REPORT_SCHEMA: Final = """
@@ -42,7 +42,7 @@ TRANSIENT_TROUBLES: Final = (FindingKind.MISSING.name, FindingKind.UNREADABLE.na
 
 
 class ReportRow(NamedTuple):
-    """A row of the report: an object with what it holds, or a finding."""
+    """A row of the report: an object with its contents, or a finding."""
 
     subject: str
     place: str
@@ -59,7 +59,7 @@ class ReportRow(NamedTuple):
 
 
 class ObjectCheck(NamedTuple):
-    """A committed object and what the catalog says it holds."""
+    """A committed object, and its contents according to the catalog."""
 
     info: ObjectInfo
     locations: Sequence[RangeLocation]
@@ -67,7 +67,7 @@ class ObjectCheck(NamedTuple):
 
 @dataclass(slots=True)
 class VerifySummary:
-    """What was read, and what was wrong."""
+    """Totals and findings of a verification."""
 
     objects: int = 0
     size_bytes: int = 0
@@ -77,11 +77,11 @@ class VerifySummary:
     streams: int = 0
     findings: int = 0
     shown: list[Finding] = field(default_factory=list)
-    """The first of them."""
+    """The first findings."""
 
     @property
     def ok(self) -> bool:
-        """Nothing was wrong."""
+        """True if nothing was found."""
         return not self.findings
 
 
@@ -89,7 +89,7 @@ class VerifySummary:
 
 
 def check_objects(location: StorageLocation, checks: Iterable[ObjectCheck]) -> Iterator[ReportRow]:
-    """Read objects whole; a row for each, and one for each finding."""
+    """Read objects whole. Yields a row for each, and for each finding."""
     yield from asyncio.run(_check_all(location, list(checks)))
 
 
@@ -107,7 +107,7 @@ async def _check_all(location: StorageLocation, checks: Sequence[ObjectCheck]) -
 
 @dataclass(slots=True)
 class _Contents:
-    """What was found in an object so far."""
+    """Contents of an object, as far as it was read."""
 
     where: str
     blocks: int = 0
@@ -124,7 +124,7 @@ async def _check_object(store: ObjectStore | None, cluster: str, check: ObjectCh
     info = check.info
     key = object_key(cluster, info.object_id)
     found = _Contents(f"{info.store}:{key}")
-    if store is not None:  # the driver reports a store that nobody knows
+    if store is not None:  # the driver reports an unknown store
         try:
             await _read_object(store, key, check, found)
         except ObjectNotFound as error:
@@ -175,7 +175,7 @@ async def _read_object(store: ObjectStore, key: str, check: ObjectCheck, found: 
 
 
 def _check_batches(entry: IndexEntry, batches: Sequence[StreamBatch], found: _Contents) -> None:
-    """What is in a block: sound record batches, and as many records as the index says."""
+    """Check that a block contains valid record batches, and as many records as the index says."""
     records = sum(batch.record_count for batch in batches)
     found.batches += len(batches)
     found.records += records
@@ -203,9 +203,9 @@ def _check_batches(entry: IndexEntry, batches: Sequence[StreamBatch], found: _Co
 def verify(
     spark: SparkSession, location: StorageLocation, *, report: str | None, report_format: str = "parquet"
 ) -> VerifySummary:
-    """Check a cluster, and write the report (over an older one) unless it is None.
+    """Check a cluster, and write the report, replacing an older one, unless it is None.
 
-    Raises CatalogError and StoreError for what cannot be reached, and what Spark raises.
+    Raises CatalogError, StoreError, and what Spark raises.
     """
     looked, checks = asyncio.run(_list(location))
     total = sum(each.info.size_bytes for each in checks)
@@ -228,7 +228,7 @@ def verify(
 
 
 def _spread(checks: Sequence[ObjectCheck], slices: int) -> list[ObjectCheck]:
-    """Largest objects first, dealt out in turn: slices of similar size."""
+    """Deal out objects in order of size, so that slices have similar sizes."""
     order = sorted(checks, key=lambda each: -each.info.size_bytes)
     return [each for at in range(slices) for each in order[at::slices]]
 
@@ -253,7 +253,7 @@ async def _list_checks(catalog: Catalog) -> list[ObjectCheck]:
 
 
 def _without_collected(table: DataFrame, location: StorageLocation) -> DataFrame:
-    """The report without findings of objects that are not committed any more."""
+    """Return the report without findings of objects that are no longer committed."""
     suspects = (
         table.where(f.col("trouble").isin(*TRANSIENT_TROUBLES)).select("object_id").distinct().limit(100_000).collect()
     )

@@ -45,7 +45,7 @@ def test_a_bad_setting_is_named_with_its_line(tmp_path: Path) -> None:
 def test_a_schema_file_is_looked_for_before_anything_is_started(tmp_path: Path) -> None:
     path = write(tmp_path, more="[decode]\nformat = 'json'\nschema_file = 'none.ddl'\n")
     result = CliRunner().invoke(main, ["ingest", "--check", path])
-    found = f"Error: {path}:10: decode.schema_file: {tmp_path}/none.ddl: No such file or directory\n"
+    found = f"Error: {path}:9: decode.schema_file: {tmp_path}/none.ddl: No such file or directory\n"
     assert (result.exit_code, result.output) == (2, found)
 
 
@@ -59,7 +59,7 @@ def test_an_option_without_a_value_is_named(tmp_path: Path) -> None:
 def test_a_job_without_a_place_is_used_wrongly(command: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, [command])
     assert result.exit_code == 2
-    assert "Error: where is the catalog? Name a settings file (config), a dataDir, or a catalog URL" in result.output
+    assert "Error: no catalog is given: set a settings file (config), a dataDir, or a catalog URL" in result.output
     result = CliRunner().invoke(main, [command, "--data-dir", str(tmp_path)])
     assert (result.exit_code, result.output.splitlines()[-1]) == (
         2, f"Error: there is no catalog in the data directory {tmp_path}",

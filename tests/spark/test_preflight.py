@@ -61,7 +61,7 @@ def test_somebody_listens_and_never_answers(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_somebody_speaks_something_else() -> None:
-    with listening(b"HTTP/1.1 400 Bad Request") as address, pytest.raises(BrokerError, match="does not speak Kafka's"):
+    with listening(b"HTTP/1.1 400 Bad Request") as address, pytest.raises(BrokerError, match="not a Kafka broker"):
         check_brokers(address, ["t"], {})
 
 

@@ -58,8 +58,8 @@ def test_further_stores_of_a_settings_file_and_of_options(data_dir: Path, tmp_pa
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "where is the catalog"),
-        ({"catalog": "sqlite:///x"}, "where are the objects"),
+        ({}, "no catalog is given"),
+        ({"catalog": "sqlite:///x"}, "no objects are given"),
         ({"dataDir": "/nowhere"}, "no catalog in the data directory /nowhere"),
         ({"config": "/nowhere.toml"}, "No such file"),
         ({"stores.cold.type": "s3"}, "stores.cold: expected type local with a path, or s3 with a bucket"),
