@@ -1,4 +1,4 @@
 """Benchmarks: one module per package, each with `--quick` (about a minute) and `--json FILE`.
 
-Machines are noisy: read ratios within one run, and CPU seconds, before seconds.
+Machines are noisy: prefer ratios within one run to CPU seconds, and CPU seconds to seconds.
 """

@@ -1,9 +1,9 @@
-"""The catalog's look-ups among a million ranges, on SQLite.
+"""Look-ups in a catalog with a million ranges, on SQLite.
 
     python -m benchmarks.catalog [--quick] [--json FILE]
 
-Streams grow by one range each in every stream set object, committed through the catalog's own interface; then random
-places are looked up, one call after the other. `--quick` looks up less often; the catalog is as large.
+Each stream gets one range in every stream set object, committed through the catalog's interface. Then random offsets
+are looked up, one call after the other. `--quick` looks up less often in a catalog of the same size.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ OBJECTS_PER_PREPARE = 50
 
 
 async def fill(catalog: Catalog) -> list[int]:
-    """Commit `OBJECTS` objects of a range of each of `STREAMS` streams; returns the streams."""
+    """Commit `OBJECTS` objects with a range of each of `STREAMS` streams. Returns the streams."""
     node = await catalog.register_node(NODE, "127.0.0.1", 9092, now_ms=0, lease_ms=10_000)
     topic = await catalog.create_topic("t", bytes(16), partitions=STREAMS, configs={}, leader=NODE, internal=False)
     streams = [partition.stream_id for partition in topic.partitions]
@@ -55,7 +55,7 @@ async def fill(catalog: Catalog) -> list[int]:
 
 
 async def look_up(report: Report, what: str, call: Callable[[], Awaitable[object]], count: int) -> None:
-    """Note how long single calls take."""
+    """Measure the time of single calls."""
     found = []
     for _ in range(count):
         began = time.perf_counter()
@@ -66,7 +66,7 @@ async def look_up(report: Report, what: str, call: Callable[[], Awaitable[object
 
 
 async def measure(report: Report, count: int) -> None:
-    """Fill a catalog and look things up in it."""
+    """Fill a catalog and measure its look-ups."""
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "catalog.sqlite"

@@ -1,4 +1,4 @@
-"""Compaction: its rate beside the store's, its memory, what it writes again in a day, and what readers gain.
+"""Compaction: rate compared with the store's, memory, bytes rewritten in a day, and benefit for readers.
 
     python -m benchmarks.compaction [--quick] [--part NAME]... [--json FILE] [--picture FILE.svg]
 
@@ -46,7 +46,7 @@ PARALLEL = 8
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much to do."""
+    """Amount of work."""
 
     rate_objects: int
     plan_streams: int
@@ -63,14 +63,14 @@ FULL = Sizes(rate_objects=48, plan_streams=10_000, cold_objects=60, day_minutes=
 
 
 async def fill(made: UploadingNode, objects: int, streams: int, batch_bytes: int, batches: int) -> None:
-    """Stream set objects in which every stream takes part."""
+    """Write stream set objects that contain every stream."""
     ids = await made.start(streams)
     for _ in range(objects):
         await made.upload((SSO, [made.batch(stream, batch_bytes) for stream in ids for _ in range(batches)]))
 
 
 async def raw_seconds(made: UploadingNode) -> tuple[float, int]:
-    """Read every object in large pieces and write as many bytes again, several at a time: what the store can do."""
+    """Read every object in large pieces, and write as many bytes, several at a time: the store's own speed."""
     stored = [each async for each in made.store.list()]
     slots = asyncio.Semaphore(PARALLEL)
 
@@ -135,7 +135,7 @@ async def rate_and_memory(sizes: Sizes, report: Report) -> None:
 
 
 def plan_scale(sizes: Sizes, report: Report) -> None:
-    """500 objects of many streams each, a small block per stream."""
+    """Plan over 500 objects of many streams each, with a small block per stream."""
     objects, streams = 500, sizes.plan_streams
     sources = []
     for number in range(objects):
@@ -163,7 +163,8 @@ def plan_scale(sizes: Sizes, report: Report) -> None:
 
 
 async def read_history(made: UploadingNode, stream: int) -> tuple[int, int]:
-    """Read a stream from its start: an index and one ranged GET per run of blocks and object; bytes and GETs."""
+    """Read a stream from its start, with one index and one ranged GET per run of blocks and object. Returns bytes and
+    GETs."""
     info = (await made.catalog.get_streams([stream]))[stream]
     gets, size = made.store.calls.get, 0
     for location in await made.catalog.find_ranges(stream, info.start_offset, info.end_offset, limit=10_000):
@@ -175,7 +176,7 @@ async def read_history(made: UploadingNode, stream: int) -> tuple[int, int]:
 
 
 async def cold_reads(sizes: Sizes, report: Report) -> None:
-    """1,000 partitions, each with a little in every object; 5 ms to the first byte."""
+    """Read 1,000 partitions with a little data in every object, at 5 ms to the first byte."""
 
     async def latency(call: str, _key: str) -> None:
         if call == "get":
@@ -211,7 +212,7 @@ async def no_latency(_call: str, _key: str) -> None:
 
 
 async def day(sizes: Sizes, report: Report, **changes: int) -> list[tuple[int, int, int]]:
-    """Objects over a day of mixed load: (minute, SSOs, SOs), a point every 20 minutes."""
+    """Return the objects over a day of mixed load: (minute, SSOs, SOs), a point every 20 minutes."""
     rng = random.Random(1)
     scale = 1024
     settings = replace(
@@ -266,7 +267,7 @@ async def day(sizes: Sizes, report: Report, **changes: int) -> list[tuple[int, i
 
 
 async def produce_latency(sizes: Sizes, report: Report) -> None:
-    """A node under a steady 8 MB/s over 50 partitions compacts by its timer; latency of a second, slow producer."""
+    """Measure a slow producer's latency while a node under a steady 8 MB/s over 50 partitions compacts by its timer."""
     with (
         tempfile.TemporaryDirectory() as folder,
         NodeProcess(
@@ -324,7 +325,7 @@ async def produce_latency(sizes: Sizes, report: Report) -> None:
 
 
 def draw(curve: Sequence[tuple[int, int, int]], path: Path) -> None:
-    """The curve as a picture."""
+    """Draw the curve."""
     width, height, left, bottom = 720, 300, 50, 40
     most = max(sum(point[1:]) for point in curve) * 1.1
     last = curve[-1][0]
@@ -361,7 +362,7 @@ def draw(curve: Sequence[tuple[int, int, int]], path: Path) -> None:
 
 
 def fast_folder() -> str | None:
-    """Where a catalog costs no disk syncs: these parts measure other things."""
+    """Return a folder where a catalog needs no disk syncs, for parts that measure other things."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 

@@ -1,10 +1,10 @@
-"""The tail beside a reader of all history: this node and Apache Kafka on one disk, driven by the same client.
+"""Tail latency during a read of all history: this node and Apache Kafka on one disk, driven by the same client.
 
     python -m benchmarks.isolation [--quick] [--json FILE] [--home DIR]
 
-A client writes one record of 1 KiB (acks=all) and reads it back, again and again, alone and while a process of its own
-fetches another partition from its first offset to its last, at a bounded rate that is the same for both brokers.
-History is several times what the node's caches hold, so it comes from its objects. Only one broker works at a time.
+A client repeatedly writes a record of 1 KiB (acks=all) and reads it back, alone and while a separate process fetches
+another partition from first to last offset, at a limited rate that is the same for both brokers. The history is several
+times the size of the node's caches, so it comes from objects. Only one broker works at a time.
 """
 
 import argparse
@@ -45,7 +45,7 @@ NODE_FLAGS = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much to do."""
+    """Amount of work."""
 
     history_bytes: int
     rounds: int
@@ -57,7 +57,7 @@ FULL = Sizes(2048 * MIB, 7, 8_000)
 
 
 class Partition:
-    """Partition 0 of a topic, through a connection of its own."""
+    """Partition 0 of a topic, through a separate connection."""
 
     def __init__(self, connection: ClientConnection, topic: str) -> None:
         self._connection = connection
@@ -65,7 +65,7 @@ class Partition:
         self._name, self._id = topic, found.topic_id
 
     def append(self, batch: bytes | bytearray) -> int:
-        """Write a batch; returns its offset."""
+        """Write a batch. Returns its offset."""
         data = [PartitionProduceData(index=0, records=batch)]
         topics = [TopicProduceData(name=self._name, topic_id=self._id, partition_data=data)]
         answer = self._connection.call(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics))
@@ -74,7 +74,7 @@ class Partition:
         return int(result.base_offset)
 
     def fetch(self, offset: int) -> tuple[int, int]:
-        """Read from an offset on, up to 1 MiB: the offset after what came, and its bytes."""
+        """Read up to 1 MiB from an offset on. Returns the next offset and the bytes read."""
         wanted = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)]
         topics = [FetchTopic(topic=self._name, topic_id=self._id, partitions=wanted)]
         request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
@@ -87,7 +87,7 @@ class Partition:
 
 
 def end_of(records: memoryview, offset: int) -> int:
-    """The offset after the whole batches of a records field; Apache Kafka cuts the last one short."""
+    """Return the offset after the complete batches of a records field. Apache Kafka cuts the last one short."""
     try:
         for header, _ in iterate_batches(records):
             offset = header.next_offset
@@ -100,7 +100,7 @@ def end_of(records: memoryview, offset: int) -> int:
 
 
 def catch_up(port: int, topic: str, history_end: int) -> None:
-    """Read history again and again until standard input ends; then print the bytes a second."""
+    """Read history repeatedly until standard input ends; then print the bytes a second."""
     with ClientConnection("127.0.0.1", port) as connection:
         partition = Partition(connection, topic)
         offset = total = 0
@@ -138,7 +138,7 @@ class CatchUp:
 
 
 def tail_latencies(partition: Partition, count: int) -> list[float]:
-    """Seconds from sending a record to having read it back."""
+    """Return the seconds from sending a record to having read it back."""
     found = []
     for _ in range(count):
         batch = one_record(bytes(RECORD_BYTES))
@@ -151,7 +151,7 @@ def tail_latencies(partition: Partition, count: int) -> list[float]:
 
 
 def write_history(partition: Partition, total_bytes: int) -> int:
-    """Write that many bytes; returns the end offset."""
+    """Write that many bytes. Returns the end offset."""
     end = 0
     for _ in range(total_bytes // HISTORY_BATCH_BYTES):
         end = partition.append(one_record(os.urandom(HISTORY_BATCH_BYTES))) + 1
@@ -159,13 +159,13 @@ def write_history(partition: Partition, total_bytes: int) -> int:
 
 
 def one_record(value: bytes) -> bytearray:
-    """A batch of one record of now."""
+    """Return a batch of one record with the current time."""
     return build_batch([Record(key=None, value=value, timestamp_ms=time.time_ns() // 1_000_000)])
 
 
 @dataclass
 class Samples:
-    """One broker's p99s, in seconds, one of each round."""
+    """A broker's p99s in seconds, one for each round."""
 
     alone: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
@@ -178,7 +178,7 @@ class Samples:
 
 
 def measure(brokers: Sequence[Broker], sizes: Sizes) -> dict[str, Samples]:
-    """Write history to both brokers, then take turns."""
+    """Write history to both brokers, then alternate between them."""
     ends = {}
     for broker in brokers:
         for topic in ("history", "tail"):

@@ -32,16 +32,16 @@ GB = 1e9
 RECORD_BYTES = KIB
 STEADY_MB_PER_S = 10
 READS = 2
-"""How often each topic is read: a single read is over in a fraction of a second."""
+"""Reads of each topic, because a single one takes only a fraction of a second."""
 QUIET_S = 0.5
 QUIET_CPU_SHARE = 0.1
-"""A broker that used less of one processor for QUIET_S is not at work on anything left over."""
+"""A broker that used less than this share of a processor for QUIET_S has finished earlier work."""
 QUIET_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A load: how many partitions, how large the producer's batches."""
+    """A load: number of partitions, and size of the producer's batches."""
 
     partitions: int
     batch_bytes: int
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def throughput_goal(self) -> str:
-        """Small batches of one partition are bound by the round trip and its fixed costs."""
+        """Goal for throughput. Small batches of one partition are limited by the round trip and its fixed costs."""
         return ">= 0.9" if self.partitions == 1 and self.batch_bytes < 64 * KIB else ">= 1.8"
 
 
@@ -67,7 +67,7 @@ LOADS = (*(case.key for case in CASES), STEADY)
 
 @dataclass
 class Samples:
-    """One broker's figures of one kind of run."""
+    """A broker's figures for one kind of run."""
 
     mb_per_s: list[float] = field(default_factory=list)
     cpu_s_per_gb: list[float] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to do."""
+    """Amount of work."""
 
     rounds: int
     produce_bytes: int
@@ -90,7 +90,7 @@ FULL = Plan(rounds=5, produce_bytes=512 * MIB, warm_bytes=256 * MIB, steady_s=20
 
 
 class Session:
-    """Both brokers, the client, and what was measured so far."""
+    """Both brokers, the client, and the measurements so far."""
 
     def __init__(
         self, brokers: Sequence[Broker], client: PerfClient, plan: Plan, *, loads: Collection[str] = LOADS
@@ -101,11 +101,11 @@ class Session:
         self._loads = loads
         self._topics = 0
         self.samples: dict[tuple[str, str], Samples] = defaultdict(Samples)
-        """By kind of run and broker."""
+        """Figures by kind of run and broker."""
         self.bytes_moved: dict[str, int] = defaultdict(int)
 
     def run(self) -> None:
-        """Warm everything up, then all cases in turn, the brokers changing places each round."""
+        """Warm everything up, then run all cases. The order of the brokers changes each round."""
         for broker in self._brokers:
             for case in (CASES[1], CASES[2]):
                 self._one(broker, case, self._plan.warm_bytes, None)
@@ -120,7 +120,7 @@ class Session:
             CONSOLE.print(f"round {round_ + 1} of {self._plan.rounds} done")
 
     def _one(self, broker: Broker, case: Case, size_bytes: int, key: str | None) -> None:
-        """Produce to a new topic, then read it back; without a key nothing is noted."""
+        """Produce to a new topic, then read it back. Without a key nothing is recorded."""
         topic = self._new_topic(broker, case.partitions)
         records = size_bytes // RECORD_BYTES
         before = broker.cpu_s()
@@ -147,7 +147,7 @@ class Session:
         broker.delete_topic(topic)
 
     def _wait_until_quiet(self) -> None:
-        """Let both brokers end what earlier loads have left them to do: it would count for this one."""
+        """Wait until both brokers have finished the work of earlier loads, which would count for this one."""
         deadline = time.monotonic() + QUIET_TIMEOUT_S
         while time.monotonic() < deadline:
             before = [broker.cpu_s() for broker in self._brokers]
@@ -157,7 +157,7 @@ class Session:
                 return
 
     def _steady(self, broker: Broker) -> None:
-        """A fixed rate far below the limit: what latency is left when nothing queues."""
+        """Run at a fixed rate far below the limit, to measure latency without queueing."""
         rate = STEADY_MB_PER_S * MIB // RECORD_BYTES
         records = rate * self._plan.steady_s
         topic = self._new_topic(broker, 16)
@@ -192,7 +192,7 @@ def main() -> None:
     made.add_argument("--home", type=Path, help="folder for both brokers' data  [default: a new temporary one]")
     made.add_argument("--flag", action="append", default=[], help="a flag for the node, as --flag=--wal-durability=...")
     made.add_argument("--only", nargs="+", choices=LOADS, default=LOADS, metavar="LOAD", help=f"of {', '.join(LOADS)}")
-    made.add_argument("--rounds", type=int, help="how many rounds in place of the plan's")
+    made.add_argument("--rounds", type=int, help="number of rounds, instead of the plan's")
     options = made.parse_args()
     home = options.home or Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     try:
@@ -239,7 +239,7 @@ def measure(options: argparse.Namespace, home: Path) -> None:
 
 
 def add(report: Report, session: Session, kind: str, *, throughput_goal: str | None) -> None:
-    """Both brokers' medians of one kind of run, and their ratios."""
+    """Add both brokers' medians for one kind of run, and their ratios."""
     for figure, unit, goal in (
         ("mb_per_s", "MiB/s", throughput_goal),
         ("cpu_s_per_gb", "s/GB", "<= 1"),
@@ -256,7 +256,7 @@ def add(report: Report, session: Session, kind: str, *, throughput_goal: str | N
 
 
 def comparison(session: Session, ours: str, peer: str) -> Table:
-    """The table people read: for each load this node, Apache Kafka, and the ratio."""
+    """Return the table for readers: for each load this node, Apache Kafka, and the ratio."""
     table = Table(title=f"{ours} : {peer} = ratio", title_justify="left", header_style="bold")
     table.add_column("load")
     for name in ("MiB/s", "broker CPU s/GB", "p50 ms", "p99 ms"):

@@ -1,9 +1,10 @@
-"""The storage engine: what it costs a call, how fast cold data is read, what memory ten thousand streams take.
+"""The storage engine: cost of calls, speed of cold reads, and memory of ten thousand streams.
 
     python -m benchmarks.s3stream [--quick] [--json FILE] [--only PART ...]
 
-WAL and, but for the part on a real S3 server, objects are in memory, so the figures are the engine's own. Latency is
-injected: 30 ms to the first byte of every GET, on a clock that jumps, so that those figures are exact and repeatable.
+The WAL and, except for the part on a real S3 server, objects are in memory, so the figures are the engine's own.
+Latency is injected: 30 ms to the first byte of every GET, on a virtual clock, so that those figures are exact and
+repeatable.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ FETCH_BYTES = 1 * MIB
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much to do."""
+    """Amount of work."""
 
     calls_bytes: int
     cold_bytes: int
@@ -67,14 +68,14 @@ FULL = Sizes(2 * GIB, 512 * MIB, 1 * GIB, 20_000, 10_000, 5)
 
 @asynccontextmanager
 async def cluster(settings: StorageSettings, *, wal_bytes: int = 4 * GIB) -> AsyncIterator[EngineCluster]:
-    """An empty cluster in a folder of its own."""
+    """Open an empty cluster in a separate folder."""
     with tempfile.TemporaryDirectory() as folder:
         async with memory_cluster(Path(folder), settings, wal_bytes=wal_bytes) as made:
             yield made
 
 
 async def produce(engine: S3Stream, streams: list[Stream], total_bytes: int, batch_bytes: int) -> None:
-    """Append round robin as fast as the engine welcomes it."""
+    """Append round robin, as fast as the engine accepts."""
     payload = memoryview(os.urandom(batch_bytes))
     for number in range(total_bytes // batch_bytes):
         while not engine.writable:
@@ -95,7 +96,7 @@ async def produce(engine: S3Stream, streams: list[Stream], total_bytes: int, bat
 
 
 async def calls_per_gib(partitions: int, total_bytes: int) -> tuple[float, str]:
-    """Store calls for each GiB written, and which they were."""
+    """Return the store calls for each GiB written, by kind."""
     settings = StorageSettings(upload_threshold_bytes=512 * MIB, log_cache_bytes=2 * GIB)
     async with cluster(settings) as made, made.engine() as engine:
         streams = await engine.open_streams(await made.create(partitions))
@@ -108,7 +109,7 @@ async def calls_per_gib(partitions: int, total_bytes: int) -> tuple[float, str]:
 
 
 async def measure_calls(report: Report, sizes: Sizes) -> None:
-    """Cost follows bytes, not partitions."""
+    """Measure that the number of calls follows bytes, not partitions."""
     found = {}
     for partitions in (10, 1_000, 10_000):
         found[partitions], kinds = await calls_per_gib(partitions, sizes.calls_bytes)
@@ -121,7 +122,7 @@ async def measure_calls(report: Report, sizes: Sizes) -> None:
 
 
 async def cold_seconds(settings: StorageSettings, total_bytes: int) -> tuple[float, int]:
-    """Seconds (of the jumping clock) that one reader takes for the whole stream, and its GETs."""
+    """Return the seconds (of the virtual clock) in which one reader reads the whole stream, and its GETs."""
     async with cluster(replace(settings, log_cache_bytes=2 * GIB, upload_threshold_bytes=2 * GIB)) as made:
         (stream_id,) = await made.create(1)
         async with made.engine() as engine:
@@ -152,7 +153,7 @@ async def read_through(stream: Stream) -> None:
 
 
 def measure_cold(report: Report, sizes: Sizes) -> None:
-    """What read-ahead and adaptive read sizes bring where every GET takes 30 ms."""
+    """Measure the effect of read-ahead and adaptive read sizes when every GET takes 30 ms."""
     base = StorageSettings(block_cache_bytes=256 * MIB)
     fixed = replace(base, read_bytes_max=512 * KIB, reads_in_flight=4)
     one = replace(base, read_ahead_bytes_max=0)
@@ -177,7 +178,7 @@ def measure_cold(report: Report, sizes: Sizes) -> None:
 
 
 async def measure_memory(report: Report, sizes: Sizes) -> None:
-    """Ten thousand streams under small limits."""
+    """Measure ten thousand streams under small limits."""
     settings = StorageSettings(
         upload_threshold_bytes=12 * MIB,
         log_cache_bytes=32 * MIB,
@@ -211,7 +212,7 @@ async def measure_memory(report: Report, sizes: Sizes) -> None:
 
 
 async def measure_rss(report: Report, sizes: Sizes) -> None:
-    """What the process grows by: the same streams, log and objects in files, written and read back."""
+    """Measure the growth of the process with the same streams, log and objects in files, written and read back."""
     settings = StorageSettings(
         upload_threshold_bytes=32 * MIB,
         log_cache_bytes=128 * MIB,
@@ -247,7 +248,7 @@ async def measure_rss(report: Report, sizes: Sizes) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
+    """Return the memory of this process."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * mmap.PAGESIZE
@@ -257,7 +258,7 @@ def resident_bytes() -> int:
 
 
 async def append_latencies(stream: Stream, count: int) -> list[float]:
-    """Seconds from append to the owner's callback, and to the reader that gets the batch."""
+    """Return seconds from append to the owner's callback, and to the reader that receives the batch."""
     found = []
     for _ in range(count):
         began = time.perf_counter()
@@ -270,7 +271,7 @@ async def append_latencies(stream: Stream, count: int) -> list[float]:
 
 
 async def measure_isolation(report: Report, sizes: Sizes) -> None:
-    """The tail beside a reader of all history."""
+    """Measure tail latency during a read of all history."""
     settings = StorageSettings(upload_threshold_bytes=64 * MIB, log_cache_bytes=128 * MIB, block_cache_bytes=64 * MIB)
     with tempfile.TemporaryDirectory() as folder:
         async with cluster(settings) as made, real_wal(made, Path(folder) / "wal"):
@@ -296,7 +297,7 @@ async def real_wal(made: EngineCluster, path: Path) -> AsyncIterator[None]:
 
 
 async def isolate(report: Report, sizes: Sizes, made: EngineCluster, engine: S3Stream) -> None:
-    """Alternate the tail alone and the tail beside a reader of history, on one engine."""
+    """Alternate between the tail alone and the tail during a read of history, on one engine."""
     history, tail = await engine.open_streams(await made.create(2))
     await produce(engine, [history], 512 * MIB, 64 * KIB)
     await engine.flush()
@@ -317,7 +318,7 @@ async def isolate(report: Report, sizes: Sizes, made: EngineCluster, engine: S3S
 
 
 async def read_for_ever(stream: Stream) -> None:
-    """Catch up again and again, at the rate of one consumer on a fast network (about 500 MB/s)."""
+    """Read history repeatedly, at the rate of one consumer on a fast network (about 500 MB/s)."""
     while True:
         offset = stream.start_offset
         while offset < stream.confirmed_offset:
@@ -329,7 +330,7 @@ async def read_for_ever(stream: Stream) -> None:
 
 
 async def measure_costs(report: Report) -> None:
-    """CPU of the hot paths, in memory."""
+    """Measure the CPU of the hot paths, in memory."""
     settings = StorageSettings(upload_threshold_bytes=4 * GIB, log_cache_bytes=8 * GIB)
     async with cluster(settings) as made, made.engine() as engine:
         (stream,) = await engine.open_streams(await made.create(1))
@@ -354,7 +355,7 @@ async def measure_costs(report: Report) -> None:
 
 
 async def measure_s3(report: Report, sizes: Sizes, folder: Path) -> None:
-    """Upload and cold read beside plain parallel PUTs and ranged GETs of the same bytes by the same client."""
+    """Measure upload and cold read against plain parallel PUTs and ranged GETs of the same bytes by the same client."""
     with s3_server(folder) as server:
         store = S3Store("main", server.new_bucket().settings(), rng=random.Random(1))
         await store.open()
@@ -365,7 +366,7 @@ async def measure_s3(report: Report, sizes: Sizes, folder: Path) -> None:
 
 
 async def beside_plain_client(report: Report, sizes: Sizes, store: S3Store) -> None:
-    """Alternate both, and compare the medians."""
+    """Alternate between both, and compare the medians."""
     total = sizes.s3_bytes
     puts, uploads, gets, reads = [], [], [], []
     for turn in range(sizes.repeats):
@@ -382,7 +383,7 @@ async def beside_plain_client(report: Report, sizes: Sizes, store: S3Store) -> N
 
 
 async def plain_puts(store: ObjectStore, total: int, turn: int) -> float:
-    """Seconds to put `total` bytes, eight calls of 8 MiB at a time."""
+    """Return the seconds to PUT `total` bytes, with eight concurrent calls of 8 MiB."""
     data = memoryview(os.urandom(8 * MIB))
     slots = asyncio.Semaphore(8)
 
@@ -398,7 +399,7 @@ async def plain_puts(store: ObjectStore, total: int, turn: int) -> float:
 
 
 async def plain_gets(store: ObjectStore, keys: Mapping[str, int]) -> float:
-    """Seconds to get whole objects, eight ranged calls of up to 8 MiB at a time."""
+    """Return the seconds to GET whole objects, with eight concurrent ranged calls of up to 8 MiB."""
     slots = asyncio.Semaphore(8)
 
     async def get(key: str, start: int, end: int) -> None:
@@ -414,12 +415,15 @@ async def plain_gets(store: ObjectStore, keys: Mapping[str, int]) -> float:
 
 
 async def engine_client(store: ObjectStore, total: int) -> tuple[float, float, float]:
-    """Seconds that the engine takes to upload `total` bytes of 8 streams in 4 blocks, a plain client to get the
-    objects, and 8 readers to read the streams, the block cache full of other data as that of a running node is."""
+    """Return the seconds of the engine's upload, of a plain client's GETs, and of the engine's reads.
+
+    The engine uploads `total` bytes of 8 streams in 4 blocks; 8 readers read the streams with a block cache full of
+    other data, as in a running node.
+    """
     settings = StorageSettings(upload_threshold_bytes=4 * GIB, log_cache_bytes=4 * GIB)
     async with cluster(settings) as made:
         made.stores = {"main": store}
-        # Object ids begin anew with each catalog, keys must not.
+        # Object ids restart with each catalog; keys must not.
         made.cluster = f"bench-{store.calls.put}-{store.calls.multipart}"
         ids = await made.create(9)
         upload = 0.0
@@ -475,7 +479,7 @@ def measure(part: str, report: Report, sizes: Sizes) -> None:
 
 
 def main() -> None:
-    """Run every part, or those asked for."""
+    """Run every part, or the selected ones."""
     options_of = parser(__doc__ or "")
     options_of.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     options = options_of.parse_args()

@@ -52,11 +52,11 @@ COMMIT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to do."""
+    """Amount of work."""
 
     rounds: int
     topic_bytes: dict[int, int]
-    """By record size."""
+    """Bytes of a topic by record size."""
     compact_bytes: int
 
 
@@ -74,12 +74,12 @@ class Samples:
 
     @property
     def total_cpu_s(self) -> float:
-        """Spark and broker."""
+        """CPU seconds of Spark and the broker."""
         return middle([a + b for a, b in zip(self.spark_cpu_s, self.broker_cpu_s, strict=True)])
 
 
 class Lab:
-    """Brokers, Spark, and what was measured."""
+    """Brokers, Spark, and the measurements."""
 
     def __init__(self, spark: SparkSession, ours: Anabranch, peer: ApacheKafka, client: PerfClient, plan: Plan) -> None:
         self.spark = spark
@@ -90,17 +90,17 @@ class Lab:
         self.report = Report("Spark over topics")
 
     def kafka(self, broker: Broker, topic: str) -> DataFrame:
-        """Spark's own source."""
+        """Scan with Spark's Kafka source."""
         options = {"kafka.bootstrap.servers": f"127.0.0.1:{broker.port}", "subscribe": topic, **TUNED}
         return self.spark.read.format("kafka").options(**options).load()
 
     def direct(self, topic: str) -> DataFrame:
-        """This project's."""
+        """Scan with the direct source."""
         options = {"dataDir": str(self.ours.home / "data"), "subscribe": topic}
         return self.spark.read.format("anabranch").options(**options).load()
 
     def measure(self, samples: Samples | None, broker: Broker, scan: Callable[[], DataFrame]) -> None:
-        """One scan."""
+        """Measure one scan."""
         spark_cpu, broker_cpu, begin = spark_cpu_s(self.spark), broker.cpu_s(), time.perf_counter()
         scan().write.format("noop").mode("overwrite").save()
         if samples is not None:
@@ -110,7 +110,7 @@ class Lab:
 
 
 def spark_cpu_s(spark: SparkSession) -> float:
-    """CPU seconds of Spark's JVM and all its children, dead ones included."""
+    """Return CPU seconds of Spark's JVM and all its children, dead ones included."""
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to it
     assert gateway is not None
     root = gateway.proc.pid
@@ -134,7 +134,7 @@ def spark_cpu_s(spark: SparkSession) -> float:
 
 
 def wait_committed(lab: Lab, topic: str, records: int) -> None:
-    """Until the topic's records are in objects."""
+    """Wait until the topic's records are in objects."""
 
     async def count() -> int:
         catalog = Catalog(f"sqlite:///{lab.ours.home / 'data' / 'catalog.db'}")
@@ -154,7 +154,7 @@ def wait_committed(lab: Lab, topic: str, records: int) -> None:
 
 
 def sources(lab: Lab, record_bytes: int) -> None:
-    """Both brokers by the Kafka source, and the direct source."""
+    """Measure both brokers with the Kafka source, and the direct source."""
     topic = f"records-{record_bytes}"
     records = lab.plan.topic_bytes[record_bytes] // record_bytes
     brokers: tuple[Broker, ...] = (lab.ours, lab.peer)
@@ -180,13 +180,13 @@ def sources(lab: Lab, record_bytes: int) -> None:
 
 
 def all_sources(lab: Lab, _home: Path) -> None:
-    """For each size of records."""
+    """Measure the sources for each size of records."""
     for record_bytes in lab.plan.topic_bytes:
         sources(lab, record_bytes)
 
 
 def add_sources(report: Report, size: str, records: int, found: dict[str, Samples]) -> None:
-    """The figures of one record size."""
+    """Add the figures of one record size."""
     rates = {}
     for name, samples in found.items():
         rates[name] = report.add(f"{name}.{size}.rows", records / middle(samples.seconds), "rows/s")
@@ -202,7 +202,7 @@ def add_sources(report: Report, size: str, records: int, found: dict[str, Sample
 
 
 async def fill_sets(folder: Path, size_bytes: int) -> None:
-    """Stream set objects of 16 MiB, each with a run of every one of 32 streams."""
+    """Write stream set objects of 16 MiB, each with a run of all 32 streams."""
     store, catalog = LocalStore("local", folder / "objects"), Catalog(f"sqlite:///{folder / 'catalog.db'}")
     await catalog.open(cluster="anabranch")
     await store.open()
@@ -234,7 +234,7 @@ async def fill_sets(folder: Path, size_bytes: int) -> None:
 
 
 def compaction(lab: Lab, home: Path) -> None:
-    """The same backlog in 1, 2 and 4 tasks."""
+    """Compact the same backlog in 1, 2 and 4 tasks."""
     original = home / "sets"
     original.mkdir()
     asyncio.run(fill_sets(original, lab.plan.compact_bytes))
@@ -255,7 +255,7 @@ def compaction(lab: Lab, home: Path) -> None:
 
 
 def compact_once(lab: Lab, folder: Path, tasks: int) -> float:
-    """Seconds of one run in so many tasks."""
+    """Return the seconds of one run with a number of tasks."""
     share = lab.plan.compact_bytes // tasks
     settings = replace(CompactionSettings(), memory_bytes=share * 21 // 20 + 24 * MIB, split_bytes=MIB)
     numbers = itertools.count()
@@ -270,7 +270,7 @@ def compact_once(lab: Lab, folder: Path, tasks: int) -> float:
     summary = asyncio.run(run.run())
     seconds = time.perf_counter() - begin
     assert not summary.refused, summary.refused
-    # A run that was cut where a task ends is joined again, by a task of its own.
+    # A run that was cut where a task ends is joined again by a separate task.
     assert summary.tasks >= tasks, f"{summary.tasks} tasks instead of {tasks}"
     return seconds
 
@@ -279,7 +279,7 @@ def compact_once(lab: Lab, folder: Path, tasks: int) -> float:
 
 
 def ingest(lab: Lab, home: Path) -> None:
-    """The flights of 2013 by a pipeline into a new Iceberg table, a query's start and end included."""
+    """Copy the flights of 2013 into a new Iceberg table with a pipeline, a query's start and end included."""
     topic, servers = "flights", f"127.0.0.1:{lab.ours.port}"
     lab.ours.create_topic(topic, PARTITIONS)
     flights = itertools.chain.from_iterable(read_flights() for _ in range(lab.plan.rounds))
@@ -296,7 +296,7 @@ def ingest(lab: Lab, home: Path) -> None:
                     "checkpoint": str(folder / "checkpoint"),
                     "source": {"bootstrap_servers": servers, "topics": [topic]},
                     "decode": decode,
-                    # A catalog of its own: a session keeps the warehouse that it first knew a catalog with.
+                    # A separate catalog: a session keeps the first warehouse of a catalog.
                     "table": {"name": f"{name}{round_ + 1}.air.flights", "partition_by": "month"},
                     "catalog": {"warehouse": str(folder / "lake")},
                 }
@@ -321,7 +321,7 @@ def ingest(lab: Lab, home: Path) -> None:
 
 @contextmanager
 def session(home: Path) -> Iterator[SparkSession]:
-    """Spark on all cores, its files under `home`."""
+    """Start Spark on all cores, with its files under `home`."""
     spark = build_session(
         "anabranch benchmark",
         settings={
@@ -355,7 +355,7 @@ def main() -> None:
 
 
 def parts() -> Sequence[tuple[str, Callable[[Lab, Path], None]]]:
-    """What is measured, in this order."""
+    """Return the parts, in order."""
     return (
         ("sources", all_sources),
         ("compaction", compaction),

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, results with goals, a table, and the JSON file.
+"""Shared parts of the benchmarks: options, results with goals, a table, and the JSON file.
 
 A benchmark's `main` calls `parse`, adds results to a `Report`, and ends with `report.finish(options)`.
 """
@@ -19,7 +19,7 @@ CONSOLE = Console() if sys.stdout.isatty() else Console(width=120)
 
 @dataclass(frozen=True)
 class Result:
-    """One figure. `goal` reads like `>= 2` or `<= 0.5`; None: the figure is for information."""
+    """One figure. `goal` is text such as `>= 2` or `<= 0.5`; None: the figure is for information."""
 
     name: str
     value: float
@@ -42,7 +42,7 @@ class Report:
     results: list[Result] = field(default_factory=list)
 
     def add(self, name: str, value: float, unit: str, goal: str | None = None) -> float:
-        """Note a figure; returns it."""
+        """Add a figure, and return it."""
         assert goal is None or goal.split()[0] in {">=", "<="}
         self.results.append(Result(name, value, unit, goal))
         return value
@@ -69,15 +69,15 @@ class Report:
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark has; call its `parse_args`."""
+    """Return a parser with the options of every benchmark."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--quick", action="store_true", help="about a minute instead of the full run")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
+    made.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     return made
 
 
 def number(value: float) -> str:
-    """A figure with three significant digits or more."""
+    """Format a figure with at least three significant digits."""
     if value != value:  # NaN
         return "?"
     size = abs(value)
@@ -85,10 +85,10 @@ def number(value: float) -> str:
 
 
 def p99(values: Sequence[float]) -> float:
-    """The 99th percentile."""
+    """Return the 99th percentile."""
     return quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median."""
+    """Return the median."""
     return median(values)

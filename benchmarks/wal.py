@@ -1,9 +1,10 @@
-"""The write-ahead log against its device: fio with the same pattern on the same file or device, in the same run.
+"""The write-ahead log compared with its device: fio with the same pattern on the same file or device, in the same run.
 
     python -m benchmarks.wal [--quick] [--json FILE] [--only PART ...] [--path FILE_OR_DEVICE]
 
-What --path names is overwritten; without it a temporary file is used. The throttled part needs root (a loop device in a
-cgroup with limits). Rounds of fio and of the log alternate, and medians are compared: only ratios within one run count.
+The target of --path is overwritten; without it a temporary file is used. The throttled part needs root (a loop device
+in a cgroup with limits). Rounds of fio and of the log alternate, and medians are compared: only ratios within one run
+count.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ from wal.settings import Durability, WalSettings
 
 KIB, MIB = 1 << 10, 1 << 20
 FULL_BLOCK = 256 * KIB - 24 - 32
-"""Body of a record that fills a block to the last byte: the device sees writes of exactly 256 KiB."""
+"""Body of a record that fills a block to the last byte: the device gets writes of exactly 256 KiB."""
 SEED_BANDWIDTH, SEED_IOPS = 125 * MIB, 3000
 MODES: tuple[Durability, ...] = ("direct", "flush")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long the parts run."""
+    """Duration of the parts."""
 
     ring_bytes: int
     recovery_bytes: int
@@ -86,7 +87,7 @@ def settings_of(capacity_bytes: int, durability: Durability, *, iops: int = 0, b
 
 
 def blank(path: Path, capacity_bytes: int) -> None:
-    """Have a fully written file, and no header on it or on the device: each drive starts a new log."""
+    """Prepare a fully written file, without a header on it or on the device: each run starts a new log."""
     if not path.exists():
         asyncio.run(open_device(path, WalSettings(capacity_bytes=capacity_bytes)).close())
     fd = os.open(path, os.O_RDWR)
@@ -96,7 +97,7 @@ def blank(path: Path, capacity_bytes: int) -> None:
 
 
 async def opened(path: Path, settings: WalSettings) -> tuple[DeltaWal, int]:
-    """Open the log; return it and how many records it held."""
+    """Open the log. Returns it and the number of its records."""
     device = open_device(path, settings)
     wal = DeltaWal(device, settings, node_id=1, node_epoch=1, now_ms=lambda: time.time_ns() // 10**6)
     records = 0
@@ -106,7 +107,7 @@ async def opened(path: Path, settings: WalSettings) -> tuple[DeltaWal, int]:
 
 
 class Trimmer:
-    """Keeps the ring from filling up, as uploads do: at half fill it frees all but the newest part."""
+    """Keeps space free in the ring, as uploads do: when it is half full it frees all but the newest part."""
 
     def __init__(self, wal: DeltaWal) -> None:
         self.wal = wal
@@ -127,7 +128,7 @@ class Trimmer:
 
 
 async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: float) -> Run:
-    """Append as fast as the device takes it. 4 MiB are queued: writers don't starve, and buffers stay in the cache."""
+    """Append as fast as the device accepts. 4 MiB are queued: writers never idle, and buffers stay in the cache."""
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
     run = Run()
@@ -170,10 +171,10 @@ async def flood(path: Path, settings: WalSettings, body_bytes: int, seconds: flo
 
 
 async def paced(path: Path, settings: WalSettings, body_bytes: int, bytes_per_s: float, seconds: float) -> Run:
-    """Append at a steady rate and time each append until it is durable.
+    """Append at a steady rate, and measure each append until it is durable.
 
-    When the driver itself was held up (a loaded machine), it goes on at the rate and does not make up for it: a burst
-    of its own making would be measured as the log's latency.
+    If the driver itself was delayed (a loaded machine), it continues at the rate without catching up: a burst that it
+    caused itself would be measured as the log's latency.
     """
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
@@ -212,7 +213,7 @@ async def paced(path: Path, settings: WalSettings, body_bytes: int, bytes_per_s:
 
 
 async def many_tasks(path: Path, settings: WalSettings, body_bytes: int, tasks: int, seconds: float) -> Run:
-    """`tasks` tasks, each awaiting its append before the next one."""
+    """Run `tasks` tasks that each await their append before the next one."""
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
     run = Run()
@@ -244,7 +245,7 @@ async def many_tasks(path: Path, settings: WalSettings, body_bytes: int, tasks: 
 
 
 async def append_cost(path: Path, settings: WalSettings, body_bytes: int) -> float:
-    """CPU us of the loop's thread for one append call, the device's share left out."""
+    """Return CPU us of the loop's thread for one append call, without the device's share."""
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
     best = float("inf")
@@ -259,7 +260,7 @@ async def append_cost(path: Path, settings: WalSettings, body_bytes: int) -> flo
 
 
 async def recovery(path: Path, capacity_bytes: int, body_bytes: int) -> tuple[int, float, float]:
-    """Fill the ring, leave it without a clean stop, open it again: records, seconds, CPU seconds."""
+    """Fill the ring, leave it without a clean stop, and open it again. Returns records, seconds, CPU seconds."""
     settings = settings_of(capacity_bytes, "direct")
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
@@ -281,7 +282,7 @@ async def recovery(path: Path, capacity_bytes: int, body_bytes: int) -> tuple[in
 
 
 def fio(path: Path, size_bytes: int, pattern: str, block: str, seconds: float, *, dsync: bool = False) -> float:
-    """MB/s of fio with 4 requests in flight and O_DIRECT."""
+    """Return the MB/s of fio with 4 requests in flight and O_DIRECT."""
     command = [
         *("fio", "--name=wal", f"--filename={path}", f"--size={size_bytes}", f"--rw={pattern}", f"--bs={block}"),
         *("--direct=1", "--ioengine=libaio", "--iodepth=4", "--time_based", f"--runtime={seconds}"),
@@ -293,7 +294,7 @@ def fio(path: Path, size_bytes: int, pattern: str, block: str, seconds: float, *
 
 
 def against_fio(report: Report, path: Path, sizes: Sizes) -> None:
-    """Sequential writes and large appends beside fio, in alternating rounds."""
+    """Alternate rounds of fio's sequential writes and large appends."""
     goals = {"256 KiB blocks": (FULL_BLOCK, 0.9), "appends of 64 KiB": (64 * KIB, 0.8), "appends of 1 MiB": (MIB, 0.8)}
     for mode in MODES:
         limit: list[float] = []
@@ -314,7 +315,7 @@ def against_fio(report: Report, path: Path, sizes: Sizes) -> None:
 
 
 def small_appends(report: Report, path: Path, sizes: Sizes) -> None:
-    """Many tasks at once, one task alone, and the bare cost of a call."""
+    """Measure many concurrent tasks, one task alone, and the cost of a call."""
     settings = settings_of(sizes.ring_bytes, "direct")
     for body_bytes, name in ((100, "100 B"), (KIB, "1 KiB"), (16 * KIB, "16 KiB")):
         blank(path, sizes.ring_bytes)
@@ -333,7 +334,7 @@ def small_appends(report: Report, path: Path, sizes: Sizes) -> None:
 
 
 def recoveries(report: Report, path: Path, sizes: Sizes, *, with_fio: bool) -> None:
-    """A full ring, read back."""
+    """Measure the recovery of a full ring."""
     limit = []
     for body_bytes, name in ((64 * KIB, "64 KiB"), (KIB, "1 KiB")):
         blank(path, sizes.recovery_bytes)
@@ -351,7 +352,7 @@ def recoveries(report: Report, path: Path, sizes: Sizes, *, with_fio: bool) -> N
 
 @contextmanager
 def throttled_device(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """A loop device that this process may write to at the seed's 125 MiB/s and 3000 IOPS; RuntimeError says why not."""
+    """Yield a loop device limited to the seed's 125 MiB/s and 3000 IOPS. Raises RuntimeError."""
     if os.geteuid() != 0:
         raise RuntimeError("it needs root")
     image = folder / "image"
@@ -372,7 +373,7 @@ def throttled_device(folder: Path, size_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def limits(number: str) -> Iterator[None]:
-    """Move this process into a cgroup of its own that limits writes to the device."""
+    """Move this process into a separate cgroup that limits writes to the device."""
     old, new = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup")
     root = old if old.is_dir() else new
     group = root / f"anabranch-benchmark-{os.getpid()}"
@@ -402,7 +403,7 @@ def limits(number: str) -> Iterator[None]:
 
 
 def seed_figures(report: Report, device: Path, sizes: Sizes) -> None:
-    """The seed's headline: the free allowance of a cloud disk used to the full, at low latency."""
+    """Measure the seed's main claim: a cloud disk's free allowance fully used, at low latency."""
     capacity = sizes.ring_bytes
     budgets = settings_of(capacity, "direct", iops=SEED_IOPS, bandwidth=SEED_BANDWIDTH)
     top = SEED_BANDWIDTH / 1e6
@@ -450,7 +451,7 @@ def measure(part: str, report: Report, path: Path, folder: Path, sizes: Sizes, *
 def main() -> None:
     options_parser = parser("The write-ahead log against its device, beside fio.")
     options_parser.add_argument("--path", type=Path, help="file or device to use; it is overwritten")
-    options_parser.add_argument("--folder", type=Path, help="where temporary files go (default: the system's)")
+    options_parser.add_argument("--folder", type=Path, help="folder for temporary files (default: the system's)")
     options_parser.add_argument(
         "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS)
     )

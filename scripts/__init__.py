@@ -1,1 +1,1 @@
-"""Set-up, the programs that tests need, and the demo: run from a checkout, not part of the distribution."""
+"""Set-up, tools for the tests, and the demo. Run from a checkout; not part of the distribution."""

@@ -1,7 +1,7 @@
-"""Make `.venv` with everything the project needs; quick when nothing has changed.
+"""Makes `.venv` with everything the project needs; quick when nothing has changed.
 
-Runs on the system's Python with nothing installed, so it uses the standard library alone. A stamp in the environment
-holds a hash of everything that decides what gets installed; while it matches, there is nothing to do.
+Runs on the system's Python with the standard library only. A stamp in the environment holds a hash of everything that
+decides what is installed. While it matches, there is nothing to do.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ PYTHON = str(ENVIRONMENT / "bin" / "python")
 STAMP = ENVIRONMENT / "anabranch-stamp"
 VERSION_MIN = (3, 11)
 PIP_VERSION_MIN = (25, 1)
-"""The first pip that knows dependency groups."""
+"""First pip with dependency groups."""
 
 
 def fingerprint() -> str:
-    """Hash of what decides the content of the environment: requirements, pins, its interpreter and its place."""
+    """Return a hash of what decides the content of the environment: requirements, pins, interpreter and path."""
     command = [PYTHON, "-c", "import sys; print(sys.version)"]
     version = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     digest = hashlib.sha256(f"{version}{ROOT}\n".encode())
@@ -33,7 +33,7 @@ def fingerprint() -> str:
 
 
 def is_current() -> bool:
-    """Whether the environment is there, starts, and was made from what is asked for now."""
+    """Return whether the environment exists, starts, and was made from the current requirements."""
     try:
         return STAMP.read_text() == fingerprint()
     except (OSError, subprocess.CalledProcessError):
@@ -41,7 +41,7 @@ def is_current() -> bool:
 
 
 def make_environment() -> None:
-    """Create the virtual environment; without Debian's python3-venv, with the help of apt or of the system's pip."""
+    """Create the virtual environment. Without Debian's python3-venv, use apt or the system's pip."""
     if (
         Path(PYTHON).exists()
         and subprocess.run([PYTHON, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
@@ -75,7 +75,7 @@ def install() -> None:
 
 
 def main() -> int:
-    """Bring `.venv` up to date; 0 when it is."""
+    """Bring `.venv` up to date. Returns the exit code."""
     if sys.version_info < VERSION_MIN:
         print(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]} ({sys.executable})", file=sys.stderr)
         return 1

@@ -152,23 +152,23 @@ response.
 
 
 def versions(first: int, last: int) -> str:
-    """A range of versions as text."""
+    """Return a range of versions as text."""
     return str(first) if first == last else f"{first} to {last}"
 
 
 def kafka_versions(api: Api) -> str:
-    """Versions that Apache Kafka advertises."""
+    """Return the versions that Apache Kafka advertises."""
     return NOT_ADVERTISED.get(api.key) or versions(api.advertised_min_version, api.max_version)
 
 
 def our_versions(api: Api) -> str:
-    """Versions that a node advertises."""
+    """Return the versions that a node advertises."""
     handler = HANDLERS.get(api.key)
     return "no" if handler is None else versions(handler.advertised_min_version, handler.max_version)
 
 
 def table() -> Iterator[str]:
-    """The table of APIs, line by line."""
+    """Return the table of APIs, line by line."""
     yield "| key | API | served | Apache Kafka | notes |"
     yield "|---:|---|---|---|---|"
     for key, api in all_apis().items():
@@ -176,7 +176,7 @@ def table() -> Iterator[str]:
 
 
 def differences() -> Iterator[str]:
-    """The known differences, script by script."""
+    """Return the known differences, script by script."""
     for script, entries in sorted(KNOWN.items()):
         yield f"### {script.replace('_', ' ').capitalize()}"
         yield ""
@@ -191,14 +191,14 @@ def differences() -> Iterator[str]:
 
 
 def summary() -> str:
-    """The known differences in short."""
+    """Return the known differences in short."""
     without = [f"`{name}`" for name, config in sorted(TOPIC_CONFIGS.items()) if "no effect" in config.documentation]
     dynamic = [f"`{name}`" for name in sorted(DYNAMIC) if "no effect" not in BROKER_CONFIGS[name].documentation]
     return fill_items(SUMMARY.format(no_effect=", ".join(without), dynamic=", ".join(dynamic)))
 
 
 def fill_items(text: str) -> str:
-    """Wrap the items of a list again."""
+    """Wrap the items of a list."""
     lines: list[str] = []
     for line in text.splitlines():
         if lines and line.startswith("  ") and lines[-1].startswith("- "):
@@ -214,7 +214,7 @@ def fill_items(text: str) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     served = len(HANDLERS.keys() - NOT_ADVERTISED.keys())
     total = sum(1 for api in all_apis().values() if api.key not in NOT_ADVERTISED)
     lines = [f"\n{served} of the {total} APIs that Apache Kafka advertises are served.\n", *table()]

@@ -1,4 +1,4 @@
-"""Send the flights of 2013 into a topic, made if need be: `python -m scripts.flights_send HOST:PORT TOPIC`."""
+"""Sends the flights of 2013 to a topic, created if needed: `python -m scripts.flights_send HOST:PORT TOPIC`."""
 
 import sys
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ PARTITIONS = 6
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Once: a topic that is there already is left as it is, so that a restart sends nothing twice."""
+    """Send once: an existing topic is left alone, so that a restart sends nothing twice."""
     servers, topic = arguments
     try:
         create_topic(servers, topic, PARTITIONS)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
-        print(f"topic {topic} is there already")
+        print(f"topic {topic} exists already")
         return
     sent = send(servers, topic, read_flights(), lambda _done: None)
     print(f"{sent.tally.rows:,} flights sent to {topic}")

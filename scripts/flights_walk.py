@@ -1,9 +1,9 @@
-"""The walk-through of docs/spark.md with its real output, and its picture.
+"""Runs the walk-through of docs/spark.md, prints its output, and draws its picture.
 
     python -m scripts.flights_walk --folder DIRECTORY [--picture docs/flights-delays.svg]
 
-A node, the flights of 2013 into a topic (and a few records that are none), the pipeline of docs/flights.toml twice, and
-questions to the Iceberg table. What it prints is what the document shows.
+It starts a node, sends the flights of 2013 and a few invalid records to a topic, runs the pipeline of docs/flights.toml
+twice, and queries the Iceberg table. The document shows what it prints.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MINUTES_MAX = 40
 
 
 def send_poison(servers: str) -> None:
-    """Records that are no flights."""
+    """Send records that are not flights."""
     producer = Producer({"bootstrap.servers": servers, "log_level": 0, "enable.metrics.push": False})
     for value in POISON:
         producer.produce("flights", value, partition=0)
@@ -41,20 +41,20 @@ def send_poison(servers: str) -> None:
 
 
 def ingest(folder: Path) -> None:
-    """One run of the pipeline, as a user starts it."""
+    """Run the pipeline once, as a user does."""
     command = [sys.executable, "-m", "spark", "ingest", str(folder / "flights.toml")]
     print("$ anabranch spark ingest flights.toml", flush=True)
     subprocess.run(command, check=True)
 
 
 def show(title: str, frame: DataFrame, rows: int = 12) -> None:
-    """A question and what Spark prints for it."""
+    """Print a query and Spark's answer."""
     print(f">>> {title}")
     frame.show(rows, truncate=60)
 
 
 def picture(rows: Sequence[Row]) -> str:
-    """Mean delay by carrier and hour as an SVG heat map; carriers with the most flights on top."""
+    """Draw the mean delay by carrier and hour as an SVG heat map, carriers with the most flights on top."""
     flights: dict[str, int] = {}
     for row in rows:
         flights[row["carrier"]] = flights.get(row["carrier"], 0) + row["flights"]
@@ -96,7 +96,7 @@ def picture(rows: Sequence[Row]) -> str:
 
 
 def questions(spark: SparkSession, place: Path | None) -> None:
-    """What the document asks the table."""
+    """Run the document's queries of the table."""
     flights = spark.table("lake.air.flights")
     show(
         "the table",
@@ -122,7 +122,7 @@ def questions(spark: SparkSession, place: Path | None) -> None:
 
 
 def walk(folder: Path, place: Path | None, say: Callable[[str], None] = print) -> None:
-    """All of it."""
+    """Run the whole walk-through."""
     folder.mkdir(parents=True, exist_ok=True)
     text = (ROOT / "docs" / "flights.toml").read_text()
     shutil.copy(ROOT / "docs" / "flights.ddl", folder)

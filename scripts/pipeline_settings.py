@@ -1,4 +1,4 @@
-"""The table of a pipeline's settings in docs/spark.md: `python -m scripts.pipeline_settings` prints it."""
+"""Prints the table of a pipeline's settings for docs/spark.md: `python -m scripts.pipeline_settings`."""
 
 import types
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from spark.pipeline.settings import PipelineSettings, Section
 
 
 def sections() -> Iterator[tuple[str, type[Section]]]:
-    """The file's own settings under the empty name, and each of its tables."""
+    """Yield the file's own settings under the empty name, and each of its tables."""
     yield "", PipelineSettings
     for name, field in PipelineSettings.model_fields.items():
         if (model := model_of(field)) is not None:
@@ -20,13 +20,13 @@ def sections() -> Iterator[tuple[str, type[Section]]]:
 
 
 def model_of(field: FieldInfo) -> type[Section] | None:
-    """The section that a field is, if it is one."""
+    """Return the section that a field is, or None."""
     kinds = (field.annotation, *get_args(field.annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
 
 def row(section: str, name: str, field: FieldInfo) -> str:
-    """One setting."""
+    """Return the row of one setting."""
     key = f"{section}.{name}" if section else name
     about = (field.description or "").replace("\n", " ").replace("|", "\\|")
     choices = allowed(field.annotation)
@@ -36,7 +36,7 @@ def row(section: str, name: str, field: FieldInfo) -> str:
 
 
 def default_of(field: FieldInfo) -> str:
-    """The default as TOML has it."""
+    """Return the default in TOML's notation."""
     value: Any = field.default
     if value is PydanticUndefined:
         return "needed"
@@ -48,7 +48,7 @@ def default_of(field: FieldInfo) -> str:
 
 
 def allowed(annotation: Any) -> list[str]:
-    """The words that a setting can be, if they are few."""
+    """Return the values that a setting can have, if they are listed."""
     if get_origin(annotation) is Literal:
         return [str(word) for word in get_args(annotation)]
     if get_origin(annotation) in {Union, types.UnionType, Annotated}:
@@ -59,7 +59,7 @@ def allowed(annotation: Any) -> list[str]:
 
 
 def table() -> str:
-    """All of it as Markdown."""
+    """Return the whole table as Markdown."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for section, model in sections():
         lines += [row(section, name, field) for name, field in model.model_fields.items() if model_of(field) is None]

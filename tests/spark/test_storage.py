@@ -64,7 +64,7 @@ def test_further_stores_of_a_settings_file_and_of_options(data_dir: Path, tmp_pa
         ({"config": "/nowhere.toml"}, "No such file"),
         ({"stores.cold.type": "s3"}, "stores.cold: expected type local with a path, or s3 with a bucket"),
         ({"stores.cold.bukket": "b"}, "stores.cold.bukket: expected one of type"),
-        ({"stores.local.type": "local"}, "no name for a further store"),
+        ({"stores.local.type": "local"}, "invalid name of a further store"),
     ],
 )
 def test_what_is_missing_is_named(data_dir: Path, options: dict[str, str], text: str) -> None:
