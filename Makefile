@@ -10,7 +10,7 @@ SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test test-spark-next suites bench soak soak-wal clean
+.PHONY: help setup tools demo test coverage test-spark-next suites bench soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -34,6 +34,12 @@ test: tools ## format, lint, types, import contracts and all tests
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
+coverage: tools ## all tests under coverage, with a floor (fail_under in pyproject.toml)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+
 test-spark-next: tools ## the Spark tests on Spark 4.2, in an environment of its own (docs/spark.md says what that covers)
 	@$(BIN)/python -m scripts.spark_next $(PYTEST_ARGS)
 
@@ -52,5 +58,5 @@ soak-wal: setup ## 20,000 histories of the write-ahead log on a simulated disk
 	ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 tests/wal/test_histories.py $(PYTEST_ARGS)
 
 clean: ## remove .venv, caches of the tools, and what the demo left
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage demo-data
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* demo-data
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
