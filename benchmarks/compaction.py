@@ -228,7 +228,7 @@ async def day(sizes: Sizes, report: Report, **changes: int) -> list[tuple[int, i
     with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
         async with uploading_node(f"sqlite:///{folder}/catalog.db", store) as made:
             ids = list(await made.start(40))
-            node = replace(made.compaction_node(settings), sleep=lambda _: asyncio.sleep(0))
+            node = replace(made.compaction_context(settings), sleep=lambda _: asyncio.sleep(0))
             service = CompactionService(node)
             uploaded = 0
             ends: list[dict[int, int]] = []

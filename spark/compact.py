@@ -60,7 +60,7 @@ class SparkCompactionSummary:
     tasks: int = 0
     commits: int = 0
     refused: list[str] = field(default_factory=list)
-    """What failed, or was refused by the catalog or the proof. Its inputs stay unchanged."""
+    """Errors of failed work, and refusals by the catalog or the proof. Its inputs stay unchanged."""
     left_alone: list[int] = field(default_factory=list)
     """Objects that could not be read."""
 
