@@ -1,0 +1,29 @@
+"""Docstrings begin with what they describe: a noun or a verb."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADLESS = frozenset({"What", "Where", "How", "Who", "Whose", "Which", "Whether", "Why", "When"})
+
+
+def docstrings(file: Path) -> list[tuple[int, str]]:
+    """Line and text of every docstring of a module, those of attributes included."""
+    return [
+        (node.lineno, node.value.value)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+
+
+@pytest.mark.parametrize("folder", ["broker", "protocol", "s3stream", "wal", "compaction", "spark"])
+def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for line, text in docstrings(file)
+        if text.split(maxsplit=1)[:1] and text.split(maxsplit=1)[0] in HEADLESS
+    ]
+    assert not found
