@@ -77,7 +77,7 @@ async def test_a_stop_ends_while_the_store_takes_nothing_and_the_log_keeps_it_al
         shutil.rmtree(objects)
         objects.write_text("in the way")
         assert node.terminate() == 0
-        assert [line for line in node.lines if "the log keeps it for the next start" in line]
+        assert [line for line in node.lines if "the log keeps the rest for the next start" in line]
         objects.unlink()
         node.start()
         assert await _consume(node.bootstrap, "events", 200) == values

@@ -399,7 +399,7 @@ def test_the_setting_to_format_destroys_no_log_that_may_hold_records(tmp_path: P
                 assert other.terminate() == 0
             elsewhere = tmp_path / "elsewhere"  # the right store says itself which catalog it belongs to
             line = NodeProcess(tmp_path, wal_format="true", catalog_url=wrong, objects_path=elsewhere).refusal()
-            assert "not formatted: it holds a log of this very node" in line
+            assert "not formatted: it holds a log of this node" in line
         assert log.read_bytes() == before
         aside.rename(log)
         node.start()
