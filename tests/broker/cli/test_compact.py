@@ -33,6 +33,8 @@ async def fill(node: NodeProcess) -> None:
             await uploaded(node, upload + 1)
     finally:
         await producer.stop()
+    # On a slow machine the records of one turn are more than one upload: none may arrive during a compaction.
+    await asyncio.to_thread(node.wait_uploaded)
 
 
 async def uploaded(node: NodeProcess, count: int) -> None:
