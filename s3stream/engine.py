@@ -287,7 +287,7 @@ class S3Stream:
         self._sealer.stop_timer()
         await end_tasks(self._tasks)
         self._loader.close(StorageStopped("the engine is closed"))
-        self._sealer.abandon_current(StorageStopped("the engine is closed"))
+        self._sealer.abandon_all(StorageStopped("the engine is closed"))
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         """Start a task of the engine's TaskGroup. Raises StorageStopped when the engine is closed."""

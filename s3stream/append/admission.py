@@ -58,7 +58,8 @@ class Admission:
         self._cache = cache
         self._cache_bytes_max = cache_bytes_max
         self._wal_bytes_max = wal_bytes_max
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        """In the order of their arrival, which is the order in which they are woken."""
         self._stopped = asyncio.Event()
         self.state = AdmissionState.OPEN
         """Changed by the methods of this class only."""
@@ -145,12 +146,12 @@ class Admission:
         if self.error is not None:
             raise StorageStopped(str(self.error))
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
             # During an outage clients give up and return for as long as it lasts: their waiters must not pile up.
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     async def wait_stopped(self) -> StorageStopped:
         """Return the reason once appends are refused."""
@@ -159,7 +160,7 @@ class Admission:
         return self.error
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -102,6 +102,14 @@ class Sealer:
         """Answer the callers that wait for the current block with `error`: it will not be uploaded."""
         self.cache.current.abandon_upload(error)
 
+    def abandon_all(self, error: StorageError) -> None:
+        """Answer all callers that wait for an upload with `error`: no task of an upload is left."""
+        self.abandon_current(error)
+        # A task that is cancelled before its first step answers nobody. Only the newest one can be.
+        if self.last_upload is not None and not self.last_upload.done():
+            self.last_upload.set_exception(error)
+            self.last_upload.exception()  # marks it as retrieved: there may be no caller
+
     # recovered streams
 
     def mark_replayed(self, stream_id: int) -> None:

@@ -56,6 +56,14 @@ class UploadPipeline:
     def _seal(self) -> UploadBlock:
         """Close the current block, and take a snapshot of each of its streams' state as of the end of its run."""
         block = self._sealer.seal()
+        try:
+            self._take_snapshots(block)
+        except BaseException as error:
+            self._fail(block, StorageStopped(f"a snapshot failed by a bug: {error!r}"))
+            raise
+        return block
+
+    def _take_snapshots(self, block: UploadBlock) -> None:
         for stream_id, run in block.runs.items():
             stream = self._streams.get(stream_id)
             if stream is not None and stream.snapshot_source is not None:
@@ -63,7 +71,6 @@ class UploadPipeline:
                 block.snapshots[stream_id] = stream.snapshot_source()
             self._stats.appends += len(run.batches)
             self._stats.append_bytes += run.size_bytes
-        return block
 
     async def _upload(self, block: UploadBlock, previous: asyncio.Future[None] | None) -> None:
         try:

@@ -109,6 +109,21 @@ async def test_waiters_wake_at_each_change_that_they_wait_for(step: str) -> None
     await asyncio.gather(*waiters)
 
 
+async def test_waiters_wake_in_the_order_in_which_they_came() -> None:
+    admission = after("wal_full")
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        await admission.wait_change()
+        woken.append(number)
+
+    waiters = [asyncio.create_task(wait(number)) for number in range(50)]
+    await until(lambda: admission.waiting == len(waiters))
+    admission.made_room()
+    await asyncio.gather(*waiters)
+    assert woken == list(range(len(waiters)))
+
+
 async def test_a_waiter_that_gives_up_leaves_nothing_behind() -> None:
     admission = after("wal_full")
     waiter = asyncio.create_task(admission.wait_change())

@@ -18,6 +18,8 @@ from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until
 
+TIMEOUT_S = 5
+
 
 def test_threshold_follows_wal_and_log_cache() -> None:
     settings = StorageSettings(log_cache_bytes=3000 * MIB)
@@ -448,6 +450,58 @@ async def test_close_uploads_and_a_cancelled_close_loses_nothing(tmp_path: Path)
             stream.snapshot_source = bytes
             await engine.close()
         assert cluster.wal.used_bytes == 0
+
+
+async def test_a_close_before_the_first_step_of_an_upload_answers_who_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        closing: list[asyncio.Task[None]] = []
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+
+            def snapshot() -> bytes:
+                closing.append(asyncio.create_task(engine.close(upload=False)))  # runs before the upload's task
+                return b""
+
+            stream.snapshot_source = snapshot
+            fill(stream, 3)
+            async with asyncio.timeout(TIMEOUT_S):
+                with pytest.raises(StorageStopped, match="the engine is closed"):
+                    await engine.flush()
+            await closing[0]
+
+
+async def test_a_snapshot_that_fails_stops_the_engine_and_answers_who_waits_for_the_upload(tmp_path: Path) -> None:
+    def snapshot() -> bytes:
+        raise ZeroDivisionError
+
+    async def serve(cluster: EngineCluster, stream_id: int) -> None:
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            stream.snapshot_source = snapshot
+            sent.extend(fill(stream, 3))
+            flush = asyncio.create_task(engine.flush())
+            with pytest.raises(asyncio.CancelledError):  # the bug ends the engine's task group
+                await asyncio.Event().wait()
+            answers.append(str(engine.error))
+            async with asyncio.timeout(TIMEOUT_S):
+                await engine.close()
+                answers.extend(map(str, await asyncio.gather(flush, return_exceptions=True)))
+
+    sent: list[StreamBatch] = []
+    answers: list[str] = []
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        with pytest.raises(ExceptionGroup) as raised:
+            await serve(cluster, stream_id)
+        assert raised.group_contains(ZeroDivisionError)
+        assert answers == ["a snapshot failed by a bug: ZeroDivisionError()"] * 2
+        cluster.crash()
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            assert same(stream.recovered, sent)
 
 
 async def read_everything(cluster: EngineCluster, ids: Sequence[int]) -> list[int]:
