@@ -1,6 +1,7 @@
 """The composition root: creates the components of a node, and starts and stops them in order.
 
-Only this module reads the wall clock, randomness and uuids; all other modules receive them as arguments.
+In a running node only this module reads the wall clock and creates random numbers and uuids. Other modules receive
+them as arguments.
 
 Start: lock the data directory; reserve the ports; check that log, catalog and object stores belong together and to this
 node; wait until no process holds the node's id; register, which fences the previous holder; recover the log; record in

@@ -1,11 +1,10 @@
 """The storage engine: streams over a WAL, a log cache, a catalog and object stores.
 
-Invariants: an append is acked (its `Durable` completes) only by the WAL; nothing leaves the log cache before its object
+Invariants: only the WAL acknowledges an append (completes its `Durable`); nothing leaves the log cache before its object
 is committed, and the WAL is trimmed only after that (invariant 2); objects, ends and snapshots of an upload become
 visible in one commit (invariant 3).
 
-This module puts the parts together, starts and stops them. References go one way, each part depends only on those
-before it: admission (are appends taken?), sealer (when is a block closed for upload?), journal (WAL and confirmation),
+This module puts the parts together, starts and stops them. Each part refers only to parts before it in this list: admission (are appends taken?), sealer (when is a block closed for upload?), journal (WAL and confirmation),
 registry (open streams), all in `append/`; then uploader and pipeline in `upload/`.
 
 Every background task lives in the engine's TaskGroup. A failure that cannot heal stops appends and is reported by

@@ -120,12 +120,12 @@ def print_verified(summary: VerifySummary, console: Console) -> None:
         console.print(f"(the first {FINDINGS_SHOWN} of {summary.findings:,}; --report writes all)")
 
 
-@click.command(short_help="Compact what is too much for a node; nodes may run.")
+@click.command(short_help="Compact a backlog that is too large for a node, with Spark. Nodes may be running.")
 @click.option("--node", "nodes", type=int, multiple=True, help="Only this node's objects; may be repeated.")
 @click.option(
     "--task-mib", type=click.IntRange(32), default=200, show_default=True, help="Memory for data of one task, MiB."
 )
-@click.option("--timed", is_flag=True, help="Only what a node's timed run would do, not everything.")
+@click.option("--timed", is_flag=True, help="Do only what a node's periodic compaction would do.")
 @on_storage
 def compact(
     spark: SparkSession, location: StorageLocation, *, nodes: tuple[int, ...], task_mib: int, timed: bool

@@ -113,7 +113,7 @@ def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     type=click.Choice([state.name.lower() for state in ObjectState]),
     help="Only objects in this state  [default: all]",
 )
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Largest number of rows.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many rows.")
 @on_storage
 async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, limit: int) -> None:
     """List objects, and count them by kind and state.
@@ -209,7 +209,7 @@ def add_range(table: Table, partition: str, location: RangeLocation) -> None:
 
 @storage.command(short_help="Show one object and its index.")
 @click.argument("which", metavar="ID|KEY")
-@click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Largest number of blocks.")
+@click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Show at most this many blocks.")
 @on_storage
 async def inspect(opened: NodeStorage, which: str, blocks: int) -> None:
     """Show one object: its row and ranges in the catalog, its footer, and its index."""

@@ -3,7 +3,7 @@
 The state machines decide; this module carries out what they decide: it sends responses, writes records, and converts a
 group from one protocol to the other when a member of the other protocol joins (`broker.groups.migration`).
 
-Invariant: no member gets a response before the state that it rests on is durable.
+Invariant: no member gets a response before the state that it reports is durable.
 """
 
 import asyncio

@@ -62,7 +62,7 @@ class WalArea(Area):
         ),
     )
     format: bool = Field(
-        default=_WAL.format, description="Format a file or device with other content, which is destroyed."
+        default=_WAL.format, description="Format a file or device that has other content. The content is destroyed."
     )
     allow_volatile: bool = Field(
         default=_WAL.allow_volatile,
@@ -79,10 +79,10 @@ class StorageArea(Area):
     upload_bytes: Bytes | None = Field(
         default=_STORAGE.upload_threshold_bytes,
         ge=64 * KIB,
-        description=("Data that starts an upload. Unset: 1/3 of the WAL or of the log cache, at most 512 MiB."),
+        description=("An upload starts when this much data waits. Unset: 1/3 of the WAL or of the log cache, at most 512 MiB."),
     )
     upload_age_ms: int = Field(
-        default=_STORAGE.upload_age_ms, ge=10, description="Age of the oldest data that starts an upload."
+        default=_STORAGE.upload_age_ms, ge=10, description="An upload starts when the oldest waiting data is this old."
     )
     split_bytes: Bytes = Field(
         default=_STORAGE.split_bytes,

@@ -1,1 +1,1 @@
-"""Topics of the cluster: look-up, creation, growth, deletion, and moves between clusters."""
+"""Topics of the cluster: look-up, creation, growth, deletion, and moves (detach, attach, clone)."""

@@ -1,4 +1,4 @@
-"""Error codes for clients that do not know those of the transaction coordinator."""
+"""Replaces newer error codes of the transaction coordinator for clients that do not know them."""
 
 from protocol.errors import ErrorCode
 

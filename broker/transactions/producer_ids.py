@@ -1,4 +1,4 @@
-"""Producer ids, unique in the cluster. The catalog allocates them in blocks, so few producers cost a commit."""
+"""Producer ids, unique in the cluster. The catalog allocates them in blocks, so most new producers need no commit."""
 
 import asyncio
 

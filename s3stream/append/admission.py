@@ -1,6 +1,7 @@
 """Admission: whether the engine, and each of its streams, takes appends, and why not.
 
-This module is the only owner of that question. The engine as a whole is in one state at a time:
+This module is the only owner of that question. (`Stream.append` also raises StorageFull if the current block or the
+WAL has no room.) The engine as a whole is in one state at a time:
 
     state    appends                        uploads  next state
     OPEN     taken                          run      FULL, CLOSING, FAILED
@@ -13,7 +14,7 @@ FULL means that the WAL had no room for an append; it ends as soon as something 
 levels that rise before that point, uncommitted bytes of the log cache and used bytes of the WAL, are compared with
 their limits on each query. In the last three states `error` holds the reason.
 
-A stream has a refusal or none, see `StreamAdmission`.
+In addition, a single stream may refuse appends: see `StreamAdmission`.
 """
 
 import asyncio

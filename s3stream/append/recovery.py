@@ -1,6 +1,6 @@
 """Plans the recovery of a WAL: which of its records are live. Pure: records in, plan out.
 
-Live records lie at or past the committed end of a stream that exists and belongs to this node, without a gap. A gap
+Live records belong to an existing stream of this node, and follow its committed end without a gap. A gap
 stops the stream and keeps its records in the WAL (invariant 11), for an operator to decide what to do with them.
 Records of deleted streams are skipped. Records of streams that the catalog never created end the start: either the WAL
 or the catalog is the wrong one, and trimming would destroy what was acknowledged.

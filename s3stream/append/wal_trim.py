@@ -1,4 +1,4 @@
-"""Trims the WAL behind what is committed (invariant 2), unless a stream that recovery stopped has records in it.
+"""Trims the WAL up to the committed data (invariant 2), unless a stream that recovery stopped has records in it.
 
 The records of a stopped stream stay in the WAL until an operator gives them up or the stream is deleted (invariant 11).
 """

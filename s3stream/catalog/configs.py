@@ -1,4 +1,4 @@
-"""Statements about configs of things other than topics: groups, features, subscriptions."""
+"""Statements about configs of things other than topics: brokers, groups, features, client metrics subscriptions."""
 
 import json
 from collections.abc import Mapping, Sequence

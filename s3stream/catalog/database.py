@@ -17,7 +17,7 @@ A `read_only` database is not migrated, no file is created or changed, and the f
 Commands are idempotent, so that a command that meets an outage is repeated for some seconds. `s3stream.catalog.outage`
 decides which errors are outages. A command whose connection broke during COMMIT may have taken effect: from then on
 either its repetition succeeds, or OutcomeUnknown is raised, even when the repetition is refused. Every other error of a
-command means that it was refused and rolled back, or that an outage came before anything was committed.
+command means that it was refused and rolled back, or that an outage prevented the commit.
 """
 
 import asyncio

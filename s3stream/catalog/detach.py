@@ -3,7 +3,7 @@
 Invariants:
 
 - An object lives as long as any range refers to it. A detached topic keeps its streams and their ranges; a clone gets
-  separate streams with a copy of the ranges, which name the stream id that the objects have the data under. From then
+  separate streams with a copy of the ranges, each with the stream id under which the object stores the data. From then
   on the two are trimmed, compacted and deleted independently.
 - Detaching increments the epochs of the streams: a writer that still has one of them open is fenced.
 - No record that is only in a log is lost silently: the caller passes the ends up to which it has uploaded, and the

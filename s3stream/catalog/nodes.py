@@ -1,4 +1,4 @@
-"""Statements about nodes, the logs they acknowledge into, and the catalog's own identity.
+"""Statements about nodes, their write-ahead logs, and the catalog's own identity.
 
 Each function is the body of one transaction.
 """

@@ -1,4 +1,4 @@
-"""Reads what the log cache does not hold: from the block cache, and from objects into it.
+"""Reads data that is not in the log cache: from the block cache, which it fills from objects.
 
 A read walks the locations, indexes and blocks that are in memory and stops at the first that is missing. That one is
 loaded, and the walk continues from there. So the walk is plain code, a read that finds everything in memory costs no
@@ -6,8 +6,7 @@ task, and concurrent loads of the same thing are one. A reader that gives up lea
 Fetch whose wait ended finds the data there next time.
 
 Locations may be stale, because compaction replaces objects under a running engine. A missing object is looked up again
-in the catalog. What is still missing or corrupt then is damage: it is raised to the reads at that very place, and what
-lies before it is served.
+in the catalog. What is still missing or corrupt then is damage: reads of that position fail, and data before it is served.
 """
 
 import asyncio

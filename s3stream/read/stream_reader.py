@@ -1,6 +1,6 @@
-"""Reads and look-ups of one open stream that its cached batches alone do not answer.
+"""Reads and look-ups of one open stream that the log cache alone cannot answer.
 
-What is committed is in objects, the newest of it and what is not committed yet in the log cache. A read or look-up
+Committed data is in objects. The log cache has the newest committed data and all uncommitted data. A read or look-up
 begins in the objects and ends in the cache. The offsets of the stream move meanwhile, so they are read again after
 each wait.
 """

@@ -5,7 +5,7 @@ Theory
 A group agrees on two things: its members, and the assignment of work to members in the current *generation*. The broker
 decides the first. One member, the *leader*, decides the second by a strategy that the broker knows only by name. A
 rebalance makes a new generation in two phases. Each is a barrier: responses wait until all members have sent their
-request, or a timeout ends.
+request, or until a timeout.
 
 *join* (PreparingRebalance)
     Every member must send JoinGroup again. When all have, or when the rebalance timeout ends and the missing members

@@ -1,7 +1,7 @@
 """A consumer group whose changes are written to the log, and whose responses wait until they are durable.
 
 The state machine changes at once, ahead of the log. The durable records are kept next to it. A response is sent only
-when all changes that the state machine had made by then are in the log. When a write fails, the state machine is
+when all changes made up to that response are in the log. When a write fails, the state machine is
 rebuilt from the durable records. If there are none yet, `on_creation_failed` lets the owner restore the group that was
 there before.
 """
