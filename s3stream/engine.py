@@ -1,11 +1,12 @@
 """The storage engine: streams over a WAL, a log cache, a catalog and object stores.
 
-Invariants: only the WAL acknowledges an append (completes its `Durable`); nothing leaves the log cache before its object
-is committed, and the WAL is trimmed only after that (invariant 2); objects, ends and snapshots of an upload become
-visible in one commit (invariant 3).
+Invariants: only the WAL acknowledges an append (completes its `Durable`); nothing leaves the log cache before its
+object is committed, and the WAL is trimmed only after that (invariant 2); objects, ends and snapshots of an upload
+become visible in one commit (invariant 3).
 
-This module puts the parts together, starts and stops them. Each part refers only to parts before it in this list: admission (are appends taken?), sealer (when is a block closed for upload?), journal (WAL and confirmation),
-registry (open streams), all in `append/`; then uploader and pipeline in `upload/`.
+This module puts the parts together, starts and stops them. Each part refers only to parts before it in this list:
+admission (are appends taken?), sealer (when is a block closed for upload?), journal (WAL and confirmation), registry
+(open streams), all in `append/`; then uploader and pipeline in `upload/`.
 
 Every background task lives in the engine's TaskGroup. A failure that cannot heal stops appends and is reported by
 `error`; reads continue.
@@ -25,7 +26,7 @@ from s3stream.append.recovery import StoppedStream
 from s3stream.append.registry import StreamRegistry
 from s3stream.append.sealer import Sealer
 from s3stream.append.stream import Stream
-from s3stream.append.trimmer import StreamTrimmer
+from s3stream.append.stream_trim import StreamTrimmer
 from s3stream.append.wal_scan import scan_wal
 from s3stream.append.wal_trim import WalTrimmer
 from s3stream.catalog.catalog import Catalog

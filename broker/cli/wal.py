@@ -137,7 +137,8 @@ async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT
 
     For a log that a start refuses as damaged. Every record with valid checksums is kept, in order. Lost records are
     listed by stream and offsets, as far as neighbouring or damaged records reveal them. Afterwards the node starts. A
-    stream with records missing in its middle stays stopped until `anabranch storage discard` discards all of its records that are only in the log.
+    stream with records missing in its middle stays stopped until `anabranch storage discard` discards all of its
+    records that are only in the log.
     """
     async with opened(path) as device:
         plan = await plan_repair(device)

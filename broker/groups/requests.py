@@ -1,4 +1,4 @@
-"""Requests of the classic protocol and their responses, as the state machines of classic and consumer groups handle them.
+"""Requests of the classic protocol and their responses, for the state machines of classic and consumer groups.
 
 A *ticket* identifies a request whose response is sent later. State machines pass it on and do not look inside.
 """

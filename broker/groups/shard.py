@@ -16,7 +16,7 @@ from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
 from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from broker.groups.group_table import GroupTable
-from broker.groups.membership import MembershipManager
+from broker.groups.member_requests import MembershipManager
 from broker.groups.offset_manager import OffsetManager
 from broker.groups.offsets import GroupOffsets
 from broker.groups.records import offset_record

@@ -51,7 +51,8 @@ class NodeSettings(Area):
         ge=64 * MIB,
         description=(
             "Memory that the node may use. Unset: the limit of its container (control group), or the machine's memory. "
-            "Half of it is divided among caches and buffers: see Memory in docs/configuration.md. Set it when several nodes share a host."
+            "Half of it is divided among caches and buffers: see Memory in docs/configuration.md. Set it when "
+            "several nodes share a host."
         ),
     )
     drain_timeout_ms: int = Field(

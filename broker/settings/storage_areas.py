@@ -79,7 +79,9 @@ class StorageArea(Area):
     upload_bytes: Bytes | None = Field(
         default=_STORAGE.upload_threshold_bytes,
         ge=64 * KIB,
-        description=("An upload starts when this much data waits. Unset: 1/3 of the WAL or of the log cache, at most 512 MiB."),
+        description=(
+            "An upload starts when this much data waits. Unset: 1/3 of the WAL or of the log cache, at most 512 MiB."
+        ),
     )
     upload_age_ms: int = Field(
         default=_STORAGE.upload_age_ms, ge=10, description="An upload starts when the oldest waiting data is this old."

@@ -2,7 +2,8 @@
 
 Only the node that leads all partitions of a topic can do this, since it alone can upload what is still in its log: the
 catalog detaches or clones all records that there are. A topic with an open transaction is refused, because it
-would never end in the detached topic or the clone. Each move is one transaction of the catalog. If the node crashes before the commit, nothing has changed; after it, all of the topic's records are in objects.
+would never end in the detached topic or the clone. Each move is one transaction of the catalog. If the node crashes
+before the commit, nothing has changed; after it, all of the topic's records are in objects.
 """
 
 import asyncio

@@ -3,9 +3,9 @@
 A transactional id belongs to the partition of `__transaction_state` that it hashes to, and to the node that leads it.
 Until the partition is replayed, requests get COORDINATOR_LOAD_IN_PROGRESS.
 
-Decisions are executed by callbacks, not in an asyncio task: the log's callback for Prepare appends the markers, and the callback of the
-last marker appends Complete. `run` repeats what fails (the storage is full, a group's log is still being loaded,
-another node leads the partition).
+Decisions are executed by callbacks, not in an asyncio task: the log's callback for Prepare appends the markers, and the
+callback of the last marker appends Complete. `run` repeats what fails (the storage is full, a group's log is still
+being loaded, another node leads the partition).
 """
 
 import asyncio

@@ -25,7 +25,8 @@ forever.
 *Version 1 and version 2* (KIP-890). With version 1 only InitProducerId changes the epoch, and clients add partitions by
 AddPartitionsToTxn. A late marker or a delayed batch of one transaction can then become part of the next. With version 2
 every end raises the epoch, so each transaction has a separate epoch. The client learns it from the response to EndTxn,
-and adds a partition by writing to it. A repeated EndTxn no longer has the current epoch: an EndTxn with the epoch just below the current one is treated as a retry.
+and adds a partition by writing to it. A repeated EndTxn no longer has the current epoch: an EndTxn with the epoch just
+below the current one is treated as a retry.
 
 When the coordinator itself aborts (after a timeout, or on InitProducerId while a transaction is open), it raises the
 epoch once more, so that the old producer is fenced. Kafka has a state for that step, PrepareEpochFence. Here the step

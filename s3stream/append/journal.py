@@ -1,8 +1,8 @@
 """The write side that all streams of an engine share: the WAL, the log cache, and the confirmation of durable appends.
 
 This is the hot path of every append, so it uses plain attributes and one callback per WAL block. `pending` has
-the streams that appended to the block. When the block is durable, their confirmed offsets advance. That happens before any
-callback of an owner runs, because the journal's callback was registered first.
+the streams that appended to the block. When the block is durable, their confirmed offsets advance. That happens before
+any callback of an owner runs, because the journal's callback was registered first.
 """
 
 from asyncio import get_running_loop

@@ -1,6 +1,7 @@
 """The log cache: recent appends, by reference to the memory they were received in.
 
-It is a sequence of upload blocks. Appends go into the current block; a seal closes the block, which is then uploaded as a unit; after the commit it is only a cache, evicted oldest first above the byte bound. What is not committed is never
+It is a sequence of upload blocks. Appends go into the current block; a seal closes the block, which is then uploaded as
+a unit; after the commit it is only a cache, evicted oldest first above the byte bound. What is not committed is never
 evicted (invariant 2). What is committed is removed at once when log compaction has removed records of it from objects.
 
 Inside a block each stream has one run: its batches in offset order, contiguous. A stream's runs over all blocks are

@@ -12,7 +12,7 @@ import structlog
 from s3stream.append.journal import Journal
 from s3stream.append.recovery import RecoveryPlan, StoppedStream
 from s3stream.append.stream import Stream
-from s3stream.append.trimmer import StreamTrimmer
+from s3stream.append.stream_trim import StreamTrimmer
 from s3stream.append.wal_record import encode_reset
 from s3stream.append.wal_trim import WalTrimmer
 from s3stream.catalog.catalog import Catalog

@@ -1,8 +1,8 @@
 """Sealing: when the log cache's current block is closed for its upload, and who waits for that upload.
 
-`Stream` (size), `Journal` (age, WAL pressure) and `flush` request seals. A seal waits until the owners of all recovered streams have
-replayed them: the catalog must never hold an end offset without the owner's state at that offset. `UploadPipeline`
-waits for requests, seals, and uploads.
+`Stream` (size), `Journal` (age, WAL pressure) and `flush` request seals. A seal waits until the owners of all recovered
+streams have replayed them: the catalog must never hold an end offset without the owner's state at that offset.
+`UploadPipeline` waits for requests, seals, and uploads.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from s3stream.append.admission import StreamAdmission
 from s3stream.append.journal import Journal
 from s3stream.append.log_cache import StreamRuns, UploadRun
-from s3stream.append.trimmer import StreamTrimmer
+from s3stream.append.stream_trim import StreamTrimmer
 from s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
 from s3stream.catalog.values import OpenStream
 from s3stream.errors import AppendTooLarge, OffsetOutOfRange, StorageError, StorageFull, StorageStopped

@@ -17,10 +17,11 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from s3stream.catalog import configs, detach, nodes, objects, rows, state_rows, topics
+from s3stream.catalog import configs, detach, nodes, objects, rows, topics
+from s3stream.catalog import manifest_rows as state_rows
 from s3stream.catalog.database import Database
+from s3stream.catalog.manifest_state import CatalogState
 from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
-from s3stream.catalog.state import CatalogState
 from s3stream.catalog.values import (
     UNKNOWN_HOLDER,
     CompactionCommit,

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
+from s3stream.catalog.manifest_rows import MANIFEST_COUNTER
+from s3stream.catalog.manifest_state import TopicState
 from s3stream.catalog.nodes import DEVICE, ENDED
 from s3stream.catalog.rows import chunks
 from s3stream.catalog.schema import (
@@ -26,8 +28,6 @@ from s3stream.catalog.schema import (
     topics,
     wals,
 )
-from s3stream.catalog.state import TopicState
-from s3stream.catalog.state_rows import MANIFEST_COUNTER
 from s3stream.catalog.topics import NO_TIMESTAMP
 from s3stream.catalog.values import DetachedTopic, WalInfo
 from s3stream.errors import CatalogError

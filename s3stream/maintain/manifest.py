@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from s3stream.catalog.state import BorrowedRange, CatalogState, StreamState, TopicState
+from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
 from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
 from s3stream.errors import CorruptObject
 

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.state import CatalogState
+from s3stream.catalog.manifest_state import CatalogState
 from s3stream.errors import StorageError, StoreError
 from s3stream.maintain.manifest import (
     Manifest,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from s3stream.catalog.state import CatalogState
+from s3stream.catalog.manifest_state import CatalogState
 from s3stream.model import ObjectKind, StreamRange
 from s3stream.object.writer_id import UploadWriter, parse_upload_writer
 

@@ -1,7 +1,8 @@
 """Keeps a list of the committed objects that could not be read because they are corrupt or missing.
 
-An outage passes; damage stays until an operator restores the object or gives it up. So each damaged position is listed in the node's status and logged once. It is forgotten when the place can be read again, or when the catalog no
-longer lists the object.
+An outage passes; damage stays until an operator restores the object or gives it up. So each damaged position is listed
+in the node's status and logged once. It is forgotten when the place can be read again, or when the catalog no longer
+lists the object.
 """
 
 from collections.abc import Callable, Iterable, Iterator

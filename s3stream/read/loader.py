@@ -1,8 +1,9 @@
 """Loads locations, indexes and blocks of objects into memory, each once for all concurrent readers.
 
 Loads are tasks of the engine: when their reader gives up, they continue into the caches. Objects are immutable, so only
-locations go stale, when compaction replaces an object; `invalidate` forgets them. A read or a lookup that began before `invalidate` is neither shared with later reads nor kept: log compaction removes records, and a read that begins
-after its commit must not return them.
+locations go stale, when compaction replaces an object; `invalidate` forgets them. A read or a lookup that began before
+`invalidate` is neither shared with later reads nor kept: log compaction removes records, and a read that begins after
+its commit must not return them.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Read-ahead: a reader that continues where it stopped finds its next data in the block cache.
 
-A reader is identified by the offset of its next read. From its second read on, up to two windows lie before it: while it reads the first, the second is loaded (double buffering). Windows double up to their bound. All of them together are
+A reader is identified by the offset of its next read. From its second read on, up to two windows lie before it: while
+it reads the first, the second is loaded (double buffering). Windows double up to their bound. All of them together are
 bounded too, and active readers share that bound equally, so that the loaded data is still cached when its reader comes.
 """
 

@@ -5,12 +5,11 @@ Both assign each partition of the subscribed topics to exactly one member.
 uniform
     Balanced and sticky. If all members have the same subscription, each gets an equal quota; where the number of
     partitions does not divide evenly, the members with the most partitions get one more. Each member keeps the part of
-    its former target that fits its quota, and the other partitions go to members below their quota. If subscriptions differ, a
-    partition goes to the subscribed member with the fewest partitions, and partitions are moved from members with more
-    to members with fewer as long as that improves the balance.
-range
-    Topic by topic, contiguous ranges of partitions in the order of members: equal subscriptions to equally partitioned
-    topics are co-partitioned, so that one member receives all records with the same key. Not sticky.
+    its former target that fits its quota, and the other partitions go to members below their quota. If subscriptions
+    differ, a partition goes to the subscribed member with the fewest partitions, and partitions are moved from members
+    with more to members with fewer as long as that improves the balance. range Topic by topic, contiguous ranges of
+    partitions in the order of members: equal subscriptions to equally partitioned topics are co-partitioned, so that
+    one member receives all records with the same key. Not sticky.
 """
 
 from collections import defaultdict

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.manifest_state import BorrowedRange, StreamState, TopicState
 from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.state import BorrowedRange, StreamState, TopicState
 from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamRange

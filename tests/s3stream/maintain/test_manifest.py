@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.state import BorrowedRange, CatalogState, StreamState, TopicState
+from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
 from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
 from s3stream.errors import CorruptObject
 from s3stream.maintain.manifest import (

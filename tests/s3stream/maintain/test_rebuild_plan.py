@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.catalog.state import BorrowedRange, CatalogState, StreamState
+from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState
 from s3stream.maintain.rebuild_plan import (
     FoundObject,
     Gap,

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, insert, literal_column, select, update
 
 from s3stream.catalog.configs import list_configs
 from s3stream.catalog.detach import list_detached
+from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
 from s3stream.catalog.nodes import list_all_wals
 from s3stream.catalog.schema import (
     MIGRATIONS,
@@ -20,7 +21,6 @@ from s3stream.catalog.schema import (
     streams,
     topics,
 )
-from s3stream.catalog.state import BorrowedRange, CatalogState, StreamState, TopicState
 from s3stream.catalog.topics import parse_configs
 from s3stream.model import ObjectState
 
