@@ -68,7 +68,7 @@ def test_further_stores_of_a_settings_file_and_of_options(data_dir: Path, tmp_pa
     ],
 )
 def test_what_is_missing_is_named(data_dir: Path, options: dict[str, str], text: str) -> None:
-    named = {"dataDir": str(data_dir)} if text.startswith(("stores", "no name")) else {}
+    named = {"dataDir": str(data_dir)} if text.startswith(("stores", "invalid name")) else {}
     with pytest.raises(LocationError, match=text):
         find_storage({**named, **options})
 
