@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,39 @@ async def test_schema_5_takes_the_age_of_objects_from_their_writer_ids(
         info.writer_id: (info.oldest_data_ms, info.cleaned) for key, info in found.items() if key != 99
     } == OLD_WRITER_IDS
     assert (found[99].oldest_data_ms, found[99].cleaned) == (0, False)
+    await database.close()
+
+
+def stops_half_way(steps: Sequence[tuple[int, Sequence[str]]]) -> Sequence[tuple[int, Sequence[str]]]:
+    """The migrations, the last of them with an error before its last statement."""
+    *before, (version, statements) = steps
+    return [*before, (version, [*statements[:-1], "SELECT no_such_column FROM objects", statements[-1]])]
+
+
+async def test_a_migration_that_stops_half_way_changes_nothing_and_is_repeated(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(database_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 4])
+        database = Database(url)
+        await database.open()
+        row = (
+            "INSERT INTO objects (object_id, kind, state, store, size_bytes, node_id, writer_id, deadline_ms, "
+            "committed_ms, upload_id) VALUES (:object_id, 1, 1, 's', 0, 1, :writer_id, 5000, 0, '')"
+        )
+        prepared = [{"object_id": key, "writer_id": writer} for key, writer in enumerate(OLD_WRITER_IDS, 1)]
+        await database.write(lambda c: c.execute(text(row), prepared))
+        await database.close()
+    with monkeypatch.context() as broken:
+        broken.setattr(database_module, "MIGRATIONS", stops_half_way(MIGRATIONS))
+        database = Database(url)
+        with pytest.raises(CatalogError, match="no_such_column"):
+            await database.open()
+        await database.close()
+    database = Database(url)
+    await asyncio.gather(*(database.open() for _ in range(3)))
+    found = await database.read(lambda c: find_objects(c, range(1, 1 + len(prepared))))
+    assert {info.writer_id: (info.oldest_data_ms or 900, info.cleaned) for info in found.values()} == OLD_WRITER_IDS
     await database.close()
 
 
