@@ -101,6 +101,7 @@ async def run_node(settings: Settings, log_levels: LogLevels | None = None) -> A
         except (DataDirError, StorageError, WalError, OSError) as error:
             raise StartError(str(error)) from error
         yield node
+        await node.stop_accepting()
         await admin.close()
         await node.stop()
 

@@ -265,14 +265,18 @@ class Node:
 
     # stop
 
+    async def stop_accepting(self) -> None:
+        """Begin to stop: refuse new connections. Those that are open are served until `stop`."""
+        self.stopping = True
+        await self.server.stop_accepting()
+
     async def stop(self) -> None:
         """Refuse new connections, answer requests under way, upload, trim, end the lease.
 
         The exit stack of `broker.app` closes the components afterwards.
         """
         began = time.perf_counter()
-        self.stopping = True
-        await self.server.stop_accepting()
+        await self.stop_accepting()
         self.groups.close()
         self.transactions.close()
         cut_off = await self.server.drain(self.settings.node.drain_timeout_ms)

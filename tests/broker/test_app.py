@@ -1,10 +1,12 @@
 """How a node starts, refuses to start, fails and is fenced."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from broker.admin.http import AdminServer
 from broker.app import StartError, now_ms
 from broker.net.server import bind
 from protocol.errors import ErrorCode
@@ -41,6 +43,24 @@ async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path)
         await older.catalog.register_node(1, "elsewhere", 9092, now_ms=now_ms(), lease_ms=1000)
         async with asyncio.timeout(10):
             assert "fenced" in await older.failed
+
+
+async def test_a_stop_refuses_clients_before_it_waits_for_requests_on_the_admin_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, connected = AdminServer.close, asyncio.Event()
+
+    async def close_slowly(admin: AdminServer) -> None:
+        with suppress(ConnectionRefusedError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            connected.set()
+            writer.close()
+        await close(admin)
+
+    async with running_node(tmp_path) as node:
+        port = node.advertised.port
+        monkeypatch.setattr(AdminServer, "close", close_slowly)
+    assert not connected.is_set()
 
 
 async def test_what_keeps_a_node_from_starting_is_one_line(tmp_path: Path) -> None:
