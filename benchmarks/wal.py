@@ -59,7 +59,7 @@ FULL = Sizes(2048 * MIB, 2048 * MIB, 7, 2.0, 8.0)
 
 @dataclass
 class Run:
-    """What one drive of the log came to."""
+    """Results of one run against the log."""
 
     records: int = 0
     body_bytes: int = 0

@@ -56,7 +56,7 @@ def bucket(s3: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "S3Bucket":
 
 @pytest.fixture(scope="session")
 def aws_credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Spark's tasks look for S3 credentials; a test writes them there."""
+    """File in which Spark's tasks look for S3 credentials; a test writes them into it."""
     return tmp_path_factory.mktemp("aws") / "credentials"
 
 
@@ -92,7 +92,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
 
 @contextmanager
 def drop_sockets_of_py4j() -> Iterator[None]:
-    """Spark's bridge leaves sockets to the garbage collector: collect them here, not in a test that is strict."""
+    """Collect the sockets that Spark's bridge leaves to the garbage collector, before a stricter test collects them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield
@@ -101,7 +101,7 @@ def drop_sockets_of_py4j() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Keep the sockets of a Spark test from being found in a later one."""
+    """Keep sockets left by a Spark test from raising a warning in a later test."""
     if item.get_closest_marker("spark") is None:
         return (yield)
     with drop_sockets_of_py4j():
@@ -112,7 +112,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Have nodes that a test shares with others explain why it hung; its own explain themselves when they end."""
+    """Print the state of nodes that a timed-out test shares with others; a test's own nodes do so when they end."""
     report = yield
     if call.excinfo is not None:
         from tests.support.node import NodeProcess, is_test_timeout
@@ -123,7 +123,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Inside a Spark test they may be collected at any time; and Spark takes its time where others work too."""
+    """Ignore warnings about such sockets in Spark tests, and give these tests more time on a busy machine."""
     if item.get_closest_marker("spark") is None:
         return
     item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
@@ -133,7 +133,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of one node, a process of its own, that the Spark tests of a run share; each takes its own topics."""
+    """Address of a node in a separate process that all Spark tests of a run share; each test creates its own topics."""
     from tests.support.node import NodeProcess
 
     with NodeProcess(tmp_path_factory.mktemp("node"), wal_capacity_bytes=64 << 20) as node:

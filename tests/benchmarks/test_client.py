@@ -1,4 +1,4 @@
-"""What Apache Kafka's tools print is read right."""
+"""Parsing the output of Apache Kafka's performance tools."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a node starts, refuses to start, fails and is fenced."""
+"""Start, refused start, failure and fencing of a node."""
 
 import asyncio
 from contextlib import suppress
@@ -39,7 +39,7 @@ async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
 
 async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path) -> None:
     async with running_node(tmp_path, catalog_lease_ms=1000) as older:
-        # As after a pause longer than the lease: nobody would take the id from a process that renews it.
+        # As after a pause longer than the lease: no other process takes the id while the lease is renewed.
         await older.catalog.register_node(1, "elsewhere", 9092, now_ms=now_ms(), lease_ms=1000)
         async with asyncio.timeout(10):
             assert "fenced" in await older.failed

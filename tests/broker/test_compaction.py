@@ -34,7 +34,7 @@ async def produce(node: NodeProcess, round_number: int) -> None:
 
 
 async def check(node: NodeProcess, rounds: int) -> None:
-    """Everything is there, once, in order."""
+    """Check that every record is there, once, in order."""
     consumer = AIOKafkaConsumer("t", bootstrap_servers=node.bootstrap, auto_offset_reset="earliest")
     await consumer.start()
     try:

@@ -1,4 +1,4 @@
-"""What no decent client sends: each gets what Kafka gives, and the node goes on serving the others."""
+"""Malformed frames: each gets the response that Kafka gives, and the node continues to serve other clients."""
 
 import random
 import struct
@@ -99,7 +99,7 @@ async def test_a_malformed_software_name_is_refused(client: RawClient) -> None:
 
 @pytest.mark.parametrize("telemetry", [True, False])
 async def test_the_table_is_what_is_served(tmp_path: Path, telemetry: bool) -> None:
-    """Metrics of clients are asked for only where somebody wants them."""
+    """The node requests client metrics only if a subscription exists."""
     async with running_node(tmp_path, telemetry_enabled=telemetry) as node, raw_client(node.bootstrap) as client:
         response = await client.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
     table = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}

@@ -44,7 +44,7 @@ Records = Mapping[tuple[str, int], Sequence[Record]]
 
 
 class Expected(NamedTuple):
-    """What the older version acknowledged."""
+    """Offsets and records that the older version acknowledged."""
 
     committed_offsets: Mapping[int, int]
     records: Sequence[tuple[str, int, str, Record]]

@@ -1,4 +1,4 @@
-"""A whole node through a real client: what goes in comes out, before and after it was stopped."""
+"""A whole node with a real client: produced records can be read, before and after a stop."""
 
 import asyncio
 import contextlib

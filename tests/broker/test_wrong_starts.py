@@ -1,4 +1,4 @@
-"""Starts that an operator gets wrong: none of them may lose, or mix up, what was acknowledged. Real processes."""
+"""Operator mistakes at start: none may lose or mix up acknowledged data. Real processes."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 TOPIC = "events"
 RECORDS = 5_000
 LONG_LEASE_MS = 600_000
-"""Nobody waits for the end of it in a test."""
+"""Longer than a test runs, so that it never expires."""
 WAITS = "waiting for the end of the node's lease"
 
 
@@ -84,7 +84,7 @@ def expected(name: str, count: int = RECORDS) -> list[str]:
 
 
 def is_untouched(url: str) -> bool:
-    """Whether there is nothing in a database, not even a file of it."""
+    """True if a database has no tables (SQLite: not even a file)."""
     if url.startswith("sqlite"):
         return not Path(url.removeprefix("sqlite:///")).exists()
     with psycopg.connect(url) as connection:
@@ -220,7 +220,7 @@ def test_the_log_of_an_older_version_takes_no_wrong_catalogs_name(tmp_path: Path
 
 
 def move_database(path: Path, target: Path) -> None:
-    """Move an SQLite file with all that a killed process left beside it."""
+    """Move an SQLite file, with the files that a killed process left next to it."""
     for suffix in ("", "-wal", "-shm"):
         if (found := path.with_name(path.name + suffix)).exists():
             found.rename(target.with_name(target.name + suffix))
@@ -235,11 +235,11 @@ def make_version_1(log: Path) -> None:
     log.write_bytes(data)
 
 
-# a node id that somebody has
+# a node id in use
 
 
 def test_a_second_process_with_the_id_of_one_that_lives_is_refused(tmp_path: Path, urls: tuple[str, str]) -> None:
-    """Two replicas with one environment: each has a data directory of its own, and both are node 1."""
+    """Two replicas with the same environment: each has its own data directory, and both are node 1."""
     shared = {"catalog_url": urls[0], "objects_path": tmp_path / "objects", "catalog_lease_ms": 9_000}
     with NodeProcess(tmp_path / "1", **shared) as node:
         produce(node.bootstrap, "first", 10)

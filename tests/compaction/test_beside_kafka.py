@@ -1,4 +1,4 @@
-"""Log compaction beside Apache Kafka's own cleaner: the same history is left as the same records by both."""
+"""Log compaction compared with Apache Kafka's own cleaner: both leave the same records of the same history."""
 
 import asyncio
 import random
@@ -105,7 +105,7 @@ async def tick(bootstrap: str, topic: str) -> None:
 
 
 async def records(bootstrap: str, topic: str, isolation: str) -> list[tuple[bytes | None, bytes | None]]:
-    """What a consumer finds from the start to the end, ticks left out."""
+    """Records that a consumer reads from start to end, without the ticks."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation)
     await consumer.start()
     try:

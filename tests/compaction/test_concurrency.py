@@ -1,4 +1,4 @@
-"""Compaction beside others: readers that are slow, another epoch, restarts amid the second level, many periods."""
+"""Compaction with concurrent activity: slow readers, a new node epoch, restarts in the second level, many periods."""
 
 import random
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ def memory(made: UploadingNode) -> MemoryStore:
 
 
 async def delete_due(made: UploadingNode) -> None:
-    """What the node's garbage collection does with objects past their deadline."""
+    """Delete objects past their deadline, as the node's garbage collection does."""
     due = await made.catalog.list_reapable(now_ms=made.clock.ms, limit=1_000)
     keys = {object_key(CLUSTER, info.object_id): info.object_id for info, _ in due}
     assert not await made.store.delete(list(keys))
@@ -189,7 +189,7 @@ async def test_a_trim_and_a_deletion_between_plan_and_commit_of_the_second_level
 
 
 async def test_a_compacted_topic_that_is_overwritten_for_ever_stays_bounded(some: UploadingNode) -> None:
-    """Three days of periods: little data of a compacted topic, beside another's, in objects that many streams share."""
+    """Three days of periods: little data of a compacted and of another topic, in objects that many streams share."""
     rng = random.Random(1)
     stream, other = await some.start(2)
     policy = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=1 << 60, delete_retention_ms=HOUR_MS)

@@ -1,4 +1,4 @@
-"""Topics that are cloned or detached: compaction goes on with what is left to it, and each reader finds its own."""
+"""Topics that are cloned or detached: compaction continues with the others, and each reader finds its own data."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ async def some(tmp_path: Path) -> AsyncIterator[UploadingNode]:
 
 
 def twins(contents: Mapping[int, Sequence[StreamBatch]], pairs: Mapping[int, int]) -> bool:
-    """Whether each clone holds what its original does."""
+    """True if each clone has the same contents as its original."""
     return all(
         [batch._replace(stream_id=clone) for batch in contents[original]] == contents[clone]
         for original, clone in pairs.items()

@@ -120,7 +120,7 @@ async def test_a_commit_that_did_not_take_effect_leaves_nothing_behind(
 
 
 async def run(service: CompactionService) -> None:
-    """One whole run; that it fails is what the test wants."""
+    """Run compaction once; the run must fail."""
     try:
         summary = await service.run_once()
     except StorageError:
@@ -129,7 +129,7 @@ async def run(service: CompactionService) -> None:
 
 
 async def last_values(made: UploadingNode) -> dict[int, bytes]:
-    """What a consumer of each stream sees last, having read all of it."""
+    """Payload of each stream's last batch, after reading the whole stream."""
     return {stream: bytes(batches[-1].payload) for stream, batches in (await made.contents()).items() if batches}
 
 
@@ -154,7 +154,7 @@ async def test_a_writer_that_is_cut_off_cannot_commit_what_was_discarded(some: U
 
 
 async def test_an_object_of_another_writer_is_not_deleted_when_a_run_fails(some: UploadingNode) -> None:
-    """As on a catalog that was restored from a backup: its next ids are those of objects made after the backup."""
+    """A catalog restored from a backup gives out ids again that objects made after the backup already have."""
     await sets(some)
     (next_id,) = await some.catalog.prepare_objects(
         1, node_id=NODE_ID, node_epoch=some.epoch, writer_id="w", store="m", now_ms=0, deadline_ms=1 << 60

@@ -1,4 +1,4 @@
-"""Streams whose data goes to another store than it did: compaction writes anew where it goes, and mixes nothing."""
+"""Streams whose store has changed: compaction writes to the new store, and never mixes stores in one object."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ async def test_streams_of_different_stores_share_no_output(some: UploadingNode) 
     node, other = placed(some, {a: "m", b: "other"})
     assert not (await CompactionService(node).run_timed()).errors
     (moved,) = await locations(some, b)
-    assert (moved.object.kind, moved.object.store) == (SO, "m"), "a run of its own, which the second level moves"
+    assert (moved.object.kind, moved.object.store) == (SO, "m"), "a separate run, which the second level moves"
     shared = {each.object.object_id for stream in (a, c) for each in await locations(some, stream)}
     assert moved.object.object_id not in shared
     assert other.objects == {}

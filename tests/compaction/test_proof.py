@@ -1,4 +1,4 @@
-"""The proof before the commit refuses whatever loses, doubles or invents data."""
+"""The proof before the commit refuses every commit that loses, duplicates or invents data."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Any history of uploads, trims and compactions: what readers see never changes, and compaction comes to rest."""
+"""Any history of uploads, trims and compactions: readers see the same data, and compaction reaches an end."""
 
 import asyncio
 import os
@@ -60,7 +60,7 @@ async def compact(made: UploadingNode, service: CompactionService, *, full: bool
     if full:
         assert summary.sso_after <= 1
         again = await service.run_once()
-        # Joined objects may be joined once more; then there is nothing left.
+        # Joined objects may be joined once more; after that, nothing is left to do.
         while again.commits:
             assert again.so_after < again.so_before or again.sso_before == again.sso_after == 0
             again = await service.run_once()

@@ -1,4 +1,4 @@
-"""Cleaning when it is due, on a catalog and a store and a clock of the test: it comes soon, and it comes to an end."""
+"""Cleaning at its due time, on the test's own catalog, store and clock: it starts soon, and it ends."""
 
 import asyncio
 from collections import Counter
@@ -101,11 +101,11 @@ class ScheduledNode:
 
     @property
     def cleaned(self) -> int:
-        """How often a stream was cleaned."""
+        """Number of cleanings so far."""
         return self.service.stats.streams_cleaned
 
     async def pass_time(self, seconds: float) -> None:
-        """Let the scheduler do what it does for a while."""
+        """Run the scheduler for some seconds of the manual clock."""
         clock = self.made.clock
         until_ms = clock.ms + int(seconds * 1000)
         while clock.ms < until_ms:
@@ -283,7 +283,7 @@ async def test_what_is_found_corrupt_late_stops_its_own_stream_only(made: Upload
 
 
 class CodecWithBug(KafkaBatches):
-    """Fails where nobody expects it: it cannot rewrite one payload."""
+    """Raises an unexpected error: it cannot rewrite one payload."""
 
     def __init__(self, bad: bytes) -> None:
         self._bad = bad
@@ -445,7 +445,7 @@ async def test_a_run_cleans_what_could_not_be_cleaned_beside_it(made: UploadingN
     between = asyncio.ensure_future(scheduled.service.clean_stream(second))
     await asyncio.sleep(0)
     gate.set()
-    assert not await between, "what the run does meanwhile is not its own"
+    assert not await between, "the run's work does not count as this call's"
     await run
     assert scheduled.cleaned == 2
     assert [each[1:] for each in await table(made, second)] == [(b"k", b"1")]

@@ -1,4 +1,4 @@
-"""The rate of background runs, and their manners."""
+"""The rate limit of background runs, and their yielding to foreground work."""
 
 import asyncio
 

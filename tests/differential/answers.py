@@ -1,8 +1,8 @@
-"""Answers as trees of plain values that two brokers can be compared by.
+"""Answers as trees of plain values, for the comparison of two brokers.
 
-What is a broker's own to choose is replaced by what must agree about it: an id by its number in the order of
-appearance, a time by `<now>`, an epoch by `<epoch>`; -1, 0 and the like, which say "none", stay. Error codes get their
-names. Record batches are taken apart, records included.
+Values that a broker may choose freely are replaced by comparable ones: an id by its number in the order of appearance,
+a time by `<now>`, an epoch by `<epoch>`. Special values such as -1 and 0 stay. Error codes become their names. Record
+batches are decoded, records included.
 """
 
 import dataclasses
@@ -180,7 +180,7 @@ class Normal:
         except CorruptBatch:
             tree["crc"] = "wrong"
         if header.is_control:
-            tree["control"] = control_record(batch)[0]  # beside it stands the coordinator's epoch
+            tree["control"] = control_record(batch)[0]  # the other field is the coordinator's epoch
             return tree
         tree["payload"] = hashlib.sha256(batch[61:]).hexdigest()[:16]
         tree["record"] = [
@@ -226,7 +226,7 @@ def _keyed(items: Sequence[Tree], key: Callable[[Any], object]) -> Tree:
 
 
 def differences(kafka: Tree, ours: Tree, path: str = "") -> list[tuple[str, Tree, Tree]]:
-    """Where two trees differ: path of the field, Apache Kafka's value, ours."""
+    """Differences between two trees: path of the field, Apache Kafka's value, the node's value."""
     if isinstance(kafka, dict) and isinstance(ours, dict):
         return [
             found

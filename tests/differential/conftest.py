@@ -1,4 +1,4 @@
-"""The two brokers: started once in a run, when the first script asks for them."""
+"""The two brokers, each started once in a test run, when the first script needs it."""
 
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,10 @@ from tests.support.node import NodeProcess
 
 QUICK_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 KAFKA_SETTINGS = {
-    "group.consumer.assignment.interval.ms": "0",  # else an assignment comes a while after what asks for it
+    "group.consumer.assignment.interval.ms": "0",  # otherwise an assignment follows its trigger after a delay
     "group.consumer.assignor.offload.enable": "false",
     "transaction.state.log.num.partitions": "1",
-    "log.initial.task.delay.ms": "3600000",  # else it drops what scripts have dated back
+    "log.initial.task.delay.ms": "3600000",  # otherwise it deletes records to which scripts gave an old timestamp
 }
 OUR_SETTINGS: dict[str, object] = {
     "group_offsets_partitions": 1,
@@ -34,7 +34,7 @@ def _compiler() -> Path:
 
 
 def has_compiler() -> bool:
-    """Whether there is a compiler for the plug-in without which Apache Kafka takes no metrics of clients."""
+    """True if a Java compiler exists for the plug-in that Apache Kafka needs to accept client metrics."""
     return _compiler().exists()
 
 
@@ -72,7 +72,7 @@ class Runner:
         self._done: Transcripts = {}
 
     def run(self, function: ScriptFunction) -> tuple[Sequence[Step], Sequence[Step]]:
-        """Both transcripts: Apache Kafka's and ours."""
+        """Both transcripts: Apache Kafka's and the node's."""
         name = function.__name__
         if name not in self._done:
             kafka, ours = self._peers
@@ -82,5 +82,5 @@ class Runner:
 
 @pytest.fixture(scope="session")
 def runner(kafka: Peer, ours: Peer) -> Runner:
-    """Both brokers, and what they have answered so far."""
+    """Both brokers, with the transcripts recorded so far."""
     return Runner(kafka, ours)

@@ -26,7 +26,7 @@ class Known:
     """Not every machine shows this difference."""
 
     def covers(self, step: str, path: str, kafka: Tree, ours: Tree) -> bool:
-        """Whether a difference found is this one."""
+        """True if this entry covers the difference."""
         values = (self.kafka in (ANY, kafka)) and (self.ours in (ANY, ours))
         return values and fnmatchcase(step, self.step) and fnmatchcase(path, self.path)
 

@@ -1,7 +1,7 @@
-"""What a script is written with: requests to one broker, each answer noted under the step's name.
+"""The API for scripts: requests to one broker, with each answer recorded under the step's name.
 
-Scripts give fixed names to topics and groups, begin each with their own prefix, and never branch on an answer; ids they
-need for later requests they take from the answers themselves.
+Scripts give fixed names to topics and groups, begin each name with their own prefix, and never branch on an answer. Ids
+for later requests are taken from the answers.
 """
 
 import struct
@@ -26,7 +26,7 @@ OWN_LISTS = ("groups", "transaction_states", "replica_election_results")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request and what became of it. `api_key` is None for bytes that are no request."""
+    """One request and its answer. `api_key` is None for bytes that are not a request."""
 
     name: str
     api_key: int | None
@@ -157,7 +157,7 @@ ScriptFunction = Callable[[Script], None]
 
 
 def run_script(function: ScriptFunction, peer: Peer) -> Sequence[Step]:
-    """What a broker answers to a script."""
+    """Run a script against a broker and return its answers."""
     script = Script(peer)
     try:
         function(script)

@@ -1,4 +1,4 @@
-"""What the comparison takes for equal, and what not."""
+"""Answers that the comparison treats as equal, and answers that it tells apart."""
 
 from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from protocol.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic

@@ -1,4 +1,4 @@
-"""Consumer groups, on their own and on their way between the two protocols, against Apache Kafka."""
+"""Consumer groups, and their migration between the two protocols, against Apache Kafka."""
 
 from collections.abc import Iterator
 

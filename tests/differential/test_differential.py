@@ -53,7 +53,7 @@ def test_answers_as_apache_kafka_does(runner: Runner, function: ScriptFunction) 
     if found:
         pytest.fail(f"{len(found)} differences:\n" + "\n".join(found), pytrace=False)
     gone = [f"{entry.step}: {entry.path}" for at, entry in enumerate(known) if at not in used and not entry.is_optional]
-    assert not gone, f"listed as known, but there is no such difference any more: {gone}"
+    assert not gone, f"listed as known, but these differences no longer occur: {gone}"
 
 
 def test_scripts_have_names_of_their_own_and_known_differences_belong_to_one() -> None:

@@ -1,4 +1,4 @@
-"""A node process in front of a real S3 server, a proxy between them that a test breaks, and clients that count."""
+"""A node process with a real S3 server, a proxy between them that injects a test's faults, and clients that count."""
 
 import random
 import time
@@ -27,7 +27,7 @@ Decide = Callable[[Request], Fault]
 
 @dataclass(slots=True)
 class Weather:
-    """What the proxy does at the moment."""
+    """Current behaviour of the proxy."""
 
     decide: Decide = lambda _: PASS
     faults: int = 0
@@ -65,16 +65,16 @@ class Rig:
         return found
 
     def writable(self) -> bool:
-        """Whether appends are welcome."""
+        """True if the node accepts appends."""
         return bool(self.node.status()["node"]["writable"])
 
     def stands_still(self, topic: str) -> bool:
-        """Whether the log takes nothing more, though a client sends."""
+        """True if the log does not grow although a client sends."""
         before = self.partition(topic)["high_watermark"]
         return all(self.partition(topic)["high_watermark"] == before for _ in range(20))
 
     async def expect_accounts_to_agree(self) -> None:
-        """Past the deadlines nothing but committed objects is left: the catalog says so, and the store's files do."""
+        """Check in the catalog and in the store's files that past the deadlines only committed objects are left."""
         wait_until(
             lambda: all(kind.endswith(" committed") for kind in self.node.status()["objects"]), "the rest was collected"
         )
@@ -85,7 +85,7 @@ class Rig:
         assert files == report.stored_objects == report.objects[ObjectState.COMMITTED]
 
     async def _verify(self) -> VerifyReport:
-        """What `anabranch storage verify --deep` does."""
+        """Verify the storage as `anabranch storage verify --deep` does."""
         settings = settings_for(self.folder, **self.direct)
         async with AsyncExitStack() as stack:
             catalog = Catalog(settings.catalog_url)
@@ -149,10 +149,10 @@ class CountingProducer:
             time.sleep(self._pause_s)
 
     def finish(self) -> None:
-        """Wait for every acknowledgement; there must have been no error."""
+        """Wait for every acknowledgement, and check that no error occurred."""
         assert self._producer.flush(WAIT_S) == 0
         assert not self.errors, self.errors[:3]
-        assert sorted(self.acked) == list(range(self.sent)), "each record has an offset of its own"
+        assert sorted(self.acked) == list(range(self.sent)), "each record has a separate offset"
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -165,7 +165,7 @@ class CountingProducer:
 
 
 def read_back(bootstrap: str, load: CountingProducer) -> None:
-    """Every record is there once, in order, byte for byte, at the offset of its acknowledgement."""
+    """Check that every record is there once, in order, byte for byte, at the offset of its acknowledgement."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 0}
     )

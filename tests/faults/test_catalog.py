@@ -1,4 +1,4 @@
-"""A catalog that takes no writes, goes away, or is damaged, under a node that serves: clients wait, nothing is lost."""
+"""A catalog that refuses writes, is unavailable, or is damaged, under a serving node: clients wait, nothing is lost."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ SMALL = {
 
 
 class Trouble:
-    """What a database does for a while. `match` is in the reason that the node gives."""
+    """A temporary fault of a database. `match` is part of the reason that the node reports."""
 
     match = ""
 
@@ -36,20 +36,20 @@ class Trouble:
         self.name = make_url(url).database
 
     def begin(self) -> None:
-        """From here on no commit succeeds."""
+        """Make every later commit fail."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """As before."""
+        """Restore normal operation."""
         raise NotImplementedError
 
     def cut_sessions(self) -> None:
-        """Have the node connect again."""
+        """End the node's sessions, so that it must reconnect."""
         self.server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self.name}'")
 
 
 class ReadOnly(Trouble):
-    """As while a database is moved to another server."""
+    """The database is read-only, as during a move to another server."""
 
     match = "read-only transaction"
 
@@ -76,7 +76,7 @@ class ReadOnlyServer(Trouble):
 
 
 class NoConnections(Trouble):
-    """As with a limit of connections that others have used up."""
+    """The database refuses connections, as when other clients have used up the limit."""
 
     match = "not currently accepting connections"
 

@@ -1,6 +1,6 @@
-"""An outage of the store until the log is full, as producers of other makes see it, with their defaults: not at all.
+"""An outage of the store until the log is full: producers of other libraries, with their defaults, see no error.
 
-librdkafka's is in `test_store.py`.
+The test of librdkafka is in `test_store.py`.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ async def send(bootstrap: str) -> list[int]:
 
 
 def perform(program: list[str], bootstrap: str) -> str:
-    """What Apache Kafka's own load generator says."""
+    """Run Apache Kafka's own load generator and return its output."""
     done = subprocess.run(
         [
             *program,

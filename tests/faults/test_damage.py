@@ -1,4 +1,4 @@
-"""An object that is damaged or gone: whoever reads it is told for good, the node goes on, and tells what is wrong."""
+"""A damaged or missing object: its readers get a final error, the node continues and reports the damage."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 BLOCK_BYTES = 600_000
-"""Longer than what is joined to one block: each batch is a block of its own."""
+"""Larger than batches that are joined to one block: each batch is a separate block."""
 OLD_MS = 1_700_000_000_000
 
 

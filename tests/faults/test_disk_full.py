@@ -1,4 +1,4 @@
-"""A disk that is full under catalog and objects: clients wait, the log says why, and space brings everything back."""
+"""A full disk under catalog and objects: clients wait, the log gives the reason, and free space ends the outage."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ TOPIC = "events"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own."""
+    """A separate small file system."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount the small file system that this needs")
     folder = tmp_path / "disk"

@@ -1,4 +1,4 @@
-"""Calls to the S3 server use the connections of those before them."""
+"""Calls to the S3 server reuse the connections of earlier calls."""
 
 import asyncio
 import random

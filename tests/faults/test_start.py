@@ -1,4 +1,4 @@
-"""An S3 bucket that cannot be used: one clear line at the start; while the node runs it waits and says why."""
+"""An unusable S3 bucket: one clear line at the start. A running node waits and reports the reason."""
 
 import shutil
 import socket
@@ -36,7 +36,7 @@ async def test_what_is_wrong_at_the_start_is_one_line(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     assert advice in await why_not(tmp_path, bucket.endpoint, bucket.name)
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        nobody.bind(("127.0.0.1", 0))  # the port is taken, but not listening
         line = await why_not(tmp_path, f"http://127.0.0.1:{nobody.getsockname()[1]}", "b")
         assert "No S3 service responds there" in line
 

@@ -1,6 +1,6 @@
-"""A node whose object store is slow, rude, overloaded or away: clients see no error, nothing is lost, nothing is left.
+"""An object store that is slow, faulty, overloaded or away: clients see no error, nothing is lost or left over.
 
-The node is a process of its own, the store a real S3 server, and what is between them breaks as each test says.
+The node is a separate process, the store is a real S3 server, and the proxy between them injects each test's faults.
 """
 
 import itertools
@@ -110,7 +110,7 @@ async def test_an_outage_slows_clients_down_and_heals_by_itself(tmp_path: Path, 
         assert load.acked, "produce went on without the store"
         wait_until(lambda: rig.stands_still("events"), "the log is full")
         load.send_while(lambda: rig.weather.faults < 20)
-        assert not load.errors, "a full log is no error to a client"
+        assert not load.errors, "a full log must not be an error for a client"
         rig.weather.clear()
         load.finish()
         rig.node.wait_uploaded()

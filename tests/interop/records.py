@@ -1,4 +1,4 @@
-"""Records that every client sends and gets back, with what tends to be lost on the way."""
+"""Records that every client sends and reads, with the contents that clients most easily lose."""
 
 from typing import NamedTuple
 

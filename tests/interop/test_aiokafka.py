@@ -167,7 +167,7 @@ async def test_groups_are_administered(servers: str, topic: str) -> None:
 
 
 async def test_a_long_poll_ends_with_the_record(servers: str, topic: str) -> None:
-    """A consumer that waits gets a record when it is there, long before its wait is over."""
+    """A waiting consumer gets a record as soon as it is there, long before its wait times out."""
     async with consumer(servers, None, fetch_max_wait_ms=20_000) as client:
         client.assign([TopicPartition(topic, 0)])
         async with asyncio.TaskGroup() as group:

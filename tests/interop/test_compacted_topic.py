@@ -1,4 +1,4 @@
-"""Topics that their configs want compacted soon, in the manner of librdkafka's test 0077 and of Kafka's tools."""
+"""Topics configured for early compaction, as in librdkafka's test 0077 and with Kafka's tools."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -62,13 +62,13 @@ def consume(node: NodeProcess) -> list[tuple[int, bytes, bytes | None]]:
 
 
 def by_key(node: NodeProcess) -> dict[str, Any]:
-    """What the node tells of compaction by key."""
+    """The node's status of compaction by key."""
     found: dict[str, Any] = node.status()["compaction"]["by_key"]
     return found
 
 
 def is_clean(node: NodeProcess) -> bool:
-    """Whether everything that was produced has been cleaned."""
+    """True if everything that was produced has been cleaned."""
     topic = by_key(node).get(TOPIC)
     return topic is not None and topic["cleaned_ms"] > 0 and not topic["dirty_bytes"]
 
@@ -95,7 +95,7 @@ def test_only_the_newest_values_are_left_soon(node: NodeProcess, configs: Mappin
 def test_a_topic_that_is_told_later_is_cleaned_too(node: NodeProcess) -> None:
     create_topic(node.bootstrap, TOPIC, 1, {"cleanup.policy": "compact"})
     produce(node)
-    assert node.terminate() == 0  # what was produced lies in an object that topics share
+    assert node.terminate() == 0  # the records are in an object that topics share
     node.start()
     admin = AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 3})
     resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)

@@ -1,4 +1,4 @@
-"""librdkafka 2, through confluent-kafka: its newest release speaks other versions than kcat's."""
+"""librdkafka 2, through confluent-kafka: its newest release uses other API versions than kcat's."""
 
 import itertools
 from collections.abc import Callable, Iterator

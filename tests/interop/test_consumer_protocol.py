@@ -1,4 +1,4 @@
-"""The new consumer group protocol (KIP-848) as librdkafka and Apache Kafka's own client speak it."""
+"""The new consumer group protocol (KIP-848) with librdkafka and Apache Kafka's own client."""
 
 import asyncio
 import subprocess
@@ -161,7 +161,7 @@ def test_commits_and_a_killed_node(node: NodeProcess, topic: str) -> None:
         found.clear()
         gather(40)
         assert sorted(found, key=lambda value: int(value or b"")) == [b"%d" % n for n in range(40, 80)]
-        assert owned(first) == had, "members go on in their epochs"
+        assert owned(first) == had, "members continue in their epochs"
         assert not lost
         ends = first.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], TIMEOUT_S)
         assert [end.offset for end in ends] == [20] * PARTITIONS

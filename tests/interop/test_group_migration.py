@@ -1,4 +1,4 @@
-"""Real consumers go over to the new group protocol one by one, and back, while their group works."""
+"""Real consumers migrate to the new group protocol one by one, and back, while their group works."""
 
 import subprocess
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def kind_of(node: NodeProcess, group: str) -> str:
 
 
 def read(node: NodeProcess, group: str, batch: int, *clients: Consumer) -> None:
-    """Send records and see each of them once, with its offset committed by whoever has read it."""
+    """Send records and check that each is read once, with its offset committed by its reader."""
     wanted = {b"%d-%d" % (batch, n) for n in range(20)}
     send(node.bootstrap, group, [Event(n % PARTITIONS, value) for n, value in enumerate(sorted(wanted))])
     found: list[bytes | None] = []

@@ -41,7 +41,7 @@ def run(servers: str, tool: str, *arguments: str, stdin: str = "") -> str:
 
 
 def refused(servers: str, tool: str, *arguments: str) -> str:
-    """What a tool says that does not get what it asks for."""
+    """Run a tool that must fail, and return its output."""
     done = subprocess.run(
         command(servers, tool, arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -1,4 +1,4 @@
-"""kcat: librdkafka as distributions have it, a few years behind."""
+"""kcat: librdkafka in the version of Linux distributions, a few years old."""
 
 import json
 import subprocess

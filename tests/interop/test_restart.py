@@ -1,4 +1,4 @@
-"""Groups of real clients when the node under them stops, is killed and comes back."""
+"""Groups of real clients while their node stops, is killed and restarts."""
 
 import asyncio
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_committed_offsets_survive(tmp_path: Path, *, killed: bool) -> None:
 
 
 async def test_members_of_a_killed_node_go_on_in_their_generation(tmp_path: Path) -> None:
-    """The coordinator is gone for a moment; nobody has to rebalance, and nothing is read twice or lost."""
+    """The coordinator is away for a moment; no member has to rebalance, and nothing is read twice or lost."""
     with NodeProcess(tmp_path) as node:
         create_topic(node.bootstrap, "t", 3)
         send(node.bootstrap, "t", EVENTS)

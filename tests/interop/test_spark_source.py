@@ -1,4 +1,4 @@
-"""Spark's own Kafka source and sink against a node: what a data engineer does with them."""
+"""Spark's own Kafka source and sink against a node, used as data engineers do."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -225,7 +225,7 @@ def test_the_sink_of_a_stream_copies_a_topic(spark: SparkSession, servers: str, 
 
 
 def per_partition(topic: str, seconds: Sequence[int]) -> str:
-    """Times of the partitions as the source wants them, in seconds since the first record."""
+    """Times of the partitions in the source's format, in seconds since the first record."""
     return json.dumps({topic: {str(index): START_MS + value * 1000 for index, value in enumerate(seconds)}})
 
 
@@ -243,7 +243,7 @@ def test_ranges_of_time_for_each_partition(spark: SparkSession, servers: str, fi
 def stream(
     spark: SparkSession, servers: str, folder: Path, options: Mapping[str, str], *, interval: str | None = None
 ) -> StreamingQuery:
-    """Copy a stream of records into a Parquet table in `folder`; with no interval, what is there now."""
+    """Copy a stream of records into a Parquet table in `folder`; without an interval, only the current records."""
     writer = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)

@@ -29,7 +29,7 @@ LINES = 2000
 
 @contextmanager
 def application(class_name: str, log: IO[str], *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a Java program until the block ends; it is asked to stop, and must."""
+    """Run a Java program until the block ends; it is then told to stop, and must."""
     command: Sequence[str | Path] = [java(), *QUICK_JVM, "-cp", kafka_apps_class_path(), class_name, *arguments]
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
     try:

@@ -1,4 +1,4 @@
-"""Real clients push their metrics (KIP-714): Java's and librdkafka's, asked by Kafka's own tool, read from the node."""
+"""Real clients push their metrics (KIP-714): Java's and librdkafka's. Kafka's own tool sets the subscription."""
 
 import re
 import time
@@ -38,7 +38,7 @@ def series(node: NodeProcess, client_id: str) -> dict[str, float]:
 
 
 def series_while(node: NodeProcess, client_id: str, step: Callable[[], object]) -> dict[str, float]:
-    """Repeat a step until the client's metrics are there."""
+    """Repeat a step until the client's metrics have arrived."""
     deadline = time.monotonic() + WAIT_S
     while not (found := series(node, client_id)):
         expect_before(deadline, "metrics of the client")

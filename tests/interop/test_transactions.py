@@ -28,7 +28,7 @@ PARTITIONS = 3
 KILLS = 80 if os.environ.get("ANABRANCH_SOAK") else 8
 QUIET: dict[str, Any] = {"log_level": 0}
 SURVIVES: dict[str, Any] = {
-    # librdkafka's default, to bootstrap anew when no broker answers, can lose the transaction coordinator for good.
+    # librdkafka's default is to bootstrap again when no broker answers; that can lose the transaction coordinator.
     "metadata.recovery.strategy": "none",
     "reconnect.backoff.max.ms": 500,
 }
@@ -123,7 +123,7 @@ async def test_aiokafka_commits_aborts_and_is_fenced(servers: str, topic: str) -
 
 
 def test_java_uses_version_2_and_its_tools_show_it(servers: str, topic: str) -> None:
-    """With transaction.version 2 each transaction has an epoch of its own."""
+    """With transaction.version 2 each transaction has a separate epoch."""
     single = f"{topic}-single"  # the producer chooses partitions, and only the last transaction's shows its epoch
     create_topic(servers, single, 1)
     producing = ["--topic", single, "--num-records", "1000", "--record-size", "100", "--throughput", "2000"]
@@ -209,7 +209,7 @@ class Copier:
         return len(messages)
 
     def is_done(self) -> bool:
-        """Whether all has been copied, by what the group has committed."""
+        """True if everything has been copied, according to the group's committed offsets."""
         committed = self._consumer.committed(self._consumer.assignment(), TIMEOUT_S)
         return all(place.offset == self._consumer.get_watermark_offsets(place, TIMEOUT_S)[1] for place in committed)
 
@@ -219,7 +219,7 @@ class Copier:
 
 @dataclass
 class Killer:
-    """Kills and restarts a node beside the test, a few times, whenever it gets to a place drawn by lot."""
+    """Kills and restarts a node a few times, each time when the test reaches a randomly drawn place."""
 
     node: NodeProcess
     seeded: random.Random
@@ -229,7 +229,7 @@ class Killer:
     _thread: threading.Thread | None = None
 
     def at(self, place: str) -> None:
-        """The test is at a place, and goes on while the node goes down."""
+        """Report that the test has reached a place; the test continues while the node goes down."""
         if place != self._next or not self.kills_left or (self._thread is not None and self._thread.is_alive()):
             return
         self._steps -= 1

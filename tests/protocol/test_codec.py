@@ -1,4 +1,4 @@
-"""The codec's own promises: golden bytes, named errors for bad bytes and bad values, unknown tags, parts for a send."""
+"""Guarantees of the codec: golden bytes, named errors for bad bytes and bad values, unknown tags, parts for a send."""
 
 import random
 import struct

@@ -1,7 +1,7 @@
 """The records of coordinators against the schemas Apache Kafka 4.3.1's own classes report.
 
-No other implementation in Python knows these records, so their newest versions are written down here as Kafka's
-`Schema` objects print them: `?` may be null, `<>` are tagged fields. Kafka's tools must be able to read what we write.
+No other implementation in Python has these records, so their newest versions are written down here as Kafka's `Schema`
+objects print them: `?` may be null, `<>` are tagged fields. Kafka's tools must be able to read the node's records.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Going through records finds what decoding them finds, and refuses what decoding refuses."""
+"""Scanning records finds the same as decoding them, and refuses the same."""
 
 import random
 

@@ -48,7 +48,7 @@ SOME = [Record(b"k%d" % i, b"v" * i if i % 3 else None, 1000 - i, (("h", b"x"), 
 
 
 def contents(records: list[Any]) -> list[tuple[Any, ...]]:
-    """What either implementation's records say."""
+    """Records of either implementation as comparable tuples."""
     return [
         (
             r.offset,

@@ -1,7 +1,7 @@
-"""Random messages for a version, and what another implementation's objects say in our terms.
+"""Random messages for a version, and the conversion of another implementation's objects.
 
-The other implementation is kio: dataclasses of its own per version, generated from Apache Kafka's schema files, read
-and written by native code. Its fields come in the same order as ours, so both are walked side by side.
+The other implementation is kio: separate dataclasses per version, generated from Apache Kafka's schema files, read and
+written by native code. Its fields have the same order as in this project, so both are traversed in parallel.
 """
 
 import dataclasses

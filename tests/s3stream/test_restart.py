@@ -1,7 +1,7 @@
 """A restart at every step of upload, commit, WAL trim, stream trim, topic deletion and collection.
 
-After each the invariants of the storage hold: what was acked is there once, in order, with its owner's state; every
-object is accounted for; and past the deadlines nothing is left but what is committed.
+After each restart the invariants of the storage hold: acked batches are there once, in order, with their owner's state;
+every object is accounted for; and past the deadlines only committed objects are left.
 """
 
 import asyncio
@@ -179,7 +179,7 @@ async def check_nothing_is_left(cluster: EngineCluster) -> None:
 
 
 class Removal:
-    """Two topics share an object; one is deleted, the other trimmed, and what nobody needs is collected."""
+    """Two topics share an object; one is deleted, the other trimmed, and unneeded objects are collected."""
 
     def __init__(self) -> None:
         self.sent: list[StreamBatch] = []

@@ -19,7 +19,7 @@ SETTINGS = StorageSettings(
     uploads_in_flight=1,
 )
 STREAM_BYTES = 2 * KIB
-"""What an open stream may cost by itself: its object, its runs, its place in tables."""
+"""Memory allowed for one open stream: the stream object, its runs, its entries in tables."""
 
 
 @pytest.mark.slow

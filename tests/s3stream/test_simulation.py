@@ -1,8 +1,7 @@
 """Random work under random faults: store and catalog fail before or after a call took effect, the node dies anywhere.
 
-Time leaps past the deadlines now and then, and what is due is collected beside everything else.
-
-Every run follows from its seed. What was acked is read back after each restart, once, in order, byte for byte.
+At times the clock jumps past the deadlines, and garbage collection runs concurrently with everything else. Every run is
+reproducible from its seed. After each restart, acked batches must be read back once, in order, byte for byte.
 """
 
 import asyncio
@@ -63,7 +62,7 @@ class RandomFaults(Steps):
 
 
 class Life:
-    """What the node's clients know over all its lives."""
+    """Knowledge of the node's clients, over all its restarts."""
 
     def __init__(self, rng: random.Random, ids: Sequence[int], collector: GarbageCollector) -> None:
         self.rng = rng
@@ -74,7 +73,7 @@ class Life:
         self.starts: dict[int, int] = dict.fromkeys(ids, 0)
 
     async def check(self, stream: Stream) -> None:
-        """Everything acked is there; what was sent but not acked may be, in its place."""
+        """Check that everything acked is there. Batches sent but not acked may be there too, in their place."""
         expected = [b for b in self.sent[stream.stream_id] if b.end_offset > stream.start_offset]
         found = await read_all(stream, bytes_max=self.rng.choice((1, 3_000, 50_000)))
         live = [b for b in found if b.end_offset > stream.start_offset]
@@ -83,7 +82,7 @@ class Life:
         assert not acked or stream.confirmed_offset >= acked[-1].end_offset
 
     async def replay(self, stream: Stream) -> None:
-        """After a restart: check, then go on from what survived."""
+        """Check after a restart, then continue from the data that survived."""
         assert int(stream.snapshot or b"0") == stream.committed_offset
         start = self.starts[stream.stream_id]
         assert stream.start_offset >= start

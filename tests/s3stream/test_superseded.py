@@ -1,4 +1,4 @@
-"""What log compaction has removed from objects is found nowhere else by a read that begins after its commit."""
+"""A read that begins after log compaction's commit finds the removed records nowhere, caches included."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -87,7 +87,7 @@ async def test_what_is_not_known_to_be_committed_stays_until_it_is(tmp_path: Pat
 
 
 async def test_no_read_joins_one_that_began_before(tmp_path: Path) -> None:
-    """It has read the first object when that is replaced, and waits for the second."""
+    """The earlier read has read the first object when it is replaced, and waits for the second."""
     async with opened(tmp_path) as (cluster, engine, stream):
         sent = fill(stream, 4)
         await engine.flush()

@@ -1,4 +1,4 @@
-"""A cancellation ends what it is meant to end, and an error is raised as what it is."""
+"""A cancellation ends exactly its target, and an error is raised unchanged."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -68,7 +68,7 @@ async def test_the_first_error_ends_the_others_and_a_time_out_around_it_is_still
 
 
 async def test_a_cancelled_owner_is_cancelled_whatever_its_tasks_raise() -> None:
-    """What Python's own group does not do: it raises the error, and the owner would try again."""
+    """Python's own TaskGroup would raise the error instead, and the owner would retry."""
     started = asyncio.Event()
 
     async def fail_when_cancelled() -> None:

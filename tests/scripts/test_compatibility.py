@@ -1,4 +1,4 @@
-"""The page about compatibility says what the code does."""
+"""The compatibility page agrees with the code."""
 
 from broker.handlers import HANDLERS
 from protocol.registry import all_apis

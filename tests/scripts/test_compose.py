@@ -1,4 +1,4 @@
-"""The compose file: what it configures is what a node understands."""
+"""The settings in the compose file are valid settings of a node."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""What the documents name exists."""
+"""Existence of the files, modules and names that the documents refer to."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""docs/spark.md names every setting of a pipeline, as the code has them."""
+"""docs/spark.md lists every setting of a pipeline, as defined in the code."""
 
 from pathlib import Path
 

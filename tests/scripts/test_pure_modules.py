@@ -1,4 +1,4 @@
-"""Modules that say they are pure are held to it by import-linter."""
+"""Modules whose docstring calls them pure are checked by import-linter."""
 
 import ast
 import re

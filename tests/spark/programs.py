@@ -1,4 +1,4 @@
-"""Programs of Spark as processes of their own: what they say, what runs below them, and power cuts."""
+"""Spark programs as separate processes: their output, their child processes, and power cuts."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What goes wrong before a session is started gets one clear line."""
+"""Errors before a session is started are reported in one clear line."""
 
 import os
 from pathlib import Path

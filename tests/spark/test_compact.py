@@ -1,4 +1,4 @@
-"""`anabranch spark compact` with the real Spark: the node's own invariants, also when things are killed."""
+"""`anabranch spark compact` with the real Spark: the node's own invariants, also when processes are killed."""
 
 import asyncio
 import itertools
@@ -116,7 +116,7 @@ def test_a_damaged_input_is_left_alone_and_the_others_are_compacted(spark: Spark
 
 @contextmanager
 def job(filled: KafkaObjects, master: str) -> Iterator[Program]:
-    """The job as a process of its own."""
+    """The job as a separate process."""
     root = str(Path(__file__).parents[2])
     command = [
         sys.executable, "-m", "spark", "compact", "--catalog", filled.location.catalog_url,

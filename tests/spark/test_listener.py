@@ -1,4 +1,4 @@
-"""What a listener makes of Spark's progress, without Spark."""
+"""Metrics that a listener derives from Spark's progress reports, without Spark."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Brokers are asked before Java is started: one clear line, in bounded time."""
+"""The check of the brokers before Java is started: one clear line, in bounded time."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where the storage is: from options and settings files, and what of it goes into tasks."""
+"""The storage's location from options and settings files, and the part of it that tasks get."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`anabranch spark verify` with the real Spark: what is sound, and each kind of damage."""
+"""`anabranch spark verify` with the real Spark: sound storage, and each kind of damage."""
 
 import asyncio
 from collections import Counter

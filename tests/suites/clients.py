@@ -1,7 +1,7 @@
 """The client libraries whose own integration tests run against a node, and what each suite needs to find it.
 
-A suite comes from the client's source distribution, or from its repository where the distribution has no tests. What
-is tied to a broker that the suite would start by itself is made good by files that are laid over it (`overlay`).
+A suite comes from the client's source distribution, or from its repository where the distribution has no tests. Parts
+that would start a broker of the suite's own are replaced by the files in `overlay`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,23 +18,23 @@ class Suite:
     requirement: str
     """The client as its users install it: its tests run against this, not against the source they came with."""
     needs: Sequence[str]
-    """What its tests import besides."""
+    """Further packages that its tests import."""
     folders: Sequence[str]
-    """What is taken of the source; the client's own code is not."""
+    """Folders copied from the source, without the client's own code."""
     paths: Sequence[str]
     """The integration tests."""
     environ: Mapping[str, str]
-    """Tells the suite where the broker is; `{bootstrap}` is `host:port`, `{home}` the folder of the suite."""
+    """Variables with the broker's address; `{bootstrap}` is `host:port`, `{home}` the folder of the suite."""
     repository: str | None = None
-    """Where the source is, if it is not in the package registry."""
+    """URL of the source, if it is not in the package registry."""
     tag: str | None = None
     overlay: Mapping[str, str] = field(default_factory=dict)
     """Files to lay over the source: path there, and name of the file in `overlay/` here."""
     deselected: Sequence[str] = ()
-    """Tests that are not of the broker, or want another one; `README.md` says why."""
+    """Tests that do not test the broker, or need another one; `README.md` gives the reasons."""
     node_settings: Mapping[str, object] = field(default_factory=dict)
     kafka_properties: Mapping[str, str] = field(default_factory=dict)
-    """What the suite's own broker is configured with: for a node, and for Apache Kafka."""
+    """Configuration of the suite's own broker: `node_settings` for a node, `kafka_properties` for Apache Kafka."""
 
 
 SUITES = (

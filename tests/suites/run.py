@@ -2,9 +2,9 @@
 
     python -m tests.suites.run [--against node|kafka] [--set NAME=VALUE] [SUITE ...]
 
-Each suite has a folder and a virtual environment in the cache (ANABRANCH_CACHE). What fails is compared with
-`expected/<suite>.txt`: the run fails when another test does, and says so when one does not fail any more. Sources that
-are in no package registry are cloned, or taken from `ANABRANCH_SUITE_SOURCES/<suite>` where that is set.
+Each suite has a folder and a virtual environment in the cache (ANABRANCH_CACHE). The failed tests are compared with
+`expected/<suite>.txt`: the run fails if any other test failed, and reports listed tests that pass now. Sources that are
+not in the package registry are cloned, or taken from `ANABRANCH_SUITE_SOURCES/<suite>` where that is set.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the suites are made of is there; `make suites` runs them."""
+"""The files and tests that the suites refer to exist; `make suites` runs the suites."""
 
 import asyncio
 import signal
@@ -48,7 +48,7 @@ async def test_a_run_that_is_stopped_leaves_no_node_behind(
     (home / "ready").touch()
     python = home / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    # In place of the suite's Python: tests that say where their broker is, and go on for ever.
+    # Stands for the suite's Python: a test that prints its broker's address and never ends.
     told = home / "told"
     python.write_text(f'#!/bin/sh\necho "$KAFKA_URI" >{told}.new && mv {told}.new {told}\nexec sleep 600\n')
     python.chmod(0o755)

@@ -41,11 +41,11 @@ CLUSTER: Final = "test"
 NODE_ID: Final = 1
 HOUR_MS: Final = 3_600_000
 NOW, DEADLINE, LATER = 1_000, 5_000, 9_000
-"""Times of a `MetadataNode`: of all it does, when what it prepares expires, when what it replaces may be deleted."""
+"""Times of a `MetadataNode`: of all its calls, of the expiry of prepared objects, of the deletion of replaced ones."""
 
 
 class CatalogNode:
-    """A node of the catalog, once `start` or `register` was called."""
+    """A node in the catalog, after `start` or `register` has been called."""
 
     prepare_ttl_ms = HOUR_MS
     delete_delay_ms = 0
@@ -66,7 +66,7 @@ class CatalogNode:
 
     @property
     def store_name(self) -> str:
-        """The store of what is prepared."""
+        """Name of the store of prepared objects."""
         return "main"
 
     async def start(self, partitions: int) -> Sequence[int]:
@@ -92,7 +92,7 @@ class CatalogNode:
         return topic
 
     async def open_streams(self, ids: Sequence[int]) -> None:
-        """Take over streams: each gets a new epoch."""
+        """Open streams: each gets a new epoch."""
         opened = await self.catalog.open_streams(ids, node_id=self.node_id, node_epoch=self.epoch)
         for each in opened:
             self.stream_epochs[each.info.stream_id] = each.info.epoch
@@ -125,7 +125,7 @@ class CatalogNode:
         snapshots: Mapping[int, bytes] | None = None,
         stream_epoch: int | None = None,
     ) -> UploadCommit:
-        """The commit of objects, with the epochs that the node has for their streams, or `stream_epoch`."""
+        """A commit of objects, with the node's epochs of their streams, or `stream_epoch`."""
         streams = {each.stream_id for item in objects for each in item.ranges} | set(snapshots or {})
         epochs = {
             stream: self.stream_epochs.get(stream, 1) if stream_epoch is None else stream_epoch for stream in streams
@@ -133,7 +133,7 @@ class CatalogNode:
         return UploadCommit(self.node_id, self.epoch, objects, epochs, snapshots or {}, self.clock.ms)
 
     def compaction(self, inputs: Sequence[NewObject | ObjectInfo], outputs: Sequence[NewObject]) -> CompactionCommit:
-        """The commit that replaces some objects by others."""
+        """A commit that replaces some objects by others."""
         ids, now_ms = [each.object_id for each in inputs], self.clock.ms
         return CompactionCommit(self.node_id, self.epoch, ids, outputs, now_ms, now_ms + self.delete_delay_ms)
 
@@ -149,7 +149,7 @@ class CatalogNode:
 
 
 class MetadataNode(CatalogNode):
-    """A node of which the catalog gets to know objects that no store has. Its clock stands at `NOW`."""
+    """A node whose objects exist in the catalog but in no store. Its clock stays at `NOW`."""
 
     prepare_ttl_ms = DEADLINE - NOW
     delete_delay_ms = LATER - NOW
@@ -164,7 +164,7 @@ class MetadataNode(CatalogNode):
     async def new_objects(
         self, *groups: Sequence[StreamRange], kinds: Sequence[ObjectKind] | None = None
     ) -> list[NewObject]:
-        """Prepare an object for each group of ranges: an SO where the group is of one stream, else an SSO."""
+        """Prepare an object for each group of ranges: an SO if the group has one stream, otherwise an SSO."""
         ids = await self.prepare(len(groups))
         return [
             NewObject(
@@ -185,7 +185,7 @@ class MetadataNode(CatalogNode):
         return objects
 
     async def compact(self, inputs: Sequence[NewObject], *groups: Sequence[StreamRange]) -> list[NewObject]:
-        """Replace objects by one for each group of ranges."""
+        """Replace objects by one new object for each group of ranges."""
         outputs = await self.new_objects(*groups)
         await self.catalog.commit_compaction(self.compaction(inputs, outputs))
         return outputs
@@ -211,11 +211,11 @@ class UploadingNode(CatalogNode):
 
     @property
     def store_name(self) -> str:
-        """The store of what is prepared."""
+        """Name of the store of prepared objects."""
         return self.store.name
 
     def batch(self, stream: int, size: int, *, count: int = 10, seed: int | None = None) -> StreamBatch:
-        """The next batch of a stream; its bytes follow from stream and offset."""
+        """The next batch of a stream; its bytes are determined by stream and offset."""
         base = self.ends[stream]
         self.ends[stream] = base + count
         payload = random.Random(hash((stream, base)) if seed is None else seed).randbytes(size)
@@ -275,7 +275,7 @@ class UploadingNode(CatalogNode):
         ]
 
     async def contents(self) -> dict[int, list[StreamBatch]]:
-        """All that can be read of every stream, from its start on; checks that nothing is missing."""
+        """Batches of every stream, read from its start; checks that nothing is missing."""
         found: dict[int, list[StreamBatch]] = {}
         for stream, info in (await self.catalog.get_streams(list(self.stream_epochs))).items():
             batches: list[StreamBatch] = []
@@ -292,7 +292,7 @@ class UploadingNode(CatalogNode):
         return found
 
     async def clone(self, name: str = "t", new_name: str = "clone") -> dict[int, int]:
-        """Clone a topic; returns its streams by those of the original."""
+        """Clone a topic; returns the clone's streams by those of the original."""
         originals = [each.stream_id for each in (await self.find_topic(name)).partitions]
         topic = await self.catalog.clone_topic(
             name,
@@ -314,11 +314,11 @@ class UploadingNode(CatalogNode):
         await collector.collect()
 
     def service(self, settings: CompactionSettings | None = None) -> CompactionService:
-        """Compaction in this node."""
+        """The compaction service of this node."""
         return CompactionService(self.compaction_context(settings))
 
     def compaction_context(self, settings: CompactionSettings | None = None) -> CompactionContext:
-        """The node as compaction sees it."""
+        """The context that compaction gets of this node."""
         return CompactionContext(
             catalog=self.catalog,
             stores={self.store.name: self.store},
@@ -351,7 +351,7 @@ async def opened_catalog(url: str) -> AsyncIterator[Catalog]:
 
 @contextlib.asynccontextmanager
 async def uploading_node(url: str, store: ObjectStore | None = None) -> AsyncIterator[UploadingNode]:
-    """A node, not started, over a catalog and a store, by default one in memory."""
+    """A node, not started, on a catalog and a store, by default one in memory."""
     async with opened_catalog(url) as catalog:
         used = store or MemoryStore("m")
         await used.open()

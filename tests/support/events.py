@@ -1,4 +1,4 @@
-"""Put records into a topic and get them out again with librdkafka, for tests of what lies between."""
+"""Send records to a topic and receive them with librdkafka, for tests of the components in between."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
@@ -12,7 +12,7 @@ TIMEOUT_S = 30
 
 
 class Event(NamedTuple):
-    """One record to send or one that came."""
+    """A record to send, or one received."""
 
     partition: int
     value: bytes | None
@@ -22,7 +22,7 @@ class Event(NamedTuple):
 
 
 def create_topic(servers: str, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-    """Create a topic; its records are kept however old their timestamps say they are."""
+    """Create a topic that keeps its records however old their timestamps are."""
     admin = AdminClient({"bootstrap.servers": servers, **QUIET})
     for done in admin.create_topics(
         [NewTopic(topic, partitions, 1, config={"retention.ms": "-1", **(configs or {})})]
@@ -67,7 +67,7 @@ def receive(servers: str, topic: str, counts: Mapping[int, int]) -> list[Event]:
         events: list[Event] = []
         while left:
             message = consumer.poll(TIMEOUT_S)
-            assert message is not None, f"no more records; still expected: {left}"
+            assert message is not None, f"no more records, but these are still expected: {left}"
             if error := message.error():
                 raise KafkaException(error)
             partition = message.partition()

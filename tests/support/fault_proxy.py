@@ -1,7 +1,7 @@
 """An HTTP proxy between a client and a server that answers wrongly, late or not at all, as a test decides.
 
-It stands in front of one server, forwards requests unchanged (signatures stay valid) and asks `decide` what to do with
-each. One request at a time per connection; nothing is kept when it stops.
+The proxy forwards requests to one server unchanged, so that signatures stay valid, and calls `decide` to choose the
+fault for each. It handles one request at a time per connection, and keeps no state when it stops.
 """
 
 import asyncio
@@ -18,38 +18,38 @@ HEAD_BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client sent: tests decide by these."""
+    """A client's request, as passed to `decide`."""
 
     method: str
     target: str
     """Path and query."""
     number: int
-    """From 1, over all connections."""
+    """Number of the request over all connections, from 1."""
     connection: int
-    """Which connection it came on, from 1."""
+    """Number of its connection, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a request. Without any field set it passes."""
+    """Treatment of a request. Without any field set, the request passes."""
 
     status: int = 0
-    """Answer with this status, and `code`, without asking the server."""
+    """Answer with this status and `code`, without forwarding the request."""
     code: str = ""
     reset_before: bool = False
     """Close the connection; the server never sees the request."""
     lose_answer: bool = False
     """Let the server apply the request, then close the connection without an answer."""
     answer_bytes_max: int | None = None
-    """Cut the answer's body after so many bytes and close the connection."""
+    """Close the connection after this many bytes of the answer's body."""
     hang: bool = False
     """Never answer."""
     delay_ms: int = 0
-    """Wait so long before the request is passed on."""
+    """Delay before the request is forwarded."""
     body_bytes_max: int | None = None
-    """Pass on so many bytes of the request's body, then reset both connections."""
+    """Forward this many bytes of the request's body, then reset both connections."""
     reset: bool = False
-    """Where the connection is closed, close it by a reset."""
+    """Close the connection with a reset, wherever another field closes it."""
 
 
 PASS = Fault()
@@ -142,7 +142,7 @@ class _Proxy:
             reset_connection(writer)
 
     async def _cut_off(self, request: bytes) -> None:
-        """Send the server the begin of a request, and then a reset."""
+        """Send the server the beginning of a request, and then a reset."""
         _, writer = await asyncio.open_connection(*self._upstream)
         writer.write(request)
         await writer.drain()
@@ -200,5 +200,5 @@ def _content_length(lines: list[str]) -> int:
         name, _, value = line.partition(":")
         if name.lower() == "content-length":
             return int(value)
-        assert name.lower() != "transfer-encoding", "the proxy knows no chunked bodies"
+        assert name.lower() != "transfer-encoding", "the proxy does not support chunked bodies"
     return 0

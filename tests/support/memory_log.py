@@ -1,4 +1,4 @@
-"""A log of an internal topic in memory, whose writes become durable when the test says so."""
+"""A log of an internal topic in memory, whose writes become durable when the test releases them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,7 +12,7 @@ from wal.interface import Durable, WalError
 class MemoryLog:
     """Satisfies `broker.coordination.log.InternalLog`. With `hold` set, appends wait for `release`.
 
-    With `delay_s`, appends become durable, in order, after so many seconds of the loop's clock.
+    With `delay_s`, appends become durable in order, each `delay_s()` seconds later on the loop's clock.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MemoryLog:
         self.durable_batches -= before - len(self.batches)
 
     def records(self) -> list[KeyValue]:
-        """Return all records there are."""
+        """Return all records, durable or not."""
         return [record for _, batch in self.batches for record in batch.records]
 
     def durable(self) -> list[ReplayedBatch]:
@@ -86,7 +86,7 @@ class MemoryLog:
     def crash(self) -> "MemoryLog":
         """Return the log as a new process would find it, in a new leader epoch."""
         if self._delay_s is not None:
-            self.held.clear()  # what is not durable by now never will be
+            self.held.clear()  # writes that are not durable by now are lost
         survivor = MemoryLog(self.durable(), delay_s=self._delay_s)
         survivor.leader_epoch = self.leader_epoch + 1
         return survivor

@@ -1,4 +1,4 @@
-"""A node for tests: in this process, or as a process of its own that can be killed.
+"""A node for tests: in this process, or in a separate process that can be killed.
 
     async with running_node(tmp_path, topic_num_partitions=3) as node:
         client = AIOKafkaProducer(bootstrap_servers=node.bootstrap)
@@ -9,7 +9,8 @@
         node.wait_uploaded()
         node.status()["topics"]
 
-Settings are given by their outside names (`wal_capacity_bytes`, `port`), as flags without dashes. Ports are free ones.
+Settings are given by their outside names (`wal_capacity_bytes`, `port`): flags with underscores instead of dashes. By
+default the node listens on free ports.
 """
 
 import json
@@ -38,14 +39,14 @@ from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 60
-"""Longer than a stop may take by the settings: the node ends it by force after that, and says where it hung."""
+"""Longer than the settings allow a stop to take: past that, the node exits by force and logs where it hung."""
 STACKS_TIMEOUT_S = 5
 ADMIN_TIMEOUT_S = 300
 TEST_DEFAULTS: dict[str, object] = {
     "port": 0,
     "admin_port": 0,
     "wal_capacity_bytes": 8 << 20,
-    "wal_allow_volatile": True,  # wherever the test's folder lies
+    "wal_allow_volatile": True,  # the test's folder may be on any file system
     "group_initial_rebalance_delay_ms": 0,
     "drain_timeout_ms": 2_000,
 }
@@ -60,13 +61,13 @@ def settings_for(tmp_path: Path, **wanted: object) -> Settings:
 
 @asynccontextmanager
 async def running_node(tmp_path: Path, **wanted: object) -> AsyncIterator[Node]:
-    """Run a node in this loop; `bootstrap` is its address. It stops cleanly, or as in a crash if the body raises."""
+    """Run a node in this loop; `bootstrap` is its address. It stops cleanly, or as in a crash if the block raises."""
     async with run_node(settings_for(tmp_path, **wanted)) as node:
         yield node
 
 
 def is_test_timeout(error: BaseException | None) -> bool:
-    """Whether the test was ended because it took too long: then a node may know why."""
+    """True if the test was ended by a timeout; the stacks of its nodes may then explain why."""
     return isinstance(error, pytest.fail.Exception) and str(error).startswith("Timeout")
 
 
@@ -74,17 +75,17 @@ class NodeProcess:
     """`anabranch serve` as a process. The port stays the same over restarts, so that clients find it again."""
 
     alive: Final["set[NodeProcess]"] = set()
-    """Those that run, for whoever must explain why a test hangs."""
+    """Running nodes, to be printed when a test hangs."""
 
     def __init__(self, tmp_path: Path, **wanted: object) -> None:
         self.settings: dict[str, object] = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._said = threading.Event()
-        """It serves, or has ended."""
+        """Set when the node serves or has ended."""
         self._serves = False
         self.lines: list[str] = []
-        """What it has said, over all its lives."""
+        """Lines of its standard error, over all restarts."""
         self.host = "127.0.0.1"
         self.port = 0
         self.admin = ""
@@ -101,7 +102,7 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
+        """Process id of the running process."""
         assert self._process is not None, "not started"
         return self._process.pid
 
@@ -118,7 +119,7 @@ class NodeProcess:
             self.kill9()
 
     def start(self) -> None:
-        """Start and wait until it serves. Raises RuntimeError with what it said when it does not."""
+        """Start and wait until it serves. Raises RuntimeError with its output if it does not."""
         self.spawn()
         self.wait_ready()
 
@@ -147,7 +148,7 @@ class NodeProcess:
             raise RuntimeError(f"the node does not serve (exit code {code}): {explanation}")
 
     def refusal(self) -> str:
-        """The one line with which it refuses to start. Fails the test when it serves."""
+        """Start it and return the one line with which it refuses to start. Fails the test if it serves."""
         before = len(self.lines)
         self.spawn()
         self._said.wait(START_TIMEOUT_S)
@@ -177,7 +178,7 @@ class NodeProcess:
         return self._ended()
 
     def stacks(self) -> str:
-        """What it is doing: the stacks of its threads and tasks; without the latter when its loop is stuck."""
+        """Stacks of its threads and tasks; of its threads only, when its loop is stuck."""
         assert self._process is not None, "not started"
         before = len(self.lines)
         self._process.send_signal(signal.SIGUSR1)
@@ -187,13 +188,13 @@ class NodeProcess:
         return "\n".join(self.lines[before:])
 
     def explain(self) -> str:
-        """What it said last, and what it is doing."""
+        """Its last lines of output, and its stacks."""
         said = "\n".join(self.lines[-20:])
         running = self._process is not None and self._process.poll() is None
-        return f"the node at port {self.port} said\n{said}\nand does\n{self.stacks() if running else 'nothing'}"
+        return f"the node at port {self.port} wrote\n{said}\nand its stacks are\n{self.stacks() if running else 'gone'}"
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """The log lines with that event."""
+        """Log lines with that event."""
         found = []
         for line in list(self.lines):
             if line.startswith("{"):
@@ -203,7 +204,7 @@ class NodeProcess:
         return found
 
     def ask(self, path: str, method: str = "GET") -> bytes:
-        """Body of an answer of the admin port."""
+        """Send a request to the admin port and return the response body."""
         request = urllib.request.Request(f"http://{self.admin}{path}", method=method)
         with urllib.request.urlopen(request, timeout=ADMIN_TIMEOUT_S) as answer:
             body: bytes = answer.read()
@@ -226,7 +227,7 @@ class NodeProcess:
 
     def wait_uploaded(self) -> None:
         """Wait until all that was acknowledged is in committed objects."""
-        wait_until(self.is_uploaded, "all is in objects")
+        wait_until(self.is_uploaded, "everything acknowledged is in objects")
 
     def _ended(self) -> int:
         assert self._process is not None, "not started"
@@ -243,7 +244,7 @@ class NodeProcess:
         return code
 
     def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None, "a pipe was asked for"
+        assert process.stderr is not None, "standard error is not a pipe"
         with process.stderr as lines:
             for line in lines:
                 self.lines.append(line.rstrip("\n"))

@@ -28,7 +28,7 @@ def programs() -> Path:
 
 
 class PostgresServer:
-    """A server on a free port that can be stopped and started again; `new_database` returns an empty one's URL."""
+    """A server on a free port that can be stopped and restarted; `new_database` returns an empty database's URL."""
 
     def __init__(self, folder: Path, home: Path, user: str | None) -> None:
         self._folder = folder
@@ -39,7 +39,7 @@ class PostgresServer:
         self._names = (f"test{number}" for number in count(1))
 
     def start(self) -> None:
-        """Start without durability (the tests kill nodes, not the database's machine); return when it answers."""
+        """Start without durability (tests kill nodes, not the database's machine); return when it is ready."""
         options = (
             f"port={self.port}",
             "listen_addresses=127.0.0.1",
@@ -83,7 +83,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Make and start a server; stop and remove it in the end."""
+    """Create and start a server; stop and remove it at the end."""
     try:
         import psycopg  # noqa: F401 - only its presence matters here
     except ModuleNotFoundError:
@@ -147,5 +147,5 @@ def _wait_ready(folder: Path, port: int, server: "subprocess.Popen[bytes]", log:
 
 
 def _pause() -> None:
-    # A poll's interval, not a synchronisation: readiness is what pg_isready says.
+    # The interval of a poll, not a synchronisation: pg_isready decides readiness.
     signal.sigtimedwait([], 0.02)

@@ -1,6 +1,6 @@
 """A TCP proxy between a catalog and PostgreSQL that loses the answers to commits, as a broken connection does.
 
-The commit is passed on and takes effect; its answer is awaited and thrown away, and the client's connection is reset.
+The proxy forwards the commit, which takes effect, discards the answer, and resets the client's connection.
 """
 
 import asyncio
@@ -17,29 +17,29 @@ CHUNK_BYTES: Final = 64 * 1024
 
 
 async def nothing() -> None:
-    """What happens behind a lost commit when a test wants nothing to happen."""
+    """Do nothing: the default of `LossyServer.after_loss`."""
 
 
 class LossyServer:
-    """A PostgreSQL server behind the proxy. `url` leads there."""
+    """A PostgreSQL server behind the proxy; `url` is the proxy's."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = urlsplit(upstream)
         self.url = upstream
         self.losses = 0
-        """Answers to commits that are still to be lost."""
+        """Number of answers to commits that are still to be lost."""
         self.lost = 0
-        """Answers that were lost."""
+        """Number of answers lost so far."""
         self.after_loss: Callable[[], Awaitable[None]] = nothing
-        """Awaited when a commit has taken effect, and before the client learns that its connection is gone."""
+        """Awaited after a commit has taken effect and before the client's connection is reset."""
 
     def listen_on(self, port: int) -> None:
-        """Note the proxy's own port."""
+        """Set `url` to the proxy's own port."""
         at = self._upstream
         self.url = urlunsplit(at._replace(netloc=f"{at.username}@127.0.0.1:{port}"))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection until either side ends it, or a commit's answer is lost."""
+        """Relay one connection until either side ends it, or a commit's answer is lost."""
         there, back = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
         answers = asyncio.create_task(_carry(there, writer))
         try:

@@ -1,4 +1,4 @@
-"""A client that sends exactly what a test wants, byte for byte if need be, and decodes what comes back."""
+"""A client that sends exactly the requests or bytes that a test gives it, and decodes the responses."""
 
 import asyncio
 import struct
@@ -100,7 +100,7 @@ class RawClient:
         return response
 
     async def closed(self) -> bool:
-        """Whether the node closes the connection without another byte."""
+        """Return True if the node closes the connection without sending another byte."""
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 return await self._reader.read(1) == b""
@@ -108,13 +108,13 @@ class RawClient:
                 return True
 
     async def abort(self) -> None:
-        """Go away without sending what is not sent yet."""
+        """Abort the connection and discard data that is not sent yet."""
         self._writer.transport.abort()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
 
     async def close(self) -> None:
-        """Close."""
+        """Close the connection."""
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -123,7 +123,7 @@ class RawClient:
 def produce_request(
     topic: str, records: Sequence[bytes | bytearray | None], *, acks: int = -1, partition: int = 0
 ) -> ProduceRequest:
-    """One request with each of `records` as data of the partition."""
+    """A request with each of `records` as data of the partition."""
     return ProduceRequest(
         acks=acks,
         timeout_ms=1000,

@@ -1,6 +1,6 @@
-"""A real S3 server: versitygw over a temporary directory, on a free loopback port.
+"""A real S3 server: versitygw on a temporary directory and a free loopback port.
 
-Tests take the fixtures `s3` (the server of the whole run) and `bucket` (an empty bucket of it).
+Tests use the fixtures `s3` (the server of the whole run) and `bucket` (an empty bucket on it).
 """
 
 import contextlib
@@ -30,14 +30,14 @@ class S3Bucket:
     name: str
     endpoint: str
     folder: Path
-    """Holds the objects as files."""
+    """Folder of the objects' files."""
 
     def settings(self) -> S3Settings:
         """Settings of a store in the bucket."""
         return S3Settings(self.name, self.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
 
     def node_settings(self) -> dict[str, object]:
-        """Settings of a node whose objects are in the bucket; it needs `set_credentials`, too."""
+        """Settings of a node whose objects are in the bucket; the node also needs `set_credentials`."""
         return {"objects_store": "s3", "objects_bucket": self.name, "objects_endpoint": self.endpoint}
 
 
@@ -65,7 +65,7 @@ def set_credentials(patch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def s3_server(folder: Path) -> Iterator[S3Server]:
-    """Start the server over `folder`, wait until it answers, stop it at the end. Skips where it is not installed."""
+    """Start the server on `folder`, wait until it answers, stop it at the end. Skips if it is not installed."""
     program = versitygw()
     data = folder / "s3"
     data.mkdir(parents=True)
@@ -83,7 +83,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
 
 
 def _start(program: Path, data: Path, log: int) -> tuple[subprocess.Popen[bytes], int]:
-    """Start on a free port; again on another when someone else took it in between."""
+    """Start on a free port; retry on another if the port was taken in the meantime."""
     for _ in range(ATTEMPTS):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ def _start(program: Path, data: Path, log: int) -> tuple[subprocess.Popen[bytes]
                 return process, port
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
-    raise RuntimeError(f"{program} did not start: see the log beside {data}")
+    raise RuntimeError(f"{program} did not start: see the log next to {data}")
 
 
 def _answers(port: int) -> bool:

@@ -1,8 +1,8 @@
 """A simulated disk with a volatile cache, driven by a seed: it reorders, delays, tears, loses and refuses.
 
-`SimDisk` is the medium: it survives crashes of the process and loses, on a power cut, whatever was not flushed, sector
-by sector. `SimDevice` is one opening of it, a `wal.device.Device`: its requests complete on later turns of the loop, in
-an order that the seed picks.
+`SimDisk` is the medium: it survives crashes of the process. A power cut may lose each sector that was not flushed.
+`SimDevice` is one opening of it, a `wal.device.Device`: its requests complete on later turns of the loop, in an order
+that follows from the seed.
 """
 
 import errno
@@ -18,7 +18,7 @@ SECTOR_BYTES = 512
 
 @dataclass(slots=True)
 class DeviceFaults:
-    """What may go wrong, as probabilities per request."""
+    """Faults to inject, as probabilities per request unless stated otherwise."""
 
     write_error: float = 0.0
     """EIO; part of the write may have reached the disk."""
@@ -27,22 +27,22 @@ class DeviceFaults:
     read_only_after: int | None = None
     """From this many writes on, every write fails with EROFS: the kernel remounted the disk."""
     cut_after: int | None = None
-    """From this many requests on, the power is gone: what is under way tears, nothing completes without error."""
+    """From this many requests on, the power is off: writes under way are torn, nothing completes without error."""
     hang: bool = False
-    """Nothing completes any more."""
+    """No request completes."""
 
 
 class SimDisk:
-    """The medium: `data` is what a read sees, `stable` what survives a power cut."""
+    """The medium: reads see `data`, and `stable` survives a power cut."""
 
     def __init__(self, size_bytes: int, random: Random, *, volatile: bool = False) -> None:
         self.random = random
         self.volatile = volatile
-        """Whether a completed write stays in the cache until a flush (a device used with `durability=direct`)."""
+        """True if a completed write stays in the cache until a flush (a device used with `durability=direct`)."""
         self.data = bytearray(size_bytes)
         self.stable = bytearray(size_bytes)
         self.dirty: set[int] = set()
-        """Sectors of `data` that `stable` does not have."""
+        """Sectors of `data` that are not in `stable` yet."""
 
     def write(self, position: int, content: memoryview, *, synced: bool) -> None:
         end = position + len(content)
@@ -62,7 +62,7 @@ class SimDisk:
         self.dirty.clear()
 
     def tear(self, position: int, content: memoryview) -> None:
-        """Let some sectors of a write reach the cache: none, all, a prefix or any."""
+        """Write some sectors of a write to the cache: none, all, a prefix or any subset."""
         sectors = range(0, len(content), SECTOR_BYTES)
         match self.random.randrange(4):
             case 0:
@@ -77,7 +77,7 @@ class SimDisk:
             self.write(position + at, content[at : at + SECTOR_BYTES], synced=False)
 
     def power_cut(self) -> None:
-        """Lose each unflushed sector or not, as the seed says."""
+        """Lose or keep each unflushed sector at random."""
         for sector in sorted(self.dirty):
             at = sector * SECTOR_BYTES
             if self.random.random() < 0.5:
@@ -99,7 +99,7 @@ class SimDevice:
         self.closed = False
         self.under_way: list[IoRequest] = []
         self.hold_blocks = 0
-        """So many of the next writes into the ring are kept aside until `release`."""
+        """Number of the next writes into the ring that are held back until `release`."""
         self.held: list[IoRequest] = []
         self._name = name
         self._shared = shared
@@ -130,7 +130,7 @@ class SimDevice:
         self._schedule()
 
     def release(self) -> None:
-        """Let what was held go on."""
+        """Submit the writes that were held back."""
         self.under_way += self.held
         self.held.clear()
         self._schedule()
@@ -139,7 +139,7 @@ class SimDevice:
         self.crash()
 
     def crash(self) -> None:
-        """The process dies: what is under way tears into the disk's cache, no callback runs any more."""
+        """Kill the process: writes under way are torn in the disk's cache, and no callback runs after this."""
         self.closed = True
         for request in self.under_way:
             self._tear(request)
@@ -151,7 +151,7 @@ class SimDevice:
             get_running_loop().call_soon(self._step)
 
     def _step(self) -> None:
-        """Complete some of what is under way, in any order."""
+        """Complete some of the requests under way, in any order."""
         self._scheduled = False
         random = self.disk.random
         while self.under_way and not self.closed:

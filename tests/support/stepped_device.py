@@ -1,7 +1,7 @@
 """A shared disk whose requests advance one step at a time, in the order that a test chooses.
 
-A write lands in one step, and each copy of the header is read in a step of its own (or both in one, `whole_reads`), so
-that a test can put the steps of two owners into every order, or into any order that a seed gives.
+A write takes one step, and each copy of the header is read in a separate step (or both in one, with `whole_reads`). So
+a test can run the steps of two owners in every order, or in orders drawn from a seed.
 """
 
 from asyncio import sleep
@@ -11,7 +11,7 @@ from wal.format import PAGE_BYTES, RING_POSITION
 from wal.requests import IoKind, IoRequest
 
 _TURNS = 3
-"""Turns of the loop after which every task has gone as far as it can without a step."""
+"""Turns of the loop after which every task waits for a step."""
 
 
 class SteppedDevice:
@@ -20,7 +20,7 @@ class SteppedDevice:
     def __init__(self, disk: bytearray, *, whole_reads: bool = False, shared: bool = True) -> None:
         self.disk = disk
         self.under_way: list[tuple[IoRequest, list[Callable[[], None]]]] = []
-        """Requests with the steps each has left, in the order they were submitted."""
+        """Requests and their remaining steps, in the order of submission."""
         self._whole_reads = whole_reads
         self._shared = shared
 
@@ -52,7 +52,7 @@ class SteppedDevice:
             request.done(request)
 
     def complete_flushes(self) -> bool:
-        """Complete the flushes under way, if any: a write is as durable as it gets when it has landed."""
+        """Complete the flushes under way; returns True if there were any. A finished write is durable without them."""
         flushes = [request for request, steps in self.under_way if not steps]
         self.under_way = [(request, steps) for request, steps in self.under_way if steps]
         for request in flushes:
@@ -60,7 +60,7 @@ class SteppedDevice:
         return bool(flushes)
 
     async def close(self) -> None:
-        """Leave what is under way: it may land yet."""
+        """Leave requests under way as they are: they may still complete."""
 
     def _steps(self, request: IoRequest) -> list[Callable[[], None]]:
         if request.kind is IoKind.FLUSH:
@@ -102,13 +102,13 @@ def _pieces(request: IoRequest, *, whole: bool) -> list[tuple[int, memoryview]]:
 
 
 async def settle() -> None:
-    """Let every task go as far as it can without a step."""
+    """Run the loop until every task waits for a step."""
     for _ in range(_TURNS):
         await sleep(0)
 
 
 async def take_step(devices: Sequence[SteppedDevice], choose: Callable[[int], int]) -> bool:
-    """Take one step of any request of any device, as `choose` of so many says; False if there is none."""
+    """Take one step of any request of any device; `choose(count)` picks it. Returns False if no step is left."""
     await settle()
     while any(device.complete_flushes() for device in devices):
         await settle()
@@ -136,16 +136,16 @@ class EveryOrder:
         self._at = 0
 
     def choose(self, count: int) -> int:
-        """Return the choice of this run at this place."""
+        """Return this run's choice at this point, out of `count`."""
         if self._at == len(self._path):
             self._path.append((0, count))
         chosen, before = self._path[self._at]
-        assert before == count, "a run repeated does the same"
+        assert before == count, "a run must be deterministic"
         self._at += 1
         return chosen
 
     def next(self) -> bool:
-        """Go on to the next sequence; False when all were run."""
+        """Advance to the next sequence; returns False when all have run."""
         self.runs += 1
         self._at = 0
         while self._path:

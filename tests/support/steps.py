@@ -1,7 +1,7 @@
 """Stops a storage engine at any of its steps: before and after each call to the catalog, the store and WAL trim.
 
-A run without a stop names the steps; a run for each of them then hangs there, as a process that dies there would, until
-the test takes the engine away.
+A run without a stop lists the steps. A further run for each step then hangs at it, like a process that dies there,
+until the test discards the engine.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CATALOG_COMMANDS = frozenset(
 
 
 class Steps:
-    """Counts steps; hangs at number `stop_at` (from 0), having set `reached`."""
+    """Counts steps. At number `stop_at` (from 0) it sets `reached` and hangs."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.names: list[str] = []
@@ -36,16 +36,16 @@ class Steps:
         self._stop_at = stop_at
         self._changed = asyncio.Event()
         self.gates: dict[str, asyncio.Event] = {}
-        """Steps of that name wait for the event."""
+        """Events that steps wait for, by name of the step."""
 
     async def seen(self, name: str, count: int = 1) -> None:
-        """Return when steps of that name were passed or reached `count` times."""
+        """Return when steps of that name have been reached `count` times."""
         while self.names.count(name) < count:
             self._changed.clear()
             await self._changed.wait()
 
     async def at(self, name: str) -> None:
-        """Pass a step, or hang there for ever."""
+        """Pass a step, or hang at it forever."""
         self.names.append(name)
         self._changed.set()
         if name in self.gates:
@@ -55,7 +55,7 @@ class Steps:
             await asyncio.Event().wait()
 
     async def around(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        """A call with a step before it, and one after it took effect."""
+        """Make a call, with a step before it and a step after it took effect."""
         await self.at(f"before {name}")
         result = await call()
         await self.at(f"after {name}")

@@ -1,4 +1,4 @@
-"""A whole storage engine on memory: WAL and store that a test can break, and a real catalog on SQLite."""
+"""A whole storage engine in memory: a WAL and a store that a test can break, and a real catalog on SQLite."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ SMALL = StorageSettings(
 
 @dataclass(slots=True)
 class EngineCluster:
-    """What survives a crash: catalog, stores, and the durable part of the WAL."""
+    """The state that survives a crash: catalog, stores, and the durable part of the WAL."""
 
     catalog: Catalog
     stores: Mapping[str, ObjectStore]
@@ -72,7 +72,7 @@ class EngineCluster:
 
     @asynccontextmanager
     async def engine(self, *, recover: bool = True) -> AsyncIterator[S3Stream]:
-        """A node's engine, newly registered; leaving the block stops it as a crash would, but for `close`."""
+        """Engine of a newly registered node. Leaving the block stops it as a crash would, unless `close` was called."""
         node = await self.catalog.register_node(NODE_ID, "127.0.0.1", 9092, now_ms=self.clock.ms, lease_ms=10_000)
         engine = S3Stream(
             wal=self.wal,
@@ -98,7 +98,7 @@ class EngineCluster:
         return node
 
     def crash(self) -> None:
-        """Lose what is not durable."""
+        """Lose everything that is not durable."""
         self.wal = self.wal.crash()
 
 
@@ -106,7 +106,7 @@ class EngineCluster:
 async def memory_cluster(
     tmp_path: Path, settings: StorageSettings = SMALL, *, wal_bytes: int = 4 << 20, stores: Sequence[str] = ("main",)
 ) -> AsyncIterator[EngineCluster]:
-    """A cluster with nothing in it."""
+    """An empty cluster."""
     catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")
     await catalog.open(cluster=CLUSTER)
     try:
@@ -123,7 +123,7 @@ async def memory_cluster(
 def make_batch(
     stream_id: int, base: int, *, count: int = 10, size_bytes: int = 1000, timestamp: int = -1
 ) -> StreamBatch:
-    """A batch whose payload tells stream and offset, so that a mix-up shows."""
+    """A batch whose payload contains stream and offset, so that a mix-up is visible."""
     text = f"stream {stream_id} offset {base} ".encode()
     payload = (text * (size_bytes // len(text) + 1))[:size_bytes]
     return StreamBatch(stream_id, base, base + count, count, base if timestamp < 0 else timestamp, memoryview(payload))
@@ -140,12 +140,12 @@ def fill(stream: Stream, batches: int, *, count: int = 10, size_bytes: int = 100
 
 
 async def read_all(stream: Stream, *, start: int | None = None, bytes_max: int = 5000) -> list[StreamBatch]:
-    """Every confirmed batch, read the way a consumer does; checks that each read follows the one before."""
+    """Every confirmed batch, read as a consumer does; checks that each read continues the previous one."""
     offset = stream.start_offset if start is None else start
     found: list[StreamBatch] = []
     while offset < stream.confirmed_offset:
         result = await stream.read(offset, bytes_max)
-        assert result.batches, f"nothing at {offset} of {stream.confirmed_offset}"
+        assert result.batches, f"no batch at offset {offset}, below the confirmed offset {stream.confirmed_offset}"
         for batch in result.batches:
             assert batch.base_offset <= offset < batch.end_offset
             offset = batch.end_offset
@@ -155,5 +155,5 @@ async def read_all(stream: Stream, *, start: int | None = None, bytes_max: int =
 
 
 def same(found: Sequence[StreamBatch], expected: Sequence[StreamBatch]) -> bool:
-    """Whether batches agree byte for byte."""
+    """True if the batches are equal byte for byte."""
     return [(*b[:5], bytes(b.payload)) for b in found] == [(*b[:5], bytes(b.payload)) for b in expected]

@@ -1,7 +1,7 @@
-"""Programs that tests use and pip does not bring; `make tools` fetches them (scripts/tools.py says where to).
+"""Programs that tests need and pip does not install; `make tools` fetches them (scripts/tools.py names the folder).
 
-A test asks for one here. Where it is missing the test is skipped with the reason, or fails when
-ANABRANCH_REQUIRE_TOOLS=1 says that this machine must have it.
+A function returns the path of each. If the program is missing, the test is skipped with the reason, or fails if
+ANABRANCH_REQUIRE_TOOLS=1 declares that this machine must have it.
 """
 
 import os
@@ -17,7 +17,7 @@ KAFKA_VERSION = "4.3.1"
 
 
 def missing(what: str) -> NoReturn:
-    """Skip or fail the test for want of a program."""
+    """Skip or fail the test because a program is missing."""
     if os.environ.get("ANABRANCH_REQUIRE_TOOLS") == "1":
         pytest.fail(f"{what} is missing and ANABRANCH_REQUIRE_TOOLS=1", pytrace=False)
     pytest.skip(f"{what} is missing: run `make tools`")

@@ -1,7 +1,7 @@
 """An event loop whose clock jumps to the next timer instead of waiting: latencies are exact and tests take no time.
 
-Work on other threads (the catalog's) still takes real time, during which the clock may jump ahead: count on nothing but
-order there.
+Work on other threads (the catalog's) still takes real time, during which the clock may jump ahead: rely only on the
+order of events there.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ Result = TypeVar("Result")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Asks for events without waiting, and reports how long it would have waited."""
+    """Polls for events without waiting, and adds up the time it would have waited."""
 
     def __init__(self) -> None:
         super().__init__()
         self.jumped_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Events that are there now; waits only where no timer is set."""
+        """Return events that are ready now; wait only if no timer is set."""
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         found = super().select(0)
@@ -42,6 +42,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run `main` on a loop of its own with virtual time."""
+    """Run `main` on a new loop with virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""Waiting for a condition that has no event to wait for: state of another process, of a thread, or inside a node."""
+"""Waiting for conditions without an event to wait for: state of another process, of a thread, or inside a node."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ WAIT_S = 100
 
 
 async def until(condition: Callable[[], bool], *, timeout_s: float = 10, pause_s: float = 0) -> None:
-    """Return when the condition holds. The loop runs meanwhile. Raises TimeoutError."""
+    """Return when the condition holds. The loop keeps running. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(pause_s)
@@ -21,11 +21,11 @@ def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float = W
     """Return when the condition holds; blocks the thread. Fails the test with `what` after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not condition():
-        expect_before(end, f"never: {what}")
+        expect_before(end, f"the condition never held: {what}")
         time.sleep(0.02)
 
 
 def expect_before(end: float, what: str) -> None:
-    """Fail past the end as a test does that takes too long, so that nodes are asked what they are doing."""
+    """Fail the test past `end` as a timeout does, so that the stacks of its nodes are printed."""
     if time.monotonic() >= end:
         pytest.fail(f"Timeout: {what}")

@@ -1,4 +1,4 @@
-"""Kill a writing process again and again, and hold the log to everything the process reported before it died."""
+"""Kill a writing process repeatedly, and check the log against everything the process reported before it died."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_writer(path: Path, epoch: int, capacity_bytes: int, durability: str, first: int, lines: int) -> list[str]:
-    """Start a writer, kill it with SIGKILL after it printed `lines` lines, return all it printed."""
+    """Start a writer, kill it with SIGKILL after it printed `lines` lines, and return its output."""
     arguments = [str(path), str(epoch), str(capacity_bytes), durability, str(first)]
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.wal_writer", *arguments],

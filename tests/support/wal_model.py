@@ -1,4 +1,4 @@
-"""What a write-ahead log has promised, kept beside the log under test, and checked against what a recovery returns."""
+"""A model of the guarantees of a write-ahead log: it follows the log under test and checks what a recovery returns."""
 
 from dataclasses import dataclass, field
 
@@ -16,27 +16,27 @@ class ModelRecord:
 class WalModel:
     records: list[ModelRecord] = field(default_factory=list)
     trim_requested: int = -1
-    """Recovery may have forgotten records up to here."""
+    """Recovery may omit records up to this offset."""
     trim_confirmed: int = -1
-    """Recovery must have forgotten records up to here."""
+    """Recovery must omit records up to this offset."""
     acks: list[int] = field(default_factory=list)
     """Offsets in the order they were acked."""
 
     def appended(self, appended: AppendedRecord, body: bytes) -> None:
         record = ModelRecord(appended.offset, body)
-        assert not self.records or record.offset > self.records[-1].offset, "offsets only grow"
+        assert not self.records or record.offset > self.records[-1].offset, "offsets must grow"
         self.records.append(record)
 
         def done(error: WalError | None) -> None:
             if error is None:
-                assert not self.acks or self.acks[-1] < record.offset, "acks come in the order of appends"
+                assert not self.acks or self.acks[-1] < record.offset, "acks must come in the order of appends"
                 self.acks.append(record.offset)
                 record.acked = True
 
         appended.durable.add_done_callback(done)
 
     def check(self, recovered: list[RecoveredRecord]) -> None:
-        """Raise unless `recovered` is a run of what was appended, holds all acked and nothing trimmed."""
+        """Assert that `recovered` is a run of the appended records, with all acked and no trimmed ones."""
         found = [(record.offset, bytes(record.body)) for record in recovered]
         by_offset = {record.offset: index for index, record in enumerate(self.records)}
         if found:

@@ -1,7 +1,7 @@
 """A process that appends numbered records to a log as fast as it can, reports each ack, and waits to be killed.
 
-`python -m tests.support.wal_writer PATH EPOCH CAPACITY DURABILITY`. Each line it prints is what is promised by then:
-`acked N` (every record up to number N is durable) or `trimmed N`.
+`python -m tests.support.wal_writer PATH EPOCH CAPACITY DURABILITY`. Each line it prints is a guarantee
+from then on: `acked N` (every record up to number N is durable) or `trimmed N`.
 """
 
 import asyncio

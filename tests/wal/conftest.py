@@ -1,4 +1,4 @@
-"""The log speaks through structlog; tests keep what it says off their output."""
+"""Fixture that keeps the write-ahead log's messages (structlog) out of the tests' output."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The budget over simulated time: never above its rates by more than a burst, and close to them when asked for all."""
+"""The budget over simulated time: never above its rates by more than a burst, and close to them under full load."""
 
 import pytest
 

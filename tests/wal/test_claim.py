@@ -111,7 +111,7 @@ class FormerOwner:
 
 @dataclass(slots=True)
 class Claimant:
-    """A log on a shared disk, at work until it fails or is told to stop."""
+    """A log on a shared disk that works until it fails or is stopped."""
 
     disk: bytearray
     epoch: int

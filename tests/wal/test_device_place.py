@@ -1,4 +1,4 @@
-"""Where a log's file may be made, by kind of file system, and on a real one in memory."""
+"""File systems on which a log's file may be created: by type, and on a real one in memory."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ def test_a_volatile_place_is_refused_until_allowed(tmp_path: Path, kind: int, re
     with pytest.raises(WalRefused, match=reason):
         check_place(tmp_path / "not there" / "wal", allow_volatile=False, type_of=type_of)
     check_place(tmp_path / "wal", allow_volatile=True, type_of=type_of)
-    assert asked == [tmp_path] * 3, "the folder that exists is asked"
+    assert asked == [tmp_path] * 3, "the nearest existing folder is checked"
 
 
 def test_a_disk_is_fine(tmp_path: Path) -> None:

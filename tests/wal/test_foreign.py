@@ -1,4 +1,4 @@
-"""What a device holds instead of a log is named."""
+"""Recognition of foreign contents on a device that has no log."""
 
 import pytest
 

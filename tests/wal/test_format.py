@@ -1,4 +1,4 @@
-"""Golden bytes of every format, and decoders that say what is wrong instead of raising."""
+"""Golden bytes of every format, and decoders that return the problem instead of raising."""
 
 from dataclasses import replace
 

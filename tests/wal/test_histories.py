@@ -84,7 +84,7 @@ class History:
         return faults
 
     async def open(self) -> tuple[DeltaWal | None, SimDevice]:
-        """Recover and check; None if the power failed meanwhile."""
+        """Recover and check; returns None if the power failed during recovery."""
         self.epoch += 1
         device = SimDevice(self.disk, self.faults())
         wal = DeltaWal(

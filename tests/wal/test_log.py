@@ -309,7 +309,7 @@ async def test_a_write_that_never_ends_times_out() -> None:
 
 
 async def test_a_process_that_was_stopped_for_longer_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timers are due when it goes on, and so are the completions: the write itself was not slow."""
+    """When the loop continues, both the timers and the completions are due: the write itself was not slow."""
     wal, _ = await opened(make_disk(), replace(SETTINGS, write_timeout_ms=20))
     appended = wal.append([b"a"])
     await sleep(0)

@@ -1,4 +1,4 @@
-"""The raw thing: a loop device over a file. Needs root and a kernel that allows loop devices."""
+"""The log on a real block device: a loop device on a file. Needs root and a kernel that allows loop devices."""
 
 import asyncio
 import os

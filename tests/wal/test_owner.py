@@ -1,4 +1,4 @@
-"""The header's writer: both copies, one after the other, and what it does when one of them is not its own."""
+"""The header's writer: both copies, one after the other, and its behaviour when one of them has another owner."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Memory of the recovery read: used again when nobody holds its records, left alone while somebody does."""
+"""Memory of the recovery read: reused once its records are released, untouched while they are held."""
 
 from random import Random
 

@@ -276,7 +276,7 @@ def test_gaps_join_by_what_lies_between() -> None:
 
 
 async def test_random_damage_keeps_everything_that_it_did_not_touch() -> None:
-    """Records that no damaged byte lies in are kept, whatever else is hit, unless gaps had to be joined."""
+    """Records without a damaged byte are kept, whatever else is damaged, unless gaps had to be joined."""
     repaired = 0
     for seed in range(80):
         log = WrittenLog(seed)

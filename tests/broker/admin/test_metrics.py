@@ -1,4 +1,4 @@
-"""What a node tells of itself when something it needs is away."""
+"""Status and metrics of a node while a service it needs is unavailable."""
 
 import asyncio
 from pathlib import Path

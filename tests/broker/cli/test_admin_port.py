@@ -1,4 +1,4 @@
-"""What commands say that look for a node's admin port and meet something else."""
+"""Error messages of commands that look for a node's admin port and find something else."""
 
 import socket
 import threading

@@ -57,7 +57,7 @@ def test_a_backup_holds_the_catalog_and_says_so(data_dir: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "cluster 'anabranch', schema version" in result.output
     assert "3 topics with 6 partitions, 0 detached topics, 0 objects" in result.output
-    assert [path.name for path in target.parent.iterdir()] == ["catalog.backup"], "nothing is left beside it"
+    assert [path.name for path in target.parent.iterdir()] == ["catalog.backup"], "no temporary file is left"
     assert asyncio.run(topics_of(target)) == ["topic-0", "topic-1", "topic-2"]
 
 

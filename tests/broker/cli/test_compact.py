@@ -117,4 +117,4 @@ def test_what_is_left_undone_is_told_in_its_own_words() -> None:
     error = "add the table [stores.cold]"
     console = Console(width=160, record=True, file=StringIO())
     print_summary({**dict.fromkeys(names, 0), "calls": {}, "errors": [error]}, console)
-    assert f"not done: {error}\n" in console.export_text(), "brackets are no markup there"
+    assert f"not done: {error}\n" in console.export_text(), "brackets are not interpreted as markup"

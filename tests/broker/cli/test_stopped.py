@@ -1,4 +1,4 @@
-"""Partitions stopped at recovery: shown, and given up when a person says so."""
+"""Partitions stopped at recovery: listed, and given up at the operator's command."""
 
 import asyncio
 from pathlib import Path

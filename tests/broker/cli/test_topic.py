@@ -239,7 +239,7 @@ def test_an_old_node_is_named() -> None:
 
 
 class Stranger(socketserver.ThreadingTCPServer):
-    """Something that is not Kafka: says its words to whoever asks, or, having none, nothing until it is shut down."""
+    """A server that is not Kafka: it answers each request with fixed bytes, or not at all."""
 
     def __init__(self, words: bytes | None) -> None:
         super().__init__(("127.0.0.1", 0), StrangersHandler)

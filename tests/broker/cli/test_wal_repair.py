@@ -37,7 +37,7 @@ def record(stream_id: int, base: int, end: int, payload: bytes = b"p" * 2000) ->
 
 
 async def write(path: Path, bodies: list[bytes]) -> list[int]:
-    """Write a log of these records, each in a block of its own, and stop as in a crash; return their offsets."""
+    """Write a log of these records, each in a separate block, and stop as in a crash; return their offsets."""
     log = DeltaWal(open_device(path, SETTINGS), SETTINGS, node_id=1, node_epoch=1, now_ms=lambda: 0, cluster="demo")
     async for _ in log.recover():
         pass

@@ -1,4 +1,4 @@
-"""What is set for things that are no topics follows the catalog, also when an answer of it is lost."""
+"""Configs of other resources than topics follow the catalog, also when one of its answers is lost."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Values a config takes and refuses."""
+"""Valid and invalid values of configs."""
 
 import pytest
 

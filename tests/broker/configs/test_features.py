@@ -1,4 +1,4 @@
-"""Levels of features: who may move them where, and that they last."""
+"""Levels of features: permitted changes, and their persistence."""
 
 from pathlib import Path
 

@@ -140,11 +140,11 @@ async def test_a_log_that_grows_is_rewritten(monkeypatch: pytest.MonkeyPatch) ->
         await groups.compact()
         assert log.records() == committed(9)
         await groups.compact()
-        assert log.next_offset == 11, "there is nothing to gain"
+        assert log.next_offset == 11, "nothing is left to compact"
 
 
 async def test_a_rewrite_that_the_log_fails_under_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node is told by its storage, and stops in order."""
+    """The storage reports the failure to the node, and the node stops in order."""
     monkeypatch.setattr(shards, "COMPACT_BYTES_MIN", 1)
     log = MemoryLog([committed(offset) for offset in range(10)])
     async with running(MemoryTopic([log])) as groups:

@@ -1,4 +1,4 @@
-"""A node killed while a group works: what was acknowledged is there afterwards, every time."""
+"""A node killed while a group works: every acknowledged commit is there after the restart."""
 
 import asyncio
 from pathlib import Path

@@ -51,7 +51,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
-    """One node for all: each test has a group of its own name."""
+    """One node for all tests; each test uses a group with its own name."""
     async with running_node(tmp_path_factory.mktemp("node")) as node, raw_client(node.bootstrap) as client:
         await prepare(client)
         yield node

@@ -1,9 +1,10 @@
-"""Groups on their way between the two protocols: live clients of both kinds against a shard that is killed at times.
+"""Migration of groups between the two protocols: live clients of both kinds against a shard that is killed at times.
 
-The clients do what real ones do: a classic one heartbeats, gives up everything (eager) or what it is told to
-(cooperative), joins again, and assigns if it is made leader; one of the new protocol owns what it is told. They join,
-leave, die, and come back speaking the other protocol. Checked all the time is that no partition has two owners; in the
-end, that a group left alone settles, each partition has its owner, and the group is of the kind of its members.
+The clients do what real ones do. A classic client heartbeats, revokes everything (eager) or the partitions it has lost
+(cooperative), joins again, and assigns if it is elected leader. A client of the new protocol owns its assignment.
+Clients join, leave, die, and return with the other protocol. At all times no partition may have two owners. In the end,
+a group without further changes must become stable, each partition must have an owner, and the group's type must be that
+of its members.
 """
 
 import asyncio
@@ -76,7 +77,7 @@ class World:
         await self.shard.load()
 
     async def crash(self) -> None:
-        """Kill the process: what is not durable is lost, and nobody is answered any more."""
+        """Kill the process: data that is not durable is lost, and no request is answered after this."""
         self.shard.close()
         self.log = self.log.crash()
         self.shard = self._new_shard()
@@ -151,7 +152,7 @@ class MigratingConsumer:
             await asyncio.sleep(HEARTBEAT_S)
 
     def beat_classic(self) -> bool:
-        """Whether the generation goes on. Raises KafkaError when it is over."""
+        """Return True while the generation lasts. Raises KafkaError when the member is out of the group."""
         shard = self.world.shard
         if not shard.loaded:
             return True
@@ -219,7 +220,7 @@ class MigratingConsumer:
             return await ticket
 
     def assign(self, joined: JoinResponse) -> dict[str, bytes]:
-        """As leader, deal partitions out; one that another member still owns waits for the next generation."""
+        """Assign partitions as the leader does. One that another member still owns waits for the next generation."""
         owned = {
             member.member_id: {partition for _, partition in parse_subscription(member.metadata, TOPICS).owned}
             for member in joined.members

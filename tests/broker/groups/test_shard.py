@@ -1,4 +1,4 @@
-"""A shard over a log in memory: what is answered when, what is in the log, and what a crash leaves."""
+"""A shard over a log in memory: times of answers, contents of the log, recovery after a crash."""
 
 import asyncio
 from collections.abc import Sequence
@@ -310,7 +310,7 @@ async def test_a_rewritten_log_holds_the_same_state(client: ClassicShard) -> Non
 
 
 async def test_a_rewrite_during_a_rebalance_stores_what_was_durable(client: ClassicShard) -> None:
-    """A generation that nobody has an assignment of must not come back as if it had one."""
+    """A generation whose assignment no member has received must not be restored as if it had one."""
     await client.enter()
     joined = await client.join(topics=["t", "u"])
     assert joined.generation == client.generation + 1

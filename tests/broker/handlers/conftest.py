@@ -1,4 +1,4 @@
-"""What tests of handlers share; each has a `node` with settings of its own."""
+"""Fixtures that the tests of handlers share. Each module defines a `node` with its own settings."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What administrators ask of a node: sizes, elections, moves, the quorum, features, nodes, configs of all kinds."""
+"""Administrators' requests: log sizes, elections, reassignments, quorum, features, nodes, configs of all kinds."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -205,7 +205,7 @@ async def test_transactions_are_listed_by_a_pattern_of_their_ids(client: RawClie
     assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-# -- configs of what is no topic
+# -- configs of other resources than topics
 
 
 async def alter(client: RawClient, kind: int, name: str, *changes: tuple[str, int, str | None]) -> int:

@@ -1,7 +1,7 @@
-"""Batches whose header and checksum are right and whose records are none: taken, as bytes, and nothing here falls over.
+"""Batches with a valid header and checksum whose records cannot be decoded: accepted as bytes, and nothing fails.
 
-Only the first record is looked at when they come, or the codec's first bytes (more would be work per record). So
-everything that does look into them later has to live with what it finds: search by time, cleaning, a restart.
+Produce checks only the first record, or the codec's first bytes (more would be work per record). So everything that
+decodes the records later must tolerate such batches: search by time, cleaning, a restart.
 """
 
 import asyncio

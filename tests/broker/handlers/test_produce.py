@@ -391,7 +391,7 @@ async def test_a_batch_no_log_can_take_is_too_large(tmp_path: Path) -> None:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         answer = await produce_one(client, batch_of(b"x" * (20 << 20)))
         assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
-        assert (await produce_one(client, batch_of(b"small"))).base_offset == 0, "the node goes on"
+        assert (await produce_one(client, batch_of(b"small"))).base_offset == 0, "the node continues"
 
 
 async def test_of_a_partition_that_a_request_has_twice_the_last_batch_counts(client: RawClient) -> None:

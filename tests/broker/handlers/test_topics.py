@@ -233,7 +233,7 @@ async def test_a_topic_that_is_being_deleted_is_not_created_again_by_who_asks_fo
         listed = await other.call(MetadataRequest(topics=None), 12)
         assert [each.name for each in listed.topics] == []
         if outcome == "deleted":
-            # From here on who asks for it wants another one, as with Apache Kafka.
+            # After this, a request for the name creates another topic, as with Apache Kafka.
             assert [each.error_code for each in (await metadata(other, "t")).topics] == [0]
 
 

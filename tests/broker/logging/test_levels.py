@@ -1,4 +1,4 @@
-"""Levels of loggers: all loggers are known, and a level decides what shows."""
+"""Levels of loggers: every logger is listed, and its level decides which lines are written."""
 
 import re
 from pathlib import Path

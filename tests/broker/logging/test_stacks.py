@@ -1,4 +1,4 @@
-"""SIGUSR1 tells what a node does, also when its loop is stuck; a stop that does not end is ended."""
+"""SIGUSR1 prints a node's stacks, also when its loop is stuck. A stop that does not end is forced."""
 
 import asyncio
 import os

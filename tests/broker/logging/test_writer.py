@@ -1,4 +1,4 @@
-"""The log's lines leave the process, or do not; the node does not wait for it."""
+"""The writer of log lines: the node never waits for it, also when the output is blocked."""
 
 import gc
 import os
@@ -77,7 +77,7 @@ def test_a_reader_that_is_gone_is_no_error() -> None:
 
 
 def test_a_finalizer_may_speak_while_a_line_is_taken(pipe: tuple[int, int]) -> None:
-    """It runs in the thread that holds the lock."""
+    """The finalizer runs in the thread that holds the lock."""
     writer = LineWriter(pipe[1])
 
     class Last:
@@ -87,7 +87,7 @@ def test_a_finalizer_may_speak_while_a_line_is_taken(pipe: tuple[int, int]) -> N
     garbage: list[Last] = [Last()]
 
     class Data(bytes):
-        """The writer asks for the length under its lock, and that has the collector run."""
+        """Bytes whose length, which the writer reads under its lock, runs the garbage collector."""
 
         def __add__(self, other: object) -> "Data":
             assert isinstance(other, bytes)

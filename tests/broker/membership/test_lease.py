@@ -1,4 +1,4 @@
-"""Who has a node's id: known at once, or found out by watching. In virtual time, on a catalog of one row."""
+"""The lease on a node's id: its holder is known at once, or found out by watching. Virtual time, one-row catalog."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def test_a_living_lease_is_free_only_for_whoever_proves_that_its_holder_is_gone(
     assert not free(OTHER_PLACE), "another place on this machine"
     assert free(OTHER_BOOT) is one_machine, "only where all are on one machine, a boot of it ends them all"
     assert not free(""), "registered by a version that did not say"
-    assert not free("", ""), "nobody knows"
+    assert not free("", ""), "the holder is unknown"
     assert not free(OTHER_BOOT, "")
 
 

@@ -1,4 +1,4 @@
-"""Which logs a node may go on with: the whole table, without a node."""
+"""Decision whether a node may continue a log: the whole table, without a node."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from wal.owner import Owner
 
 OPEN, DRAINED, GIVEN_UP = WalState.OPEN, WalState.DRAINED, WalState.GIVEN_UP
 DIRTY, RECORDS, EMPTY = (Shutdown.RUNNING, 0), (Shutdown.GRACEFUL, 4096), (Shutdown.GRACEFUL, 0)
-"""How a log was left: not stopped cleanly; cleanly with records in it; cleanly and empty."""
+"""States of a log after its last use: not stopped cleanly; stopped cleanly with records; stopped cleanly and empty."""
 FIRST, SECOND = 1, 2
 OWNER = Owner(1, 9, "c", b"c" * 16)
 

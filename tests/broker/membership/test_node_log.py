@@ -1,4 +1,4 @@
-"""The node's log between the look at it and the claim."""
+"""Changes to the node's log between its inspection and its claim."""
 
 from pathlib import Path
 

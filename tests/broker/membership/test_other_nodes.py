@@ -50,7 +50,7 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
             await other.cluster_configs.alter(BROKER, ALL_NODES, set_configs={"message.max.bytes": "777"}, unset=())
             await other.cluster_configs.alter(BROKER, "2", set_configs={"log.retention.bytes": "7"}, unset=())
             await until(lambda: partition.config.max_message_bytes == 777, timeout_s=60, pause_s=0.01)
-            assert partition.config.retention_bytes == -1, "what is set for one node is no other's"
+            assert partition.config.retention_bytes == -1, "a config set for one node does not apply to another"
             assert topic.info.configs == {RETENTION: "5000"}
             assert leader.topics.version == version, "no topic or partition has come or gone"
 

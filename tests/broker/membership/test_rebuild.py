@@ -1,4 +1,4 @@
-"""A catalog is lost, and made anew from the object store: every record is there again. Real processes, real clients."""
+"""A lost catalog is rebuilt from the object store, and every record is there again. Real processes and clients."""
 
 import contextlib
 import json
@@ -328,7 +328,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
         configs = admin.describe_configs([resource])[resource].result(20)
         assert configs["retention.ms"].value == "-1"
 
-        # The system goes on: appends, transactions, uploads, compaction, what was detached.
+        # The system continues: appends, transactions, uploads, compaction, detached topics.
         transact(node.bootstrap, "money", "ac")
         produce(node.bootstrap, "plain", numbered(0, 200, 210))
         some.ask("POST", "/topics/attach", topic="kept-aside")
@@ -353,7 +353,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
 
 @contextmanager
 def filled(tmp_path: Path, **wanted: object) -> Iterator[System]:
-    """A stopped node with the topic `plain`: partition 0 in two objects, and partition 1 in one of its own."""
+    """A stopped node with the topic `plain`: partition 0 in two objects, and partition 1 in a separate one."""
     settings = {"storage_upload_age_ms": 100, "compaction_enabled": "false", **wanted}
     with system(tmp_path, None, **settings) as some:
         create(some.node.bootstrap, NewTopic("plain", 2))

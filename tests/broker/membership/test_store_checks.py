@@ -1,4 +1,4 @@
-"""Finding out whether a store is the one that the catalog's objects are in."""
+"""Check that a store is the one with the catalog's objects."""
 
 import pytest
 

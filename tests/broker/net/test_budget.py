@@ -1,4 +1,4 @@
-"""The budget of requests: never exceeded, first come, first served, and everybody's turn comes."""
+"""The memory budget of requests: never exceeded, first come, first served, without starvation."""
 
 import random
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ LARGE_MAX = TOTAL - TOTAL // SMALL_FRAME_SHARE
 
 @dataclass(eq=False)
 class FrameWaiter:
-    """Asks for one frame after the other."""
+    """Reserves memory for one frame after the other."""
 
     size: int = 0
     has_it: bool = False

@@ -262,7 +262,7 @@ async def test_a_frame_under_way_is_always_finished(harness: Harness) -> None:
 
 
 class Other:
-    """Another connection that wants memory."""
+    """Another connection that waits for memory."""
 
     def granted(self) -> None:
         """Have it."""
@@ -289,7 +289,7 @@ async def test_a_frame_that_finds_no_room_waits_for_it(harness: Harness) -> None
 async def test_a_crowded_node_reads_no_more_than_sizes(harness: Harness) -> None:
     budget = harness.manager.budget
     assert budget.reserve(Other(), 14 << 20)
-    assert not budget.reserve(Other(), 14 << 20), "somebody waits"
+    assert not budget.reserve(Other(), 14 << 20), "another connection waits"
     frame = request_frame(PRODUCE, 9, bytes(1_000))
     assert len(harness.connection.get_buffer(-1)) == 4
     harness.feed(frame[:2])
@@ -403,7 +403,7 @@ async def test_a_closed_connection_waits_for_a_peer_that_reads(harness: Harness)
 async def test_what_is_held_for_a_peer_that_does_not_read_is_in_the_way_of_others(harness: Harness) -> None:
     connection, transport = harness.connection, harness.transport
     harness.send(PRODUCE, size=300_000)
-    assert harness.transfer() is None, "its answer is the node's to give"
+    assert harness.transfer() is None, "the node has not answered yet"
     transport.unsent_bytes = 1000
     connection.pause_writing()
     before = harness.transfer()
@@ -419,7 +419,7 @@ async def test_what_is_held_for_a_peer_that_does_not_read_is_in_the_way_of_other
     connection.pause_writing()
     again = harness.transfer()
     assert again is not None
-    assert again.what is not before.what, "it has read meanwhile"
+    assert again.what is not before.what, "it has read in between"
     connection.resume_writing()
     connection.close()
     assert harness.transfer() is not None

@@ -1,4 +1,4 @@
-"""What a crowd, a flood and a hoarder can do to a node: nothing that others notice."""
+"""Many clients, a flood of requests, and clients that hold on to memory: the others must notice none of them."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -106,7 +106,7 @@ LIMIT_BYTES = 32 << 20
 CROWD = 60
 HALF_FRAME = FRAME_BYTES.to_bytes(4, "big") + bytes(SENT_BYTES)
 RESERVED = LIMIT_BYTES * 7 // 8 // (FRAME_BYTES + 4)
-"""How many such frames the budget has room for, beside the share of small ones."""
+"""Number of such frames that fit into the budget, without the part reserved for small frames."""
 LIMITS = {"network_request_bytes_max": FRAME_BYTES, "network_node_bytes_max": LIMIT_BYTES}
 
 

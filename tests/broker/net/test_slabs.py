@@ -1,4 +1,4 @@
-"""Memory for frames: cut from slabs, used again when the last view is gone."""
+"""Memory for frames: cut from slabs, and reused when the last view is gone."""
 
 import mmap
 

@@ -1,4 +1,4 @@
-"""Who has stopped in the middle of a frame: counted in checks, told by what came since the last progress."""
+"""Detection of clients that stop in the middle of a frame: counted in checks, by the bytes since the last progress."""
 
 from broker.net.stalls import PROGRESS_PARTS, STALL_CHECKS, Transfer, TransferProgress, check_stalls
 
@@ -6,7 +6,7 @@ FRAME = bytearray(1000)
 
 
 def checks(*received: int) -> list[int]:
-    """How often a client stalled at each of the checks, with so many bytes of its frame there."""
+    """Stalls counted at each check, given the bytes of the frame received by then."""
     seen: dict[str, TransferProgress] = {}
     found = []
     for at in received:

@@ -33,7 +33,7 @@ async def create(node: Node) -> None:
 
 
 async def produce(node: Node, codec: str | None, rounds: range) -> None:
-    """Each key in every round, one batch a round, each in an object of its own."""
+    """Send every key in every round: one batch per round, each in a separate object."""
     producer = AIOKafkaProducer(bootstrap_servers=node.bootstrap, compression_type=codec, linger_ms=50)
     await producer.start()
     try:

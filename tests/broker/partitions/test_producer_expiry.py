@@ -1,4 +1,4 @@
-"""Idle producers are forgotten by their age, and none is forgotten because the clock leapt."""
+"""Idle producers expire by age, and a jump of the clock expires none."""
 
 import time
 from collections.abc import Callable
@@ -39,7 +39,7 @@ async def produce(client: RawClient, producer_id: int) -> int:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How often the producers of a partition were looked over. The pauses between are short."""
+    """Number of expiry passes over a partition's producers so far; the interval between passes is short."""
     count = 0
     expire = Partition.expire_producers
 

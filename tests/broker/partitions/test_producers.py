@@ -1,4 +1,4 @@
-"""Idempotent producers as pure state, beside a model that keeps everything."""
+"""Idempotent producers as pure state, compared with a model that keeps everything."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Looking into records: the loop goes through a bounded part in a turn, the rest is done beside it, bounded too."""
+"""Work on records: a bounded part per turn on the event loop, the rest on a thread, bounded as well."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ FUTURE_MS = 1 << 50
 
 
 class Frame:
-    """What a client has sent."""
+    """Stand-in for a frame that a client has sent."""
 
     def look(self) -> str:
         return "looked into"
@@ -217,7 +217,7 @@ async def test_a_batch_beside_the_loop_is_bounded() -> None:
 
 
 async def test_who_waits_no_more_keeps_nothing() -> None:
-    """Whoever is cancelled, the one under way included, only what is in the thread is still needed."""
+    """After any cancellation, the running job included, only the data in the thread stays in memory."""
     work = RecordWork(LIMIT_BYTES)
     begun, may_go_on = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""A partition's state, found again in batches of all kinds that an object may hold."""
+"""A partition's state, rebuilt from all kinds of batches that an object may hold."""
 
 from broker.partitions.cleaning import KafkaBatches
 from broker.partitions.replay import PartitionReplay
@@ -43,7 +43,7 @@ def marker(base: int, control: ControlType, producer_id: int, epoch: int = 0) ->
 
 
 def emptied(batch: StreamBatch) -> StreamBatch:
-    """What log compaction leaves of a batch when it takes all of its records."""
+    """The empty batch that log compaction leaves when it removes all records of `batch`."""
     payload = KafkaBatches().rewrite(batch.payload, frozenset(), -1)
     return batch._replace(payload=memoryview(payload), record_count=0, max_timestamp_ms=-1)
 
@@ -76,7 +76,7 @@ def test_transactions_are_told_by_their_markers() -> None:
 
 
 def test_a_log_that_begins_amid_a_transaction_knows_what_is_left_of_it() -> None:
-    """What lies before is deleted; what is left was aborted all the same."""
+    """The records before the start are deleted; those after it remain aborted."""
     state = replayed(
         data(50, producer_id=1, sequence=9, transactional=True), marker(53, ControlType.ABORT, 1), start=51
     )

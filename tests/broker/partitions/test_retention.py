@@ -1,4 +1,4 @@
-"""Old records go from the start of the log on, and nothing else goes."""
+"""Retention deletes old records from the start of the log, and nothing else."""
 
 import asyncio
 from pathlib import Path
@@ -89,7 +89,7 @@ async def test_records_without_a_timestamp_are_as_old_as_their_object(tmp_path: 
             await node.storage.flush()
         partition = node.topics.partition("t", 0)
         assert await enforce(partition, node.now_ms()) == 0
-        assert await partition.offset_for_time(0) is None, "whoever looks for a time does not find them"
+        assert await partition.offset_for_time(0) is None, "a search by time does not find them"
         await node.storage.flush()
         assert await enforce(partition, node.now_ms() + WEEK_MS - 60_000) == 0
         assert await enforce(partition, node.now_ms() + WEEK_MS + 1) == 3
@@ -202,7 +202,7 @@ async def test_the_stricter_of_age_and_size_counts(tmp_path: Path) -> None:
 
 
 class Slow:
-    """As much of a partition as is needed to see how many are looked over at the same time."""
+    """Stub of a partition that shows how many partitions are checked concurrently."""
 
     def __init__(self, name: str, gate: asyncio.Event, seen: list[str]) -> None:
         self.name, self.gate, self.seen = name, gate, seen

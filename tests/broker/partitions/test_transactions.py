@@ -1,4 +1,4 @@
-"""Transactions of one partition, beside a model that looks at the whole log."""
+"""Transactions of one partition, compared with a model that reads the whole log."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A leap of the clock destroys nothing before it has stood for a while."""
+"""A jump of the clock deletes nothing before it has lasted for a while."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How memory is shared out: within half of what is available, what was set holds, and a node has what it needs."""
+"""The split of memory: half of what is available at most, explicit settings as they are, and minimums for all parts."""
 
 import asyncio
 from collections.abc import Mapping

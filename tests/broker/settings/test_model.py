@@ -1,4 +1,4 @@
-"""Where settings come from, what a bad one says, and that the documentation is the models'."""
+"""Sources of settings, error messages for invalid ones, and documentation that agrees with the models."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Builds what clients push: the protocol buffers of OpenTelemetry's metrics, by hand."""
+"""Builds metrics as clients push them: the protocol buffers of OpenTelemetry, by hand."""
 
 import struct
 from collections.abc import Mapping

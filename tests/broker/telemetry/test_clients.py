@@ -1,4 +1,4 @@
-"""Who may ask and push when (KIP-714), on a virtual clock."""
+"""Permission to fetch subscriptions and push metrics at a given time (KIP-714), on a virtual clock."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reading what clients push: the numbers that are there, and bounded work on bytes that are anything."""
+"""Decoding metrics that clients push: the numbers, and bounded work on arbitrary bytes."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Series of clients: bounded, added up where they are deltas, and gone when the client is."""
+"""Series of clients' metrics: bounded, with deltas summed, and removed with their client."""
 
 from broker.telemetry.otlp import Point
 from broker.telemetry.series import KEPT_MS_MIN, LABEL_CHARACTERS_MAX, LABELS_MAX, SeriesTable, series_name

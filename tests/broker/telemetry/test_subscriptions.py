@@ -1,4 +1,4 @@
-"""What a subscription may say."""
+"""Valid and invalid configs of a metrics subscription."""
 
 import pytest
 

@@ -96,7 +96,7 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
             patch.setattr(catalog, "delete_topics", answer_lost)
             with pytest.raises(CatalogUnavailable):
                 await topics.delete("t", "u")
-        assert topics.get("t") is None, "nobody knows: it is not served"
+        assert topics.get("t") is None, "its state is unknown: it is not served"
         assert topics.get("u") is None
         assert list(await topics.resolve_outcomes()) == (["t", "u"] if deleted else [])
         assert list(await topics.resolve_outcomes()) == []

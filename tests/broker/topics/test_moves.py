@@ -1,4 +1,4 @@
-"""Topics that leave the cluster, come back, and are cloned, in a node that serves; and what a crash leaves of it."""
+"""Detaching, attaching and cloning topics in a node that serves, and crashes at each step."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -237,7 +237,7 @@ async def test_the_original_may_go_and_the_clone_stays(tmp_path: Path) -> None:
         objects = await node.catalog.list_objects(after=0, limit=1000)
         internal = {info.object_id for info in objects if info.state is ObjectState.COMMITTED}
         located = await node.catalog.object_ranges(sorted(internal))
-        assert all(located.values()), "nothing is kept that nobody refers to"
+        assert all(located.values()), "every object that is kept has a reference"
 
 
 async def test_both_are_read_after_a_compaction_and_trimmed_each_by_itself(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ async def test_a_lost_answer_is_settled(tmp_path: Path, command: str, applied: b
             patch.setattr(node.catalog, command, lost)
             with pytest.raises(CatalogUnavailable):
                 await change[command]()
-        # Whoever asks again comes to the same end, whatever became of the first time.
+        # A repeated command gives the same result, whatever the outcome of the first.
         expected = {
             "detach_topic": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             "clone_topic": ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -473,7 +473,7 @@ def _post(address: str, path: str) -> str:
 async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the_one_that_detached_it(
     tmp_path: Path,
 ) -> None:
-    """The detachment took effect and its answer was lost; records acknowledged here would reach nobody."""
+    """The detachment took effect and its answer was lost; records acknowledged after it would be lost."""
     async with serving(tmp_path) as (node, client):
         topic = await made(node, client)
         catalog, topics = node.catalog, node.topics

@@ -1,4 +1,4 @@
-"""The coordinator over logs in memory: what is answered when, what a crash leaves at each step, and time."""
+"""The coordinator over logs in memory: its answers, crashes at each step, and timeouts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,8 +1,8 @@
 """Consume, transform, produce: exactly once, whenever the node is killed and whenever the client is.
 
-The coordinator, the group's shard and the partitions are over logs whose writes become durable each in its own time, on
-a virtual clock. A client copies numbers: it reads on where its group has committed, writes the number, commits the
-offset in the same transaction, and starts afresh with a new life of its transactional id after any error. Both versions
+The coordinator, the group's shard and the partitions write to logs whose writes become durable independently, on a
+virtual clock. A client copies numbers: it reads from its group's committed offset, writes the number, and commits the
+offset in the same transaction. After any error it initializes its transactional id again. The tests cover both versions
 of transactions.
 """
 
@@ -53,7 +53,7 @@ def committed(log: MemoryLog) -> list[int]:
 
 
 class CoordinatorProcess:
-    """What a process holds; `crash` is its death and its restart."""
+    """Coordinator, group shard and partitions of one process; `crash` kills and restarts it."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -137,7 +137,7 @@ async def copy_all(node: CoordinatorProcess, version: int) -> None:
     while True:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                if producer is None or node.dice.random() < 0.05:  # a new life, for no reason at times
+                if producer is None or node.dice.random() < 0.05:  # sometimes a new producer without any reason
                     producer = await node.coordinator.init("id", 10_000, None)
                 producer = await copy_next(node, producer, version)
         except StopAsyncIteration:

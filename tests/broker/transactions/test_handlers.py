@@ -46,7 +46,7 @@ V1, V2 = 11, 12
 
 
 class TransactionalClient:
-    """A transactional producer that does as it is told."""
+    """A transactional producer that sends exactly the requests of the test."""
 
     def __init__(self, raw: RawClient, name: str = "id") -> None:
         self.raw = raw
@@ -279,7 +279,7 @@ async def test_a_zombie_is_fenced_everywhere(client: TransactionalClient, node: 
 
 
 async def test_an_epoch_nobody_has_does_not_slip_into_an_open_transaction(client: TransactionalClient) -> None:
-    """It would make the transaction's marker look out of date, and the last stable offset would stay for ever."""
+    """Such an epoch would make the transaction's marker look outdated and pin the last stable offset forever."""
     assert await client.produce(b"a") is ErrorCode.NONE
     sequence, client.sequence = client.sequence, 0
     for above in (1, 2, 1000):

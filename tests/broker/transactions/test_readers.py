@@ -26,7 +26,7 @@ Mover = Callable[[Node, RawClient, Partition, int], Awaitable[None]]
 
 
 class Held:
-    """Keeps reads of a partition's first object waiting until it is told to let them go."""
+    """Holds reads of a partition's first object until the test releases them."""
 
     def __init__(self) -> None:
         self.waiting = 0

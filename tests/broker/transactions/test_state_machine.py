@@ -214,7 +214,7 @@ ASKED = st.sampled_from(["init", "add", "commit", "abort", "marked", "timeout", 
 
 @given(st.lists(ASKED, max_size=60), st.sampled_from([VERSION_1, VERSION_2]), st.integers(0, EPOCH_LAST))
 def test_a_decision_stands_and_zombies_never_decide(asked: list[str], version: int, epoch: int) -> None:
-    """Whatever comes: Prepare is followed by its own Complete alone, and (id, epoch) only moves on."""
+    """For any input, Prepare is followed only by its own Complete, and (id, epoch) never goes back."""
     state = state_machine.init(state_machine.begin("id", 1, 1000, 0), None, 1000, 0)
     state = replace(state, epoch=epoch)
     producer = state.producer

@@ -62,7 +62,7 @@ def kafka_batch(
 
 
 async def table(made: UploadingNode, stream: int) -> list[tuple[int, bytes | None, bytes | None]]:
-    """What a consumer sees, in order; each batch must lie where its offsets say."""
+    """Records that a consumer sees, in order. Checks that each batch is where its offsets say."""
     found = []
     for batch in (await made.contents())[stream]:
         check_crc(batch.payload, parse_batch(batch.payload))

@@ -1,4 +1,4 @@
-"""When streams are cleaned by key: by what objects, policies and clocks say."""
+"""The time at which streams are cleaned by key: it follows from objects, policies and the clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -43,7 +43,7 @@ class TransactionalStream:
     sequences: dict[int, int] = field(default_factory=dict)
 
     def history(self, info: StreamInfo) -> History:
-        """As of the last upload: nothing is appended between that and a cleaning here."""
+        """The history at the last upload. These tests append nothing between an upload and a cleaning."""
         stable = min([info.end_offset, *self.open.values()])
         return History(stable, list(self.aborted), dict(self.last))
 
@@ -101,7 +101,7 @@ class TransactionalStream:
         return CompactionService(replace(self.made.compaction_context(settings), cleaning=cleaning))
 
     async def consume(self, *, committed: bool, start: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
-        """What Apache Kafka's consumer makes of a fetch from `start` to the last stable offset (or the end)."""
+        """Records that Apache Kafka's consumer returns from `start` to the last stable offset (or the end)."""
         end = min([self.made.ends[self.stream], *self.open.values()]) if committed else self.made.ends[self.stream]
         batches = [b for b in (await self.made.contents())[self.stream] if start < b.end_offset <= end]
         told = sorted((a for a in self.aborted if a.last_offset >= start), key=lambda a: a.first_offset)
@@ -190,7 +190,7 @@ async def test_records_of_aborted_transactions_go_and_their_marker_follows(log: 
 
 
 async def test_an_abort_stays_known_as_long_as_there_is_data_that_cannot_be_read(log: TransactionalStream) -> None:
-    """Who reads committed data steps over such a batch, and must be told to go on doing so."""
+    """A read-committed consumer skips such a batch, and must continue to skip it."""
     log.write(7, [(b"a", b"aborted")])
     payload = bytearray(log.pending[-1].payload)
     payload[HEADER_BYTES] = 0xFF
@@ -285,7 +285,7 @@ async def test_transactions_that_begin_before_or_end_after_the_part_that_fits(lo
 
 
 async def test_data_before_the_first_stream_object_holds_tombstones_and_markers_back(log: TransactionalStream) -> None:
-    """An old value still lies in an object that many streams share: what hides it must not go before."""
+    """An object shared by many streams still has an old value: the record that hides it must not be removed earlier."""
     log.write(1, [(b"a", b"1")], transactional=False)
     await log.upload(SSO)
     log.write(1, [(b"a", None)], transactional=False)

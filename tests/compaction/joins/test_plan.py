@@ -1,4 +1,4 @@
-"""The second level's planner: which objects are joined, what is copied, and that it comes to rest."""
+"""The second level's planner: the objects it joins, the data it copies, and that it reaches an end."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The planner: the article's example read by read and part by part, and what holds for any layout."""
+"""The planner: the article's example read by read and part by part, and properties of any layout."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ Block = tuple[int, int, int]
 
 
 def source(object_id: int, blocks: Sequence[Block], *, oldest_data_ms: int = 0, scale: int = 1) -> InputObject:
-    """An object whose blocks lie in the order given."""
+    """An object whose blocks are in the given order."""
     entries: list[IndexEntry] = []
     position = 0
     for stream, start, end in blocks:

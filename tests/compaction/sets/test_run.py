@@ -194,7 +194,7 @@ async def test_old_data_leaves_stream_set_objects_and_its_age_survives_compactio
         await some.upload((SSO, [some.batch(stream, 100) for stream in ids]))
         some.clock.ms += HOUR_MS * 9 // 10
         await service.run_once()
-    # Compaction made the object anew 54 minutes ago; its data is 108 minutes old.
+    # Compaction rewrote the object 54 minutes ago; its data is 108 minutes old.
     assert (await service.run_once()).commits == 0
     some.clock.ms += HOUR_MS // 4
     before = await some.contents()
@@ -288,7 +288,7 @@ class CrashingCatalog:
 
 
 async def crash_and_finish(made: UploadingNode, crash_at: int) -> bool:
-    """Whether the run came to its end before the step it was to crash at."""
+    """Run compaction with a crash at a step; return True if the run ended before that step."""
     await fill(made, 2, 3)
     (stream, *_) = list(made.ends)
     for _ in range(2):
@@ -346,7 +346,7 @@ async def test_a_failing_store_fails_the_run_and_leaves_no_upload_open(some: Upl
 
 
 async def every_object_is_accounted_for(made: UploadingNode) -> None:
-    """Committed, or known and due to be reaped: nothing else lies in the store."""
+    """Check that every object in the store is committed, or known and due to be reaped."""
     reapable = {info.object_id for info, _ in await made.catalog.list_reapable(now_ms=1 << 60, limit=10_000)}
     stored = {int(each.key.rpartition("/")[2]) async for each in made.store.list()}
     committed = {

@@ -1,4 +1,4 @@
-"""The scripts, by what they are about."""
+"""The scripts, by topic."""
 
 from tests.differential.script import ScriptFunction
 from tests.differential.scripts import (

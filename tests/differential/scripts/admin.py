@@ -1,4 +1,4 @@
-"""What administrators ask of a cluster: log directories, elections, moves of partitions, quorum, features, brokers."""
+"""Administrators' requests to a cluster: log directories, elections, reassignments, quorum, features, brokers."""
 
 from protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -1,4 +1,4 @@
-"""What every client asks first: versions, brokers, topics, and how topics come to be by asking."""
+"""The first requests of every client: versions, brokers, topics, and topics created automatically."""
 
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.describe_cluster import DescribeClusterRequest
@@ -69,7 +69,7 @@ def auto_create(script: Script) -> None:
     for version in (0, 1, 3, 4, 9, 12):
         name = f"ac-{version}"
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
-        script.ask(request, version)  # Kafka says UNKNOWN_TOPIC_OR_PARTITION the first time, and is asked again
+        script.ask(request, version)  # Kafka answers UNKNOWN_TOPIC_OR_PARTITION at first, and the request is repeated
         script.serving(name)
         script.call("created by asking", request, version)
     request = MetadataRequest(topics=[MetadataRequestTopic(name="ac-first")], allow_auto_topic_creation=True)

@@ -1,7 +1,7 @@
 """Consumer groups (KIP-848): heartbeats valid and invalid, epochs, static members, patterns, describing, commits.
 
-Members are named by the scripts. What depends on the order in which Apache Kafka's assignors look at members is left
-out: which of two members has which half.
+Scripts choose the member ids. The scripts do not record which of two members has which half of the partitions, because
+that depends on the order in which Apache Kafka's assignors visit members.
 """
 
 from collections.abc import Sequence

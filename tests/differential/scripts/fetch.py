@@ -1,4 +1,4 @@
-"""Fetch: what comes back, how much of it, sessions; and the look-ups of offsets."""
+"""Fetch: responses, their sizes, sessions; and the look-ups of offsets."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What no decent client sends."""
+"""Malformed frames."""
 
 import struct
 

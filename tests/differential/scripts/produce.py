@@ -1,4 +1,4 @@
-"""Produce: good batches and all kinds of bad ones; then what is in the log."""
+"""Produce: valid batches and all kinds of invalid ones, and the resulting log."""
 
 import struct
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Configs of what is no topic: groups, loggers of a broker, subscriptions to metrics of clients."""
+"""Configs of other resources than topics: groups, loggers of a broker, subscriptions to client metrics."""
 
 from protocol.messages import alter_configs as whole
 from protocol.messages import incremental_alter_configs as incremental

@@ -11,7 +11,7 @@ from tests.differential.scripts.configs import CLIENT_METRICS, DELETE, SET
 
 GZIP, SNAPPY, LZ4, ZSTD = Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD
 LONG_MS = "3600000"
-"""Longer than the test: whoever comes a second time comes too early."""
+"""Longer than the test, so that a second push is always too early."""
 
 
 def _field(number: int, data: bytes) -> bytes:
@@ -27,7 +27,7 @@ def otlp_gauge(name: str, value: float) -> bytes:
 
 
 def otlp_padding(size: int) -> bytes:
-    """A `MetricsData` that is a field nobody knows, of some 4 bytes more than `size`."""
+    """A `MetricsData` with one unknown field, about 4 bytes larger than `size`."""
     length = bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14])
     return bytes([9 << 3 | 2]) + length + b"\0" * size
 

@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics, and what is refused."""
+"""Creating, growing and deleting topics, valid and invalid."""
 
 from protocol.messages.create_partitions import (
     CreatePartitionsAssignment,

@@ -1,4 +1,4 @@
-"""Transactions: through their life, refused, and looked at by administrators."""
+"""Transactions: their life cycle, errors, and administrators' requests about them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The states of admission, the reasons they give, and who they wake."""
+"""The states of admission, the reasons they give, and the waiters they wake."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a recovered WAL means: live, committed, deleted, fenced, discontinuous."""
+"""Classification of recovered WAL records: live, committed, deleted, fenced, discontinuous."""
 
 import pytest
 from hypothesis import given

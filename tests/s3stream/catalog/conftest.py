@@ -1,4 +1,4 @@
-"""Runs each test that asks for `catalog` on SQLite and on a real PostgreSQL."""
+"""Fixtures that run each test with `catalog` on SQLite and on a real PostgreSQL."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

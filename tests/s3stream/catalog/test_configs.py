@@ -1,4 +1,4 @@
-"""What is set for things that are no topics, on both databases."""
+"""Configs of other resources than topics, on both databases."""
 
 from s3stream.catalog.catalog import Catalog
 

@@ -1,4 +1,4 @@
-"""What lies under the contract: schema, transactions, lost connections, messages."""
+"""Parts of the catalog below its contract: schema, transactions, lost connections, error messages."""
 
 import asyncio
 import shutil
@@ -141,7 +141,7 @@ async def test_whoever_only_looks_changes_nothing(url: str) -> None:
     await only.open()
     await database.write(lambda c: c.execute(text("INSERT INTO cluster (name) VALUES ('x')")))
     count = text("SELECT count(*) FROM cluster")
-    assert await only.read(lambda c: c.execute(count).scalar_one()) == 1, "what came meanwhile is seen"
+    assert await only.read(lambda c: c.execute(count).scalar_one()) == 1, "a read sees the commits before it"
     with pytest.raises(CatalogError, match="was opened read-only"):
         await only.write(lambda c: c.execute(text("DELETE FROM cluster")))
     with pytest.raises(CatalogError, match=r"read-only|readonly"):
@@ -364,7 +364,7 @@ async def test_a_server_that_is_not_there_is_unavailable(postgres: PostgresServe
 
 async def test_no_server_at_the_start_is_told_at_once_in_one_line() -> None:
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        nobody.bind(("127.0.0.1", 0))  # the port is taken, but not listening
         catalog = Catalog(f"postgresql://u:secret@127.0.0.1:{nobody.getsockname()[1]}/db")
         with pytest.raises(CatalogUnavailable, match="Connection refused") as raised:
             await catalog.open(cluster="test")

@@ -1,4 +1,4 @@
-"""Detach, attach and clone: what the catalog does to topics, and to the objects that several streams refer to."""
+"""Detach, attach and clone: their effect on topics in the catalog, and on objects that several streams refer to."""
 
 import pytest
 
@@ -133,7 +133,7 @@ async def test_a_clone_has_its_originals_records_without_new_objects(scene: Meta
     assert locations[0].object.object_id == item.object_id
     (opened,) = await scene.catalog.open_streams([copy], node_id=NODE_ID, node_epoch=scene.epoch)
     assert (opened.info.start_offset, opened.info.end_offset, opened.info.snapshot) == (3, 9, b"state")
-    assert (opened.info.epoch, opened.leader_epoch) == (1, 2), "leader epochs go on from the original's"
+    assert (opened.info.epoch, opened.leader_epoch) == (1, 2), "leader epochs continue from the original's"
     own = await scene.catalog.find_ranges(a, 0, 100, limit=10)
     assert {each.stored_stream_id for each in own} == {a}
     await scene.upload([span(copy, 9, 12)])

@@ -1,4 +1,4 @@
-"""Transactions on databases whose defaults are not PostgreSQL's: each states what it needs."""
+"""Transactions on databases with other defaults than PostgreSQL's: each sets its isolation level explicitly."""
 
 import asyncio
 from collections.abc import Callable

@@ -214,7 +214,7 @@ async def test_the_next_stream_id_lies_past_all_that_were_handed_out(catalog: Ca
 
 @pytest.mark.parametrize("reader", [True, False])
 async def test_the_file_alone_is_whole_after_a_clean_close(tmp_path: Path, *, reader: bool) -> None:
-    """Somebody who reads beside the node keeps SQLite from doing this by itself when the last connection closes."""
+    """A concurrent reader keeps SQLite from doing this by itself when the last connection closes."""
     path = tmp_path / "c.db"
     catalog = Catalog(f"sqlite:///{path}")
     await catalog.open(cluster="c")

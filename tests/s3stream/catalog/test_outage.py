@@ -1,4 +1,4 @@
-"""The verdicts on errors of PostgreSQL and SQLite, held against the lists that the drivers know."""
+"""Classification of errors of PostgreSQL and SQLite, compared with the drivers' lists of errors."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""Answers of the database: what is an outage, what a refusal, what damage, and what nobody can know."""
+"""Errors of the database classified as outage, refusal, damage, or unknown outcome."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -77,7 +77,7 @@ async def test_a_commit_that_is_never_answered_is_unknown(lossy: LossyServer, fa
 async def test_a_repeat_on_a_server_that_is_read_only_by_now_leaves_the_outcome_unknown(
     postgres: PostgresServer, lossy: LossyServer, far: Catalog
 ) -> None:
-    """As in a failover of PostgreSQL: the commit takes effect, and the next session meets SQLSTATE 25006."""
+    """A failover of PostgreSQL does this: the commit takes effect, and the next session gets SQLSTATE 25006."""
 
     async def demote() -> None:
         postgres.execute(f"ALTER DATABASE {name_of(lossy.url)} SET {READ_ONLY} = on")

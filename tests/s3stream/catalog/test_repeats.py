@@ -215,7 +215,7 @@ COMMANDS: dict[str, Prepare] = {
     )
 }
 TAKES_MORE = {"register_node", "open_streams", "prepare_objects", "next_producer_ids", "next_manifest"}
-"""A repetition takes another epoch, or other ids: what the lost answer named is nobody's, and harms nobody."""
+"""A repetition gets another epoch, or other ids: those of the lost answer stay unused and do no harm."""
 
 
 def test_every_command_of_the_catalog_is_here() -> None:

@@ -244,7 +244,7 @@ async def test_topics_are_deleted_in_one_command(catalog: Catalog) -> None:
 
 
 async def test_a_deletion_that_is_repeated_leaves_a_new_topic_of_the_name_alone(catalog: Catalog) -> None:
-    """The answer was lost, and another node has made the topic anew before the command is repeated."""
+    """The answer was lost, and another node has recreated the topic before the command is repeated."""
     for topic_id in (b"1" * 16, b"2" * 16):
         await catalog.create_topic("t", topic_id, partitions=1, configs={}, leader=1, internal=False)
         await catalog.delete_topics([b"1" * 16], now_ms=NOW, delete_after_ms=LATER)

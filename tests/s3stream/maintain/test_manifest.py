@@ -1,4 +1,4 @@
-"""The bytes and keys of manifests: the format's own example, and what damage does."""
+"""The bytes and keys of manifests: the format's own example, and damaged bytes."""
 
 import gzip
 import random

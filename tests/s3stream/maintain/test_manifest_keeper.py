@@ -1,4 +1,4 @@
-"""When a manifest is written, what it tells, and what a failing store does to it."""
+"""The manifest keeper: when it writes a manifest, the contents, and the effect of a failing store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def create(catalog: Catalog, name: str, partitions: int = 1) -> list[int]:
 
 
 async def upload(catalog: Catalog, store: MemoryStore, stream_id: int, start: int, end: int) -> int:
-    """Commit an object, of which nobody reads the bytes."""
+    """Commit an object whose bytes no test reads."""
     (object_id,) = await catalog.prepare_objects(
         1, node_id=1, node_epoch=1, writer_id="w", store="main", now_ms=NOW, deadline_ms=NOW + 1
     )

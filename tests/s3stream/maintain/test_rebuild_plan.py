@@ -1,4 +1,4 @@
-"""Which objects count when a catalog is rebuilt: every case of what a crash may leave in the store."""
+"""Selection of objects for rebuilding a catalog: every state in which a crash may leave the store."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def shown(plan: RebuildPlan) -> dict[int, list[tuple[int, int, int]]]:
 
 
 def test_listed_objects_are_taken_and_others_are_not() -> None:
-    """The inputs of a compaction are there still; so is what a crash left of an upload."""
+    """The inputs of a compaction still exist, and so do the remains of an upload after a crash."""
     state = state_of({1: (0, 100), 2: (0, 50)}, [3])
     plan = plan_rebuild(
         state,
@@ -80,7 +80,7 @@ def test_later_uploads_continue_where_the_manifest_ends() -> None:
         [
             found(1, {1: (0, 100), 2: (0, 50)}),
             found(11, {1: (100, 130), 2: (50, 60)}),
-            found(10, {1: (130, 140)}),  # began again: its number is no order
+            found(10, {1: (130, 140)}),  # a repeated upload: its object id does not give the order
         ],
     )
     assert shown(plan) == {1: [(0, 100, 1), (100, 130, 11), (130, 140, 10)], 2: [(0, 50, 1), (50, 60, 11)]}
@@ -134,7 +134,7 @@ def test_an_upload_begun_again_is_taken_once() -> None:
 
 
 def test_what_compaction_made_later_is_left_out_whole() -> None:
-    """It may be half of it; all that it was made of is there."""
+    """The compaction's output may be incomplete; all of its inputs still exist."""
     state = state_of({1: (0, 100)}, [1, 2], next_object=10, prepared=[9])
     plan = plan_rebuild(
         state,

@@ -1,4 +1,4 @@
-"""Verification finds each kind of damage, and nothing where there is none."""
+"""Verification finds each kind of damage, and reports none in sound storage."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path

@@ -126,7 +126,7 @@ def test_a_cancelled_upload_leaves_no_attempt() -> None:
 
 
 def test_an_object_with_a_hedged_part_is_committed_once_and_whole() -> None:
-    """One part's first attempt hangs for ever; the object is the same as without."""
+    """The first attempt of one part hangs forever; the object is the same as without the hang."""
 
     async def write(store: MemoryStore, key: str, made: PartHedge) -> bytes:
         async with ObjectWriter(

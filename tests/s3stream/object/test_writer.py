@@ -1,4 +1,4 @@
-"""The writer: how parts are cut, what is refused, and what a failure leaves behind."""
+"""The writer: the split into parts, refused input, and the state after a failure."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The block cache counts and drops whole buffers: that is the memory it holds."""
+"""The block cache counts and drops whole buffers, because they are the memory it holds."""
 
 from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
 from s3stream.read.block_cache import BlockCache, BlockKey, CachedBlock

@@ -1,4 +1,4 @@
-"""Reads from objects: borders, sharing, staleness, read-ahead, and what they cost in GETs."""
+"""Reads from objects: borders, sharing, staleness, read-ahead, and the number of GETs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ NO_CACHE = replace(SMALL, log_cache_bytes=1, upload_threshold_bytes=1 << 20)
 async def cold_stream(
     tmp_path: Path, batches: int, storage: StorageSettings = NO_CACHE
 ) -> AsyncIterator[tuple[EngineCluster, S3Stream, Stream, list[StreamBatch]]]:
-    """A stream whose data lies in one object and not in the log cache."""
+    """A stream whose data is in one object and not in the log cache."""
     async with memory_cluster(tmp_path, storage, wal_bytes=32 << 20) as cluster:
         (stream_id,) = await cluster.create(1)
         async with cluster.engine() as engine:

@@ -1,4 +1,4 @@
-"""What is remembered of damaged objects, and until when."""
+"""The list of damaged objects: its entries, its log lines, and their expiry."""
 
 import pytest
 from structlog.testing import capture_logs
@@ -58,7 +58,7 @@ def test_a_missing_object_is_one_entry_wherever_it_is_read(damaged: DamagedObjec
     damaged.note(missing(BLOCK._replace(position=0)), "t-0")
     assert len(damaged) == 1
     damaged.mark_readable(BLOCK._replace(position=99))
-    assert len(damaged) == 0, "it is there again"
+    assert len(damaged) == 0, "the object is there again"
 
 
 def test_a_place_that_is_read_well_ends_its_own_damage_only(damaged: DamagedObjects) -> None:

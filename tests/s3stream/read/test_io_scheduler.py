@@ -152,7 +152,7 @@ async def test_a_failing_part_of_a_long_block_fails_it_with_its_own_error() -> N
 
 
 async def test_a_long_run_is_handed_out_over_several_turns() -> None:
-    """Whoever is answered decodes in that turn: appends must not wait for a whole run."""
+    """A reader decodes in the turn in which it is answered: appends must not wait for a whole run."""
     mib = 1024 * 1024
     async with bench(replace(SETTINGS, read_bytes_max=8 * mib, read_split_bytes_min=8 * mib)) as made:
         await made.store.put("long", [bytes(4 * mib)], writer_id="w")

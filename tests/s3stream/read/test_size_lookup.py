@@ -1,4 +1,4 @@
-"""Where a stream is cut to keep so many bytes."""
+"""The offset at which a stream is trimmed to keep a number of bytes."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ COUNT = 12
 @pytest.mark.parametrize("trimmed", [0, 30, 35])
 @pytest.mark.parametrize("uploads", [1, 4])
 async def test_the_cut_keeps_at_least_the_limit_and_hardly_more(tmp_path: Path, trimmed: int, uploads: int) -> None:
-    """A batch is a block of its own here."""
+    """Each batch is a separate block here."""
     async with memory_cluster(tmp_path) as cluster, cluster.engine() as engine:
         (stream,) = await engine.open_streams(await cluster.create(1))
         for _ in range(uploads):

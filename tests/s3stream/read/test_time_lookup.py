@@ -1,4 +1,4 @@
-"""Both boundaries by time, against looking at every batch; and what they read."""
+"""Both boundaries by time, compared with a scan of every batch; and the blocks they read."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

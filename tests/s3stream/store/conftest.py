@@ -40,5 +40,5 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
-    """Keys of this test begin with it."""
+    """Prefix of all keys of this test."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.name) + "/"

@@ -1,4 +1,4 @@
-"""What every object store does: the same tests for memory, a local directory and a real S3 server."""
+"""The contract of every object store: the same tests for memory, a local directory and a real S3 server."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Direct writes: the same bytes as plain ones, whatever the pieces and wherever they begin."""
+"""Direct writes: the same bytes as plain writes, for any split into pieces and any start position."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""What only the local store has: files, trailers, full disks, crashes, threads."""
+"""Behaviour of the local store alone: files, trailers, full disks, crashes, threads."""
 
 import asyncio
 import errno

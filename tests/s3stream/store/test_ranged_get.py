@@ -1,4 +1,4 @@
-"""The lean client against a server that answers in every way a server can."""
+"""The client for ranged GETs against a server that answers in every possible way."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Memory that is used again once nobody looks at it, and never before."""
+"""Recycled memory is reused once its last view is gone, and never before."""
 
 import gc
 import random
@@ -16,7 +16,7 @@ def test_memory_comes_back_when_its_last_view_dies() -> None:
     del view
     assert (pool.free_bytes, pool.mapped_bytes, bytes(part)) == (0, MIB, b"cd")
     other = pool.take(MIB)
-    assert pool.mapped_bytes == 2 * MIB, "what somebody looks at is not handed out"
+    assert pool.mapped_bytes == 2 * MIB, "memory with a view is not handed out"
     del part, other
     gc.collect()
     assert pool.free_bytes == 2 * MIB

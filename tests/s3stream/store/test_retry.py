@@ -1,4 +1,4 @@
-"""Which failures are repeated, and after how long."""
+"""Retries: the errors that are retried, and the delays."""
 
 import random
 

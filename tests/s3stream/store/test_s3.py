@@ -1,4 +1,4 @@
-"""What only the S3 store has: answers that get lost, services that refuse or slow down, connections that break."""
+"""Behaviour of the S3 store alone: lost answers, services that refuse or throttle, broken connections."""
 
 import contextlib
 import random
@@ -21,7 +21,7 @@ SLOW = Fault(status=503, code="SlowDown")
 
 
 class FaultPlan:
-    """What happens to the next requests that match."""
+    """Faults for the next requests that match."""
 
     def __init__(self) -> None:
         self.plan: list[tuple[Callable[[Request], bool], Fault]] = []

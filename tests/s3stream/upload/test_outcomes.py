@@ -1,4 +1,4 @@
-"""Uploads whose commits are not answered, and what a node says while it waits for its catalog."""
+"""Uploads whose commits are not answered, and a node's reports while it waits for its catalog."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

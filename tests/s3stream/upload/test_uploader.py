@@ -1,4 +1,4 @@
-"""When a block is sealed, how it is split, and what happens when store, catalog or fences get in the way."""
+"""Sealing and splitting of upload blocks, and the effects of store failures, catalog failures and fencing."""
 
 import asyncio
 import re
@@ -242,7 +242,7 @@ async def test_objects_reaped_before_the_commit_are_written_anew(tmp_path: Path)
 
 
 async def test_objects_condemned_before_the_commit_are_written_anew(tmp_path: Path) -> None:
-    """As after a catalog that was away for longer than prepared objects live, when the collector comes first."""
+    """The catalog was away for longer than prepared objects live, and the collector runs before the commit."""
     async with memory_cluster(tmp_path) as cluster:
         steps = stepped(cluster)
         steps.gates["before commit_upload"] = gate = asyncio.Event()
@@ -288,7 +288,7 @@ async def test_a_write_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("forgotten", [True, False])
 async def test_an_object_that_arrives_after_it_was_reaped_is_removed(tmp_path: Path, *, forgotten: bool) -> None:
-    """As on a machine that slept in the middle of a PUT, while the collector of another one worked on."""
+    """The machine was suspended in the middle of a PUT, while the collector of another node continued."""
     async with memory_cluster(tmp_path) as cluster:
         (stream_id,) = await cluster.create(1)
         async with cluster.engine() as engine:
@@ -518,7 +518,7 @@ async def test_two_uploads_of_a_stream_that_is_closed_between(tmp_path: Path) ->
             await engine.close_stream(stream)
             assert stream.committed_offset == 30
             (stream,) = await engine.open_streams([stream_id])
-            assert stream.read_cached(0, 1000) is None, "another node may have cleaned it meanwhile"
+            assert stream.read_cached(0, 1000) is None, "another node may have cleaned it in between"
             with pytest.raises(StorageError, match="open already"):
                 await engine.open_streams([stream_id])
             await stream.append(make_batch(stream_id, 30))

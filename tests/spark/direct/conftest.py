@@ -1,4 +1,4 @@
-"""A node whose data goes to objects at once, of both kinds, and the ways to wait for that."""
+"""A node that uploads its data to objects of both kinds at once, and functions that wait for the upload."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ WAIT_S = 300
 
 
 class Lake:
-    """The node of these tests, and Spark's two ways to its topics."""
+    """The node of these tests, and Spark's two sources for its topics."""
 
     def __init__(self, node: NodeProcess, data_dir: Path, spark: SparkSession) -> None:
         self.node = node
@@ -46,7 +46,7 @@ class Lake:
         return asyncio.run(find())
 
     def wait_committed(self, topic: str) -> None:
-        """Until everything that is in the topic now is in objects."""
+        """Wait until everything that is in the topic now is in objects."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "unused", **QUIET})
         try:
             ends = {
@@ -71,7 +71,7 @@ class Lake:
 
 @pytest.fixture(scope="session")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """One for all tests of a run."""
+    """The lake that all tests of a run share."""
     register(spark)
     folder = tmp_path_factory.mktemp("lake")
     with NodeProcess(

@@ -1,4 +1,4 @@
-"""A pipeline that takes its records straight from objects."""
+"""A pipeline that reads its records directly from objects."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Micro-batches give each record exactly once, whatever happens between them: Spark's part is played here.
+"""Micro-batches give each record exactly once, whatever happens between them. The tests take Spark's part.
 
-What Spark keeps of a query is where each batch ends and which batches are done. After a crash it asks a new reader for
-the batch that was not done again, over the same offsets; the first batch has no kept beginning.
+Spark stores the end offsets of each batch of a query, and the batches that are done. After a crash, a new reader reads
+the unfinished batch again, over the same offsets. The first batch has no stored start.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Query:
         return StreamSourceReader(self._location, parse_options(self._options, streaming=True), SCHEMA, 2)
 
     def restart(self) -> None:
-        """As after a crash."""
+        """Replace the reader by a new one, as after a crash."""
         self.reader.stop()
         self.reader = self._begin()
 
@@ -167,7 +167,7 @@ def test_each_record_once_through_crashes_new_data_new_partitions_and_compaction
             change()
             query.run(rng.choice([upload, lambda: compact(filled)]))
             change()
-            # A sink that has the rows, and a driver that did not live to note it: the batch comes again.
+            # The sink has the rows, but the driver died before it recorded that: the batch is repeated.
             query.done += rng.random() < 0.5
     query.catch_up()
     assert query.rows == all_rows(filled, begun)

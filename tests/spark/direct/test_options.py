@@ -1,4 +1,4 @@
-"""Options: what is understood, and what is refused by name."""
+"""Valid options, and invalid ones that are refused by name."""
 
 import pytest
 

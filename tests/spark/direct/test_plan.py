@@ -1,4 +1,4 @@
-"""How what is to be read is cut into tasks."""
+"""The split of a read into tasks."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What a task reads when the plan it was given has grown old, and from topics that share their objects."""
+"""Tasks whose plan is outdated, and reads from topics that share objects."""
 
 import asyncio
 from collections.abc import Iterable

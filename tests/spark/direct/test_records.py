@@ -1,4 +1,4 @@
-"""The vectorised decode says what the record-by-record decode of `protocol.records` says."""
+"""The vectorised decoder gives the same records as the record-by-record decoder of `protocol.records`."""
 
 import random
 from collections.abc import Sequence

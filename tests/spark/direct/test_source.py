@@ -1,4 +1,4 @@
-"""The direct source with the real Spark: row by row what the Kafka source shows, and what only it can do."""
+"""The direct source with the real Spark: the same rows as the Kafka source, and its additional features."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def rows(records: DataFrame) -> Sequence[Row]:
 
 
 def same(lake: Lake, **options: str) -> Sequence[Row]:
-    """What both sources show; they must agree."""
+    """Rows of the topic, after checking that both sources return the same ones."""
     direct, kafka = lake.direct(**options), lake.kafka(**options)
     assert direct.schema.simpleString() == kafka.schema.simpleString()
     found = rows(direct)

@@ -1,4 +1,4 @@
-"""Direct source, audit and compaction of a cluster whose topics lie in a bucket and in a second store beside it."""
+"""Direct source, audit and compaction of a cluster whose topics are in a bucket and in a second store."""
 
 from collections import Counter
 from collections.abc import Iterator

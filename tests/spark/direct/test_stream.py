@@ -1,4 +1,4 @@
-"""The direct source as a stream with the real Spark; what can happen between batches is in `test_micro_batches`."""
+"""The direct source as a stream with the real Spark; `test_micro_batches` tests events between batches."""
 
 from collections import Counter
 from pathlib import Path
@@ -40,7 +40,7 @@ def run(lake: Lake, topic: str, folder: Path) -> None:
 
 
 def found(lake: Lake, folder: Path) -> Counter[tuple[int, int]]:
-    """How often each partition and offset is in the table."""
+    """Count of each partition and offset in the table."""
     if not (folder / "table" / "_spark_metadata").is_dir():
         return Counter()
     rows = lake.spark.read.schema("partition INT, offset LONG").parquet(str(folder / "table")).collect()
@@ -48,7 +48,7 @@ def found(lake: Lake, folder: Path) -> Counter[tuple[int, int]]:
 
 
 def fill(lake: Lake, topic: str, counts: list[int]) -> None:
-    """So many records into each partition, all in objects at the end."""
+    """Send `counts[p]` records into each partition p, and wait until all are in objects."""
     send(lake.servers, topic, [Event(at, b"v%d" % n) for at, count in enumerate(counts) for n in range(count)])
     lake.wait_committed(topic)
 

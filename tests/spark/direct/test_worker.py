@@ -1,4 +1,4 @@
-"""A worker keeps what it knows of Spark's archives, and of no others."""
+"""A worker caches the contents of Spark's archives, and of no others."""
 
 import importlib
 import subprocess

@@ -37,7 +37,7 @@ class RegistryServer:
         return schema_id
 
     def answer(self, path: str) -> dict[str, Any] | None:
-        """What it says to a GET; None is not found."""
+        """The response to a GET; None means not found."""
         self.requests.append(path)
         place, _, query = path.partition("?")
         match place.strip("/").split("/"):

@@ -61,7 +61,7 @@ def make_pipeline(
 
 
 def run(spark: SparkSession, pipeline: PipelineSettings) -> RunningPipeline:
-    """Run to the end of what is there."""
+    """Run a pipeline until it has processed all current records."""
     running = start_pipeline(spark, pipeline)
     try:
         for query in running.queries:
@@ -73,17 +73,17 @@ def run(spark: SparkSession, pipeline: PipelineSettings) -> RunningPipeline:
 
 
 def offsets(table: DataFrame) -> Counter[tuple[int, int]]:
-    """How often each partition and offset is in a table."""
+    """Count of each partition and offset in a table."""
     return Counter((row["partition"], row["offset"]) for row in table.select("partition", "offset").collect())
 
 
 def every_offset_once(count: int, partitions: int = 3) -> Counter[tuple[int, int]]:
-    """Of `numbered(0, count)`."""
+    """Expected `offsets` of a table with the records `numbered(0, count)`."""
     return Counter((n % partitions, n // partitions) for n in range(count))
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """Leave what a driver leaves that dies after the table's commit and before the query's own."""
+    """Restore the state of a driver that died after the table's commit and before the query's own."""
     commits = checkpoint / "commits"
     last = max(int(path.name) for path in commits.glob("[0-9]*"))
     for path in (commits / str(last), commits / f".{last}.crc"):

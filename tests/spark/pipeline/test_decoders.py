@@ -126,7 +126,7 @@ def test_avro_is_read_with_the_schema_it_was_written_with() -> None:
         ]
         asked = len(server.requests)
         rows = decode_column(values * 10, decoder, avro_type(parse_avro(reader.text))).to_pylist()
-        # The newest is known already; of the others each is asked for once, the one that is not there too.
+        # The newest is cached already; each of the others is requested once, the missing one included.
         assert server.requests[asked:] == [f"/schemas/ids/{old}", "/schemas/ids/77"]
     assert [row["data"] for row in rows[:3]] == [
         {"carrier": "AA", "delay": 3, "gate": None}, {"carrier": "UA", "delay": None, "gate": "B7"}, None
@@ -170,7 +170,7 @@ def test_avro_references_and_credentials() -> None:
 
 
 def descriptor() -> FileDescriptorSet:
-    """What protoc makes of a message with one field of each kind."""
+    """Descriptor set, as protoc writes it, of a message with one field of each kind."""
     file = FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
     kind = file.enum_type.add(name="Kind")

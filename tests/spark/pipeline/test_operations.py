@@ -1,4 +1,4 @@
-"""What others see of a pipeline: its metrics, and its offsets in Kafka's own lag tool."""
+"""Monitoring of a pipeline: its metrics, and its offsets in Kafka's own lag tool."""
 
 import io
 import re

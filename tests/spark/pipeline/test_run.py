@@ -68,7 +68,7 @@ def test_records_dead_letters_new_columns_and_a_restart(
         (0, 1, b"not json", "not JSON of this schema"), (1, 0, b'{"n":"text"}', "not JSON of this schema")
     ]  # fmt: skip
 
-    # The schema file got a new field, and nothing that was there comes again.
+    # The schema file has a new field, and no earlier record is read again.
     (tmp_path / "values.ddl").write_text("n INT, name STRING, place STRUCT<city: STRING>")
     send(servers, topic, [Event(1, b'{"n":5,"place":{"city":"Oslo"}}', timestamp_ms=JANUARY_MS)])
     run(spark, pipeline)

@@ -1,4 +1,4 @@
-"""A pipeline's file: what is wrong in it is said in one line, with the line of the file."""
+"""A pipeline's file: errors in it are reported in one line, with the line number in the file."""
 
 import pickle
 from pathlib import Path

@@ -133,10 +133,10 @@ def test_iceberg_publishes_a_micro_batch_once_however_it_was_staged(
         with pytest.raises(AnotherDriver, match="micro-batch 1 was committed by another driver"):
             first.publish("q", 1)
     first.append(numbers(spark, 3), "q", 2)
-    # A rewrite that began before that append says less than is there.
+    # A rewrite that began before that append does not include it.
     first.load().newAppend().set("anabranch.query-id", "q").set("anabranch.batch-id", "1").commit()
     assert sorted(row["n"] for row in first.read().collect()) == [1, 2, 3, 100]
-    # Nobody else's appends are staged.
+    # No other driver's appends are staged.
     numbers(spark, 4).writeTo(first.name).append()
     assert first.read().count() == 5
 

@@ -1,7 +1,7 @@
-"""Takes the place of aiokafka's conftest.py, which starts a broker in a container: here one runs already.
+"""Replaces aiokafka's conftest.py, which starts a broker in a container: here one runs already.
 
-What a container would be asked for (ACLs, Kerberos, SCRAM users, certificates) is not there; tests that want it are
-left out.
+Features that the container would set up (ACLs, Kerberos, SCRAM users, certificates) are missing; tests that need them
+are left out.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what wants authentication."""
+    """Skip tests that need authentication."""
     for item in items:
         if item.get_closest_marker("ssl") or "sasl" in item.nodeid or "acl" in item.nodeid:
             item.add_marker(pytest.mark.skip(reason="wants a broker with authentication"))

@@ -1,4 +1,4 @@
-"""Takes the place of a module that kafka-python's source distribution leaves out: services it would start."""
+"""Replaces a module with services to start, which kafka-python's source distribution leaves out."""
 
 
 class ExternalService:
@@ -9,11 +9,11 @@ class ExternalService:
         self.port = port
 
     def open(self) -> None:
-        """It is open."""
+        """Do nothing: the service is already open."""
 
     def close(self) -> None:
-        """It stays open."""
+        """Do nothing: the service stays open."""
 
 
 class SpawnedService:
-    """A broker of the suite's own: never used, as KAFKA_URI names one."""
+    """A broker that the suite would start: never used, as KAFKA_URI names a running one."""

@@ -1,5 +1,5 @@
-"""Takes the place of a package that confluent-kafka's tests start clusters with: never used, as BROKERS names one."""
+"""Replaces a package with which confluent-kafka's tests start clusters: never used, as BROKERS names one."""
 
 
 class KafkaCluster:
-    """A cluster that nobody starts."""
+    """A cluster that is never started."""

@@ -1,7 +1,7 @@
-"""Runs a script of events against a classic group and prints what comes out, for tests with expected output.
+"""Runs a script of events against a classic group and prints the results, for tests with expected output.
 
 A script is a sequence of blocks, separated by blank lines. A block is command lines, `----`, and the expected output of
-the last of them (the output of the others is in there too, in order). `#` begins a comment. Commands:
+all of them, in order. `#` begins a comment. Commands:
 
     settings KEY=INT ...                       only first
     join NAME [id=ID] [instance=ID] [topics=T] [protocols=P:T,P:T] [type=T] [session=MS] [rebalance=MS] [v=N]
@@ -16,7 +16,7 @@ the last of them (the output of the others is in there too, in order). `#` begin
     resign                                     the coordinator stops
     restart                                    the group comes back from the last snapshot written
 
-NAME is the ticket of the answer and the client id; ids taken are NAME.1, NAME.2 and so on. `id=` defaults to the
+NAME identifies the answer and is the client id; member ids are NAME.1, NAME.2 and so on. `id=` defaults to the
 last id the name was given, `generation=` to the current one.
 """
 
@@ -50,7 +50,7 @@ class GroupScript:
         self.out: list[str] = []
 
     def run(self, text: str) -> str:
-        """Run a whole script; returns it with the output there is now."""
+        """Run a whole script; returns it with the current output."""
         blocks = []
         for block in text.strip().split("\n\n"):
             commands = block.split("\n----")[0]

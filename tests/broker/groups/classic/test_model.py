@@ -1,8 +1,8 @@
-"""Random members, requests, writes and silences against one group, checked against what must always hold.
+"""Random members, requests, writes and silences against one group, checked against its invariants.
 
-What the checks know of the protocol is what its users rely on: every request is answered exactly once; within a
-generation everybody hears of the same protocol and leader, and only the leader of the members; an assignment handed
-out is the one its leader gave and is durable; and a group that hears nothing more comes to rest as Empty.
+The checks are the guarantees that users of the protocol rely on. Every request is answered exactly once. Within a
+generation all members get the same protocol and leader, and only the leader gets the list of members. Every assignment
+in an answer is the leader's, and is durable. A group without further requests ends as Empty.
 """
 
 from collections import Counter
@@ -198,7 +198,7 @@ class GroupModel(RuleBasedStateMachine):
             for assignments in self.assigned.get(generation, [])
             if answer.assignment in assignments.values()
         ]
-        assert given or not answer.assignment, "nobody gets what no leader gave"
+        assert given or not answer.assignment, "an assignment must come from a leader"
         assert generation in self.durable, "an assignment is durable before it is handed out"
 
     @invariant()

@@ -1,4 +1,4 @@
-"""Scripts of events with the answers, writes and states they must give. REWRITE_SCRIPTS=1 records what there is now."""
+"""Scripts of events with the answers, writes and states they must give. REWRITE_SCRIPTS=1 records the current ones."""
 
 import os
 from pathlib import Path

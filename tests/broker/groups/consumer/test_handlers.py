@@ -38,7 +38,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
-    """One node for all: each test has a group and a topic of its own name."""
+    """One node for all tests; each test uses a group and a topic with its own name."""
     async with running_node(tmp_path_factory.mktemp("node")) as node, raw_client(node.bootstrap) as client:
         await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
         yield node

@@ -1,9 +1,9 @@
 """Random members, topics, losses, crashes and silences against one consumer group (KIP-848).
 
-The clients of the model behave as real ones may: they own what they were last told, and what they have not let go of
-yet, until they are fenced or leave. What is checked is what users rely on: no partition has two owners; a group that is
-left alone converges to its target, in which every partition is owned once; and a group rebuilt from its records is the
-same group.
+The model's clients behave as real ones may. Until they are fenced or leave, they own their last assignment and the
+partitions that they have not released yet. The checks are what users rely on: no partition has two owners; a group
+without further changes converges to its target, in which every partition is owned once; and a group rebuilt from its
+records equals the original.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ REBALANCE_MS = 20_000
 
 @dataclass
 class ModelMember:
-    """What one consumer believes."""
+    """State of one consumer, as the consumer knows it."""
 
     member_id: str
     instance_id: str | None
@@ -44,7 +44,7 @@ class ModelMember:
     assignor: str | None = None
     changed: bool = False
     last_ms: int = 0
-    """When its session began for the last time: past its end, it must let go by itself."""
+    """Begin of the current session. When the session expires, the member must release its partitions by itself."""
 
     def beat(self, *, full: bool) -> ConsumerHeartbeat:
         tell = full or self.changed or self.epoch == 0
@@ -201,7 +201,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         assert not self.group.pending_records()
 
     def alive(self) -> list[ModelMember]:
-        """Clients whose session has not ended, for all that they know: the others have let go by themselves."""
+        """Clients whose session has not expired as far as they know; the others have released their partitions."""
         return [
             client
             for client in self.clients.values()
@@ -216,7 +216,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             held |= member.held
         owned: set[TopicIdPartition] = set()
         for client in self.alive():
-            # One that was removed for taking too long to let go has not heard of it yet: that is its fault.
+            # A member removed for a revocation that took too long may not know it yet: such an overlap is allowed.
             if client.member_id in self.group.members:
                 assert not owned & client.owned
                 owned |= client.owned

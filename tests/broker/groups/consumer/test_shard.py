@@ -1,4 +1,4 @@
-"""Consumer groups in a shard over a log in memory: what is answered when, what is in the log, what a crash leaves."""
+"""Consumer groups in a shard over a log in memory: times of answers, contents of the log, recovery after a crash."""
 
 import asyncio
 
