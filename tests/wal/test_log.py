@@ -309,7 +309,7 @@ async def test_a_write_that_never_ends_times_out() -> None:
 
 
 async def test_a_process_that_was_stopped_for_longer_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the loop continues, both the timers and the completions are due: the write itself was not slow."""
+    """The timers and the completions are both due when the loop continues: the write itself was not slow."""
     wal, _ = await opened(make_disk(), replace(SETTINGS, write_timeout_ms=20))
     appended = wal.append([b"a"])
     await sleep(0)
