@@ -1,5 +1,5 @@
-# The commands of the project. Everything they install goes into .venv and into ANABRANCH_CACHE
-# (default: ~/.cache/anabranch); as root on Debian, `make tools` also takes kcat and PostgreSQL from apt.
+# The commands of the project. They install everything into .venv and into ANABRANCH_CACHE (default:
+# ~/.cache/anabranch). As root on Debian, `make tools` also installs kcat and PostgreSQL with apt.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -15,18 +15,18 @@ BENCH_ARGS ?= --quick
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
 
-setup: ## make .venv with everything; quick when nothing changed
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
+setup: ## create .venv with all dependencies; quick when nothing has changed
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; set its path: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) scripts/bootstrap.py
 
 tools: setup ## fetch the programs that tests need: S3 server, Apache Kafka, Spark's Kafka source, kcat, PostgreSQL
 	@$(BIN)/python -m scripts.tools
 
-demo: setup ## real events from a Kafka client through the broker into objects, and out through Spark
+demo: setup ## send real events with a Kafka client, store them as objects, and query them with Spark
 	@$(BIN)/python -m scripts.tools java spark
 	@$(BIN)/python -m scripts.demo
 
-test: tools ## format, lint, types, import contracts and all tests
+test: tools ## check format, lint, types and import contracts, and run all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -34,29 +34,29 @@ test: tools ## format, lint, types, import contracts and all tests
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
-coverage: tools ## all tests under coverage, with a floor (fail_under in pyproject.toml)
+coverage: tools ## run all tests and measure coverage; fails below fail_under in pyproject.toml
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q $(PYTEST_ARGS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-test-spark-next: tools ## the Spark tests on Spark 4.2, in an environment of its own (docs/spark.md says what that covers)
+test-spark-next: tools ## run the Spark tests on Spark 4.2, in a separate environment (docs/spark.md lists what they cover)
 	@$(BIN)/python -m scripts.spark_next $(PYTEST_ARGS)
 
-suites: tools ## client libraries' own integration tests against a node (SUITES_ARGS="--against kafka" to compare)
+suites: tools ## run client libraries' own integration tests on a node (SUITES_ARGS="--against kafka" to compare)
 	@$(BIN)/python -m tests.suites.run $(SUITES_ARGS)
 
-bench: tools ## every benchmark, about a minute each (BENCH_ARGS= for the long runs)
+bench: tools ## run every benchmark, about a minute each (BENCH_ARGS= for the long runs)
 	@$(BIN)/python -m scripts.tools fio
 	@for file in $$(grep -l __main__ benchmarks/*.py); do module=$$(basename $$file .py); echo "== $$module"; \
 		$(BIN)/python -m benchmarks.$$module $(BENCH_ARGS) || exit 1; done
 
-soak: tools ## the randomised tests for longer
+soak: tools ## run the tests for longer, with more random cases
 	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 $(PYTEST_ARGS)
 
-soak-wal: setup ## 20,000 histories of the write-ahead log on a simulated disk
+soak-wal: setup ## run 20,000 histories of the write-ahead log on a simulated disk
 	ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 tests/wal/test_histories.py $(PYTEST_ARGS)
 
-clean: ## remove .venv, caches of the tools, and what the demo left
+clean: ## remove .venv, the caches of linters and tests, and the demo's data
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* demo-data
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Makes `.venv` with everything the project needs; quick when nothing has changed.
+"""Creates `.venv` with everything the project needs; quick when nothing has changed.
 
 Runs on the system's Python with the standard library only. A stamp in the environment holds a hash of everything that
 decides what is installed. While it matches, there is nothing to do.
@@ -23,7 +23,7 @@ PIP_VERSION_MIN = (25, 1)
 
 
 def fingerprint() -> str:
-    """Return a hash of what decides the content of the environment: requirements, pins, interpreter and path."""
+    """Return a hash of the environment's inputs: requirements, pins, interpreter and path."""
     command = [PYTHON, "-c", "import sys; print(sys.version)"]
     version = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     digest = hashlib.sha256(f"{version}{ROOT}\n".encode())
@@ -47,7 +47,7 @@ def make_environment() -> None:
         and subprocess.run([PYTHON, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
     ):
         return
-    print(f"making {ENVIRONMENT} with Python {sys.version.split()[0]}", flush=True)
+    print(f"creating {ENVIRONMENT} with Python {sys.version.split()[0]}", flush=True)
     with contextlib.suppress(subprocess.CalledProcessError):
         venv.create(ENVIRONMENT, with_pip=True, clear=True)
         return

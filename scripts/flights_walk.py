@@ -149,8 +149,8 @@ def walk(folder: Path, place: Path | None, say: Callable[[str], None] = print) -
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line and walk."""
     options = argparse.ArgumentParser(description="The walk-through of docs/spark.md.")
-    options.add_argument("--folder", type=Path, required=True, help="where everything is kept")
-    options.add_argument("--picture", type=Path, help="SVG to draw")
+    options.add_argument("--folder", type=Path, required=True, help="folder for all data and files")
+    options.add_argument("--picture", type=Path, help="path of the SVG to draw")
     given = options.parse_args(arguments)
     walk(given.folder, given.picture)
 

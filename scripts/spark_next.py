@@ -30,7 +30,7 @@ def constraints() -> str:
 
 
 def fingerprint() -> str:
-    """Return a hash of what decides the content of the environment."""
+    """Return a hash of the environment's inputs."""
     parts = (sys.version, str(ROOT), VERSION, constraints(), (ROOT / "pyproject.toml").read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -40,7 +40,7 @@ def make_environment(place: Path) -> None:
     stamp = place / "anabranch-stamp"
     if stamp.is_file() and stamp.read_text() == fingerprint():
         return
-    print(f"making {place} with pyspark {VERSION}", flush=True)
+    print(f"creating {place} with pyspark {VERSION}", flush=True)
     venv.create(place, clear=True, symlinks=True)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as pins:
         pins.write(constraints())

@@ -1,8 +1,8 @@
 """Fetches the programs that tests and the demo need into a cache folder outside the checkout.
 
 Each tool is a function that either installs its files completely (built under a temporary name, then renamed), or
-raises an error that says in one line why it is skipped. A lock per tool lets two checkouts set up at the same time. A
-node needs none of this.
+raises an error with the reason why it is skipped, in one line. A lock per tool lets two checkouts set up at the same
+time. A node needs none of this.
 """
 
 import fcntl
@@ -297,13 +297,13 @@ def ensure(tool: Tool) -> tuple[bool, str]:
                 except SkippedError as reason:
                     return False, str(reason)
     path = tool.present()
-    return (True, str(path)) if path else (False, "was fetched but can't be found")
+    return (True, str(path)) if path else (False, "fetched, but not found afterwards")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Install the named tools, or all that tests use.
 
-    Returns 1 if one is missing that ANABRANCH_REQUIRE_TOOLS lists.
+    Returns 1 if one is missing and ANABRANCH_REQUIRE_TOOLS is 1, otherwise 0, and 2 for an unknown name.
     """
     known = {tool.name: tool for tool in TOOLS}
     unknown = [name for name in arguments if name not in known]
