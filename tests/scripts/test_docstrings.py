@@ -18,7 +18,9 @@ def docstrings(file: Path) -> list[tuple[int, str]]:
     ]
 
 
-@pytest.mark.parametrize("folder", ["broker", "protocol", "s3stream", "wal", "compaction", "spark"])
+@pytest.mark.parametrize(
+    "folder", ["broker", "protocol", "s3stream", "wal", "compaction", "spark", "tests", "scripts", "benchmarks"]
+)
 def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
