@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.support.postgres import PostgresServer
     from tests.support.s3 import S3Bucket, S3Server
 
-# Machines are shared and slow at times: how long an example takes says nothing about the code.
+# Machines are shared and slow at times: the duration of an example says nothing about the code.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -17,7 +17,7 @@ RECORDS = 400
 
 
 async def produce(node: NodeProcess, round_number: int) -> None:
-    """Records that say where they belong: partition, round, number."""
+    """Records whose values contain partition, round and number."""
     rng = random.Random(round_number)
     producer = AIOKafkaProducer(bootstrap_servers=node.bootstrap, acks="all", enable_idempotence=True)
     await producer.start()
@@ -72,7 +72,7 @@ async def test_clients_notice_nothing(tmp_path: Path) -> None:
             if round_number % 2:
                 await asyncio.to_thread(node.kill9)
                 await asyncio.to_thread(node.start)
-        # Few runs while uploads, which go first, are under pressure: on a slow machine the first comes after them.
+        # Few runs while uploads, which have priority, are under pressure: on a slow machine the first run follows them.
         await until(lambda: any(event["commits"] for event in node.events("compaction done")), timeout_s=60)
         await check(node, 4)
         assert await asyncio.to_thread(node.terminate) == 0

@@ -16,7 +16,7 @@ IN_FLIGHT_MAX = 2_000
 
 
 class KilledProducer:
-    """An idempotent producer that numbers its records per partition, and remembers what was acked."""
+    """An idempotent producer that numbers its records per partition, and remembers the acks."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer(
@@ -67,7 +67,7 @@ class KilledProducer:
 
 
 def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
-    """Every record of every partition, (offset, value), in the order it came."""
+    """Every record of every partition, (offset, value), in the order of receipt."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 0}
     )

@@ -36,7 +36,7 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 
 
 def produce(bootstrap: str, name: str, count: int = RECORDS) -> None:
-    """Produce records that say whose they are; all are acknowledged when this returns."""
+    """Produce records with the name of their producer; all are acknowledged when this returns."""
     acked: list[int] = []
     errors: list[KafkaError] = []
 
@@ -145,7 +145,7 @@ def test_an_older_state_of_the_catalog_is_refused_and_nothing_is_lost(tmp_path: 
         node.kill9()
         move_database(catalog, newer)
         shutil.copy(older, catalog)
-        objects.rename(tmp_path / "objects")  # what is in the store may tell it, too
+        objects.rename(tmp_path / "objects")  # the store's contents may show it, too
         line = node.refusal()
         assert "the catalog has never made, its next id being 1 (stream 1: 100 records, offsets 0 to 99)" in line
         assert str(tmp_path / "data" / "wal") in line
@@ -199,7 +199,7 @@ def test_a_store_without_the_objects_of_the_catalog_is_refused_and_nothing_is_lo
 
 def test_the_log_of_an_older_version_takes_no_wrong_catalogs_name(tmp_path: Path, urls: tuple[str, str]) -> None:
     right, wrong = urls
-    elsewhere = tmp_path / "elsewhere"  # the right store says itself which catalog it belongs to
+    elsewhere = tmp_path / "elsewhere"  # the right store names its own catalog
     with NodeProcess(tmp_path / "other", catalog_url=wrong) as other:
         assert other.terminate() == 0
     with NodeProcess(tmp_path, catalog_url=right) as node:
@@ -327,7 +327,7 @@ def test_a_lost_log_is_not_replaced_in_silence(tmp_path: Path, urls: tuple[str, 
         assert len(consume(node.bootstrap)) == 150, "nothing was lost by the attempts"
         node.kill9()
 
-        # It is gone for good: the loss is accepted, told with its offsets, and cannot come back.
+        # The log is lost: the operator accepts the loss, which is reported with its offsets and cannot be undone.
         log.rename(aside)
         given_up = give_up(node, catalog_url=urls[0])
         assert given_up.exit_code == 0, given_up.output
@@ -397,7 +397,7 @@ def test_the_setting_to_format_destroys_no_log_that_may_hold_records(tmp_path: P
             assert "is empty or missing" in NodeProcess(tmp_path, wal_format="true", catalog_url=wrong).refusal()
             with NodeProcess(tmp_path / "other", catalog_url=wrong) as other:
                 assert other.terminate() == 0
-            elsewhere = tmp_path / "elsewhere"  # the right store says itself which catalog it belongs to
+            elsewhere = tmp_path / "elsewhere"  # the right store names its own catalog
             line = NodeProcess(tmp_path, wal_format="true", catalog_url=wrong, objects_path=elsewhere).refusal()
             assert "not formatted: it holds a log of this node" in line
         assert log.read_bytes() == before
@@ -416,7 +416,7 @@ def test_only_a_log_that_is_gone_is_given_up(tmp_path: Path, urls: tuple[str, st
     with NodeProcess(tmp_path, catalog_url=url, catalog_lease_ms=9_000) as node:
         assert "in use by another process" in give_up(node, catalog_url=url).output
         produce(node.bootstrap, "first", 10)
-        # From elsewhere, as far as it can be told, the node lives.
+        # To another machine, the node appears to be running.
         elsewhere = NodeProcess(tmp_path / "elsewhere")
         refused = give_up(elsewhere, catalog_url=url, catalog_lease_ms=9_000)
         assert f"node id 1 is held by process {node.pid}" in refused.output

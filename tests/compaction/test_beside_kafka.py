@@ -53,7 +53,7 @@ async def create(bootstrap: str, topic: str) -> None:
 
 
 async def write(bootstrap: str, topic: str, seed: int) -> None:
-    """Two transactional producers and a plain one take turns; what they do follows from the seed."""
+    """Two transactional producers and a plain one take turns; their actions follow from the seed."""
     rng = random.Random(seed)
     send = partial(send_records, topic)
     plain = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)

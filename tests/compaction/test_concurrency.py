@@ -153,7 +153,7 @@ async def test_a_restart_when_the_inputs_are_not_deleted_yet_is_finished(some: U
 
 
 async def test_another_epoch_between_plan_and_commit_of_each_level(some: UploadingNode) -> None:
-    """The streams go to another writer: data that is committed stays what it is. The node's own id does: fenced."""
+    """A new epoch of the stream does not disturb a commit of committed data. A new epoch of the node fences it."""
     stream = await joinable(some)
     node = some.compaction_context(SMALL)
     (group,) = await plan_joins(node, full=True)

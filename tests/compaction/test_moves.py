@@ -48,7 +48,7 @@ async def test_a_clones_data_in_shared_objects_becomes_its_own(some: UploadingNo
     assert (summary.sso_after, summary.errors) == (1, [])
     assert await some.contents() == before
     await every_object_is_accounted_for(some)
-    # Each goes its own way.
+    # From here on they are independent.
     original, clone = next(iter(pairs.items()))
     await some.upload((SSO, [some.batch(original, 500), some.batch(clone, 700)]))
     await some.trim(original, some.ends[original] - 10)

@@ -1,4 +1,4 @@
-"""Commits whose answers are lost: what took effect is never undone, and what did not leaves nothing behind."""
+"""Commits whose answers are lost: a commit that took effect is never undone, and any other leaves no trace."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -134,7 +134,7 @@ async def last_values(made: UploadingNode) -> dict[int, bytes]:
 
 
 async def test_a_writer_that_is_cut_off_cannot_commit_what_was_discarded(some: UploadingNode) -> None:
-    """The commit is on its way for longer than the run waits: discarding comes first, or the commit does."""
+    """The commit takes longer than the run waits: either the discarding is first, or the commit."""
     await sets(some)
     before = await some.contents()
     late: list[Callable[[], Awaitable[None]]] = []

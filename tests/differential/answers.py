@@ -93,7 +93,7 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "ElectLeadersResponse.replica_election_results": lambda topic: topic["topic"],
     "ListConfigResourcesResponse.config_resources": lambda one: f"{one['resource_type']} {one['resource_name']}",
 }
-"""Lists whose order says nothing become dicts by what tells their elements apart."""
+"""Convert lists whose order has no meaning to dicts, by the field that identifies their elements."""
 
 
 class Symbols:
@@ -104,7 +104,7 @@ class Symbols:
         self._counts: dict[str, int] = {}
 
     def name(self, kind: str, value: object, of: str | None = None) -> str:
-        """The name of an id; `of` is what it was met with first, if that has a name."""
+        """The name of an id; `of` is the name of the thing it first appeared with, if any."""
         if (kind, value) not in self._names:
             base = f"{kind} of {of}" if of else kind
             self._counts[base] = self._counts.get(base, 0) + 1

@@ -25,7 +25,7 @@ class ClosedError(Exception):
 
 
 class Wire:
-    """One connection. Answers come in the order of the requests."""
+    """One connection. Answers arrive in the order of the requests."""
 
     def __init__(self, peer: Peer) -> None:
         self._socket = socket.create_connection((peer.host, peer.port), timeout=TIMEOUT_S)

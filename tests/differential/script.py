@@ -21,7 +21,7 @@ from tests.support.raw_client import API_OF
 WAIT_S = 30.0
 MAIN = "main"
 OWN_LISTS = ("groups", "transaction_states", "replica_election_results")
-"""Fields with what other scripts have left, too."""
+"""Fields that also list what other scripts have created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Step:
 
 
 class Script:
-    """One broker's run of a script. `on` names a connection; they are made when first used, and again when closed."""
+    """One broker's run of a script. `on` names a connection, which is opened at its first use and after a close."""
 
     def __init__(self, peer: Peer, symbols: Symbols | None = None) -> None:
         self.peer = peer
@@ -54,7 +54,7 @@ class Script:
     def call(self, name: str, request: object, *versions: int, on: str = MAIN, own: str = "") -> Any:
         """Send a request in each of the versions; returns the last answer, None when the connection was closed.
 
-        `own` is the prefix of what is to be kept of answers that tell of other scripts' groups or transactions, too.
+        `own` is the prefix of the entries to keep, for answers that also list other scripts' groups or transactions.
         """
         answer = None
         for version in versions:
@@ -71,7 +71,7 @@ class Script:
         self._wire(on).send(request, version)
 
     def receive(self, name: str, request_type: type, version: int, *, on: str = MAIN) -> Any:
-        """Note the answer to what was sent earliest on that connection."""
+        """Record the answer to the earliest unanswered request on that connection."""
         key = API_OF[request_type].key
         try:
             answer = self._wire(on).receive(request_type, version)
@@ -121,7 +121,7 @@ class Script:
         return answer
 
     def topic(self, name: str, partitions: int = 1, **configs: str) -> bytes:
-        """Create a topic (underscores in names of configs stand for dots) and wait until it serves; returns its id."""
+        """Create a topic (`_` in names of configs stands for a dot) and wait until it is served; returns its id."""
         given = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
         wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=given)
         result = self.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), 7).topics[0]

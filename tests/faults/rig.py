@@ -111,7 +111,7 @@ def faulty_node(folder: Path, bucket: S3Bucket, **wanted: object) -> Iterator[Ri
 
 
 class CountingProducer:
-    """An idempotent producer with default retries that numbers its records, and remembers what was acknowledged."""
+    """An idempotent producer with default retries that numbers its records and remembers the acknowledgements."""
 
     def __init__(self, bootstrap: str, topic: str, *, value_bytes: int, pause_s: float = 0) -> None:
         self.topic = topic

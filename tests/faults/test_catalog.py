@@ -154,7 +154,7 @@ async def test_a_start_on_a_read_only_database_fails_at_once_in_one_line(
 
 
 def overwrite(path: Path) -> bytes:
-    """Damage all pages of an SQLite file but the first, which says what it is; returns what it was."""
+    """Damage all pages of an SQLite file except the first, which identifies it; returns the original contents."""
     before = path.read_bytes()
     with path.open("r+b") as file:
         file.seek(4096)
@@ -185,7 +185,7 @@ async def test_damage_that_is_met_while_a_node_runs_ends_it(tmp_path: Path) -> N
     async def damaged(*_: object, **__: object) -> None:
         raise CatalogDamaged("catalog c.db: database disk image is malformed; restore a backup")
 
-    # As in a crash, then: what was acknowledged is in the log.
+    # The stop is then like a crash: acknowledged records are in the log.
     with pytest.MonkeyPatch.context() as patch:
         async with running_node(tmp_path, catalog_lease_ms=1_000) as node:
             patch.setattr(node.catalog, "renew_lease", damaged)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(400)
 
 RECORDS = 1500
 RECORD_BYTES = 10_000
-"""In all, twice what fits the log."""
+"""Twice the capacity of the log, in all."""
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def bursts(*faults: Fault) -> Decide:
 
 
 def cut_bodies(request: Request) -> Fault:
-    """Cut what goes up, and what comes down, in the middle."""
+    """Cut uploads and downloads in the middle."""
     if request.number % 3:
         return PASS
     if request.method == "PUT":

@@ -7,7 +7,7 @@ PARTITIONS = 3
 
 
 class Sent(NamedTuple):
-    """A record as it must come back."""
+    """A record as a consumer must receive it."""
 
     partition: int
     key: bytes | None

@@ -32,7 +32,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 
 def produce(node: NodeProcess) -> None:
-    """Values for three keys again and again, a tombstone as the last one of the first, and keys that come once."""
+    """Repeated values for three keys, a tombstone as the last value of the first key, and keys that occur once."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 1, "log_level": 3})
     for number in range(ROUNDS):
         for key in KEYS:

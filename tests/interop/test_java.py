@@ -150,7 +150,7 @@ def test_records_are_deleted(servers: str, topic: str, tmp_path: Path) -> None:
 
 @contextmanager
 def verifiable_consumer(servers: str, topic: str, group: str) -> Iterator[Iterator[dict[str, Any]]]:
-    """Run a consumer that tells what happens to it, line by line."""
+    """Run a consumer that prints its events, line by line."""
     arguments = ["--topic", topic, "--group-id", group, "--session-timeout", "30000", "--reset-policy", "earliest"]
     process = subprocess.Popen(
         command(servers, f"{TOOLS}.VerifiableConsumer", arguments),
@@ -225,7 +225,7 @@ def read_records(
                 data = os.read(output.fileno(), 1 << 16)
                 assert data, f"the tool ended after {found}"
                 text += data.decode()
-                while text:  # records come without anything between them, and in pieces
+                while text:  # records arrive without separators, and in pieces
                     try:
                         record, end = decoder.raw_decode(text)
                     except json.JSONDecodeError:

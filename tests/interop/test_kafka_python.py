@@ -68,7 +68,7 @@ def consumer(servers: str, group: str | None, *topics: str, **settings: object) 
 def consume(client: Any, count: int) -> list[Sent]:
     found: list[Sent] = []
     while len(found) < count:
-        # A short poll that ends in the middle of a rebalance can leave this client without partitions for good.
+        # A short poll that ends in the middle of a rebalance can leave this client without partitions permanently.
         batches = client.poll(TIMEOUT_S * 1000)
         assert batches, f"{len(found)} of {count} came"
         for messages in batches.values():

@@ -45,7 +45,7 @@ def test_committed_offsets_survive(tmp_path: Path, *, killed: bool) -> None:
         else:
             node.terminate()
         node.start()
-        consumer.close()  # whether it gets to say that it leaves or not: its session ends
+        consumer.close()  # with or without a leave request: its session ends
         again = Consumer(settings)
         assert [part.offset for part in again.committed(partitions, TIMEOUT_S)] == before
         again.subscribe(["t"])

@@ -125,7 +125,7 @@ def test_read_committed_sees_committed_transactions_only(spark: SparkSession, se
     producer.produce(filled, b"v3000", partition=0)
     producer.flush(TIMEOUT_S)
     send(servers, filled, [Event(0, b"v4000"), Event(1, b"v4001")])
-    # The open transaction of partition 0 holds back what comes after it there, and there only.
+    # The open transaction of partition 0 holds back later records of this partition only.
     assert committed() == [*wanted, 4001]
     assert numbers(source.option("kafka.isolation.level", "read_uncommitted").load())[-3:] == [3000, 4000, 4001]
     producer.commit_transaction(TIMEOUT_S)

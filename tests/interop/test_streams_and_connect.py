@@ -46,7 +46,7 @@ def more_than(found: list[tuple[bytes, int]], count: int) -> bool:
 
 
 class Reader:
-    """Reads what the word count says, as committed, over kills of the node."""
+    """Reads the committed output of the word count, over kills of the node."""
 
     def __init__(self, servers: str, streams: "subprocess.Popen[str]") -> None:
         self.said: list[tuple[bytes, int]] = []
@@ -80,7 +80,7 @@ class Reader:
 
 
 def test_a_streams_application_counts_exactly_over_kills_of_the_node(tmp_path: Path) -> None:
-    """Its clients speak transactions of version 2. Every count comes once, in order."""
+    """Its clients use transactions of version 2. Every count must arrive once, in order."""
     with NodeProcess(tmp_path / "node", storage_upload_age_ms=200) as node, (tmp_path / "log").open("w+") as log:
         create_topic(node.bootstrap, "streams-plaintext-input", 2)
         create_topic(node.bootstrap, "streams-wordcount-output", 2)

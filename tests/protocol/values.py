@@ -44,7 +44,7 @@ PRIMITIVES: dict[Kind, st.SearchStrategy[Any]] = {
     Kind.RECORDS: st.one_of(st.binary(max_size=8), st.just(bytes(3000))),
 }
 
-# What kio's own types can hold: durations and times lose precision or overflow outside of these.
+# The ranges of kio's own types: durations and times lose precision or overflow outside of these.
 NARROWED: dict[str, st.SearchStrategy[Any]] = {
     "error_code": ERROR_CODES,
     "timedelta_i32": st.integers(-(2**31), 2**31 - 1),
@@ -90,7 +90,7 @@ def fields_of(message_type: type, version: int) -> list[Field]:
 
 @cache
 def messages(message_type: type, version: int) -> st.SearchStrategy[Any]:
-    """Messages with a value in every field the version has, within what kio can hold."""
+    """Messages with a value in every field of the version, within the ranges of kio's types."""
     return _structures(message_type, version, peer_of(message_type, version))
 
 
@@ -130,7 +130,7 @@ def _values(field: Field, version: int, other: Any, hint: Any) -> st.SearchStrat
 
 
 def assert_same(ours: Any, theirs: Any, version: int) -> None:
-    """Assert that a message of ours and one of kio's say the same, field by field."""
+    """Assert that a message of this project and one of kio's are equal, field by field."""
     pairs = zip(fields_of(type(ours), version), dataclasses.fields(theirs), strict=True)
     for field, other in pairs:
         assert field.name.startswith(other.name) or _loose(field.name) == _loose(other.name), (field.name, other.name)
@@ -138,7 +138,7 @@ def assert_same(ours: Any, theirs: Any, version: int) -> None:
 
 
 def _loose(name: str) -> str:
-    """A name without what kio leaves out: units, whose types say them, and the end of what is a Python word."""
+    """A field's name without the parts that kio omits: units, which its types express, and suffixes of keywords."""
     return re.sub(r"(_ms|_timestamp_ms|_)$", "", name)
 
 
@@ -154,7 +154,7 @@ def _assert_value(ours: Any, theirs: Any, version: int) -> None:
 
 
 def plain(theirs: Any, ours: Any) -> Any:
-    """A primitive of kio's as we hold it."""
+    """A primitive value of kio's, converted to this project's type."""
     match theirs:
         case IntEnum():
             return int(theirs)

@@ -461,7 +461,7 @@ async def test_stream_cached_here_but_grown_elsewhere_is_read_from_objects(tmp_p
 
 
 async def commit_elsewhere(cluster: EngineCluster, stream_id: int, base: int) -> StreamBatch:
-    """Another node appends a batch to the stream and goes."""
+    """Have another node append a batch to the stream and leave."""
     batch = make_batch(stream_id, base)
     node = UploadingNode(cluster.catalog, cluster.store, cluster.clock, node_id=2)
     await node.register()

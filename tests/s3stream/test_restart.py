@@ -53,7 +53,7 @@ def note(acked: list[StreamBatch], batch: StreamBatch, error: WalError | None) -
 
 
 class Workload:
-    """Appends, two uploads, a trim, and a tail that is not uploaded; it notes what was acked."""
+    """Appends, two uploads, a trim, and a tail that is not uploaded; it records the acks."""
 
     def __init__(self) -> None:
         self.acked: dict[int, list[StreamBatch]] = {}
@@ -196,7 +196,7 @@ class Removal:
                 for other in others:
                     fill(other, 3)
                 await engine.flush()
-            self.sent += fill(stream, 1)  # in the log when the topic goes
+            self.sent += fill(stream, 1)  # in the log when the topic is deleted
             for other in others:
                 fill(other, 1)
             self.deletion_began = True

@@ -106,7 +106,7 @@ class Life:
                 try:
                     await self.check(stream)
                 except OffsetOutOfRange:
-                    # A trim whose answer was lost took effect all the same: the stream knows by now.
+                    # A trim whose answer was lost has taken effect, and the stream has the new start by now.
                     assert stream.start_offset > start
                     await self.check(stream)
             case "f" if self.rng.random() < 0.3:

@@ -67,7 +67,7 @@ async def test_a_run_that_is_removed_in_part_leaves_as_a_whole(tmp_path: Path) -
 
 
 async def test_what_is_not_known_to_be_committed_stays_until_it_is(tmp_path: Path) -> None:
-    """The upload's commit took effect, its answer is on the way: compaction may have cleaned what it brought."""
+    """The upload's commit took effect and its answer is still under way: compaction may have cleaned the new data."""
     async with memory_cluster(tmp_path) as cluster:
         (stream_id,) = await cluster.create(1)
         steps = Steps()

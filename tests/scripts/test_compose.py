@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def compose_command() -> list[str]:
-    """Docker's compose plug-in, or the program it came from; skips where there is neither."""
+    """Docker's compose plug-in, or the older separate program; skips if both are missing."""
     if shutil.which("docker"):
         known = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
         if known.returncode == 0:

@@ -23,7 +23,7 @@ class Program:
     log: Path
 
     def said(self, pattern: str) -> list[str]:
-        """All that it said that matches, at beginnings of lines."""
+        """All matches in its output, at beginnings of lines."""
         return re.findall(f"(?m)^{pattern}", self.log.read_text(errors="replace"))
 
     def wait(self, condition: Callable[[], bool]) -> None:

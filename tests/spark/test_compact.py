@@ -162,7 +162,7 @@ def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
     assert not summary.refused
     assert summary.commits
     assert large.contents() == before
-    # What the dead run had written is prepared still; its deadline reaps it.
+    # The objects of the dead run are still prepared; they are reaped after their deadline.
     asyncio.run(reap(large))
     assert not [name for name in large.counts() if "prepared" in name.lower()]
 

@@ -80,7 +80,7 @@ def fetch(suite: Suite, python: Path, source: Path) -> None:
 
 
 def lay_out(suite: Suite, home: Path) -> None:
-    """Put the tests into a folder of their own, with what is laid over them."""
+    """Copy the tests into a separate folder, with the files of `overlay`."""
     work = home / "work"
     shutil.rmtree(work, ignore_errors=True)
     for folder in suite.folders:
@@ -92,7 +92,7 @@ def lay_out(suite: Suite, home: Path) -> None:
 
 @contextmanager
 def broker(suite: Suite, kind: str) -> Iterator[str]:
-    """Run what is tested; yields `host:port`."""
+    """Run the broker under test; yields `host:port`."""
     with tempfile.TemporaryDirectory(prefix="anabranch-suite-") as folder:
         if kind == "node":
             with NodeProcess(Path(folder), wal_capacity_bytes=64 << 20, **suite.node_settings) as node:

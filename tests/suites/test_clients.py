@@ -32,7 +32,7 @@ def test_tests_are_laid_out_apart_from_the_clients_own_code(
     (home / "source" / "test").mkdir(parents=True)
     (home / "source" / "test" / "test_it.py").touch()
     (home / "source" / "kafka").mkdir()
-    for _ in range(2):  # again, over what a former run has left
+    for _ in range(2):  # again, over the files of an earlier run
         lay_out(suite, home)
     found = {str(path.relative_to(home / "work")) for path in (home / "work").rglob("*") if path.is_file()}
     assert found == {"test/test_it.py", *suite.overlay}

@@ -86,7 +86,7 @@ async def test_no_order_of_header_writes_and_a_claim_passes_the_fence(
 
 
 class FormerOwner:
-    """A writer of headers that have trimmed 1, 2 ..., as many as told, one request behind the other."""
+    """Writes a given number of headers, with trim offsets 1, 2 ..., one request after the other."""
 
     def __init__(self, device: SteppedDevice, header: Header, requests: int) -> None:
         self.used = [header.trim_offset]
@@ -177,10 +177,10 @@ class Claimant:
 
 
 async def take_over(seed: int) -> tuple[int, bool]:
-    """Let nodes take over from each other, each while the one before is at work; return acks and if one was fenced.
+    """Let nodes take over from each other while the previous one still works; return acks and if one was fenced.
 
-    The last header write of a former owner lands as late as when the owner after the next claims the log; its blocks,
-    too, but before the ring has come round to their place.
+    A former owner's last header write may land as late as the claim of the owner after the next. So may its blocks, but
+    not after the ring has wrapped around to their position.
     """
     random = Random(seed)
     ring_pages = random.choice([64, 1024])
@@ -223,7 +223,7 @@ async def take_over(seed: int) -> tuple[int, bool]:
 
 
 def check(history: list[Claimant]) -> None:
-    """Raise unless each node found what those before it acked, as they knew it, and nothing that they did not know."""
+    """Assert that each node found the records that earlier nodes acked, unchanged, and only records they appended."""
     recovered = [node for node in history if node.recovered is not None]
     trimmed = -1
     for node, following in pairwise(recovered):

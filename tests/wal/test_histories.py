@@ -27,13 +27,13 @@ BATCH = 25
 
 @dataclass(slots=True)
 class History:
-    """One disk, one log after the other on it, and what they promised."""
+    """One disk, the logs opened on it one after the other, and their guarantees."""
 
     random: Random
     settings: WalSettings
     disk: SimDisk
     trim_rate: float
-    """Share of the trims that are made: with few, the ring is full most of the time."""
+    """Share of possible trims that are made: if it is small, the ring is full most of the time."""
     model: WalModel = field(default_factory=WalModel)
     epoch: int = 0
     opened: int = 0
@@ -145,7 +145,7 @@ class History:
             async with TaskGroup() as group:
                 trimming = group.create_task(wal.trim(offset))
                 await sleep(0)
-                if self.random.random() < 0.5:  # what is being freed must not be written over yet
+                if self.random.random() < 0.5:  # space that is being freed must not be overwritten yet
                     with suppress(OverCapacity):
                         self.append(wal)
                 if cancelled:

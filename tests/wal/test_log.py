@@ -1,4 +1,4 @@
-"""The log on a simulated device: order, limits, failure, fencing, and what a turn of the loop costs."""
+"""The log on a simulated device: order, limits, failure, fencing, and the cost of a turn of the loop."""
 
 import asyncio
 from asyncio import sleep
@@ -207,7 +207,7 @@ async def test_a_record_that_never_fits_says_so() -> None:
 
 
 async def test_a_slow_first_write_widens_the_window_before_it_is_passed() -> None:
-    """The oldest write hangs while others complete: the bound in the header grows first, then more goes out."""
+    """The oldest write hangs while others complete: the bound in the header grows before more is written."""
     disk = make_disk()
     wal, device = await opened(disk, replace(SETTINGS, writes_in_flight_max=2))
     device.hold_blocks = 1
@@ -345,7 +345,7 @@ async def test_the_former_owner_stops_acking(strict: bool) -> None:
 
 
 async def test_nothing_acked_by_the_former_owner_is_missed_by_the_new_one() -> None:
-    """Two owners at once, every interleaving the seeds give: what the old one acked, the new one has seen."""
+    """Two concurrent owners, in all interleavings of the seeds: the new one has every record the old one acked."""
     settings = replace(SETTINGS, fencing="strict")
     fenced = 0
     for seed in range(150):

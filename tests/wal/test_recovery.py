@@ -288,7 +288,7 @@ def test_a_gap_may_begin_and_end_inside_pages() -> None:
         assert scan.end is not None
         assert [span.start for span in scan.end.blocks] == starts
         assert scan.end.end_offset == end
-        for span in scan.end.blocks[1:]:  # the head may come to lie at each of them
+        for span in scan.end.blocks[1:]:  # the head may later be at each of them
             gaps = tuple(LogGap(max(gap.start, span.start), gap.end) for gap in header.gaps if gap.end > span.start)
             later, _ = image.scan(header=replace(header, head_offset=span.start, durable_offset=end, gaps=gaps))
             assert later == [record for record in found if record[0] >= span.start]

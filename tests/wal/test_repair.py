@@ -79,7 +79,7 @@ class WrittenLog:
 
 
 async def check_goes_on(log: WrittenLog, expected: dict[int, bytes]) -> None:
-    """The log recovers what is expected, takes records, trims past the damage, and comes back after each."""
+    """The log recovers the expected records, accepts new ones, trims past the damage, and recovers after each step."""
     assert await log.recover() == expected
     wal = log.wal()
     async for _ in wal.recover():
@@ -165,7 +165,7 @@ async def test_a_damaged_tail_ends_the_log() -> None:
 
 
 async def test_what_was_never_acked_stays_dropped() -> None:
-    """Damage next to a skip record: the log continues where the skip record says, with and without the header's gap."""
+    """Damage next to a skip record: the log continues at the skip record's end, with and without the header's gap."""
     log = WrittenLog()
     await log.fill(3)
     crashed = log.wal()

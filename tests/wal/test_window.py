@@ -11,7 +11,7 @@ PAGE = 4096
 
 
 class WindowMachine(RuleBasedStateMachine):
-    """The model: writes in order, each through or not; the bound, and the one being made durable."""
+    """The model: writes in order, each complete or not; the bound, and the larger bound that is becoming durable."""
 
     def __init__(self) -> None:
         super().__init__()

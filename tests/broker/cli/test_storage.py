@@ -88,7 +88,7 @@ def test_ls_shows_objects_with_their_state(data_dir: Path) -> None:
 
 
 def test_looking_needs_no_right_to_write(data_dir: Path) -> None:
-    """These commands change no file or folder, whoever runs them."""
+    """These commands change no file or folder."""
 
     def there() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in (data_dir, *data_dir.rglob("*"))}

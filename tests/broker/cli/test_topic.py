@@ -1,4 +1,4 @@
-"""The topic commands against a node made of canned answers."""
+"""The topic commands against a fake node with prepared answers."""
 
 import socket
 import socketserver
@@ -41,7 +41,7 @@ Answer = Callable[[Any], object]
 
 
 class CannedNode(socketserver.ThreadingTCPServer):
-    """Answers by the type of the request, and keeps what it was asked."""
+    """Answers by the type of the request, and records the requests."""
 
     def __init__(self, answers: Mapping[type, Answer], *, versions_max: int = 99) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

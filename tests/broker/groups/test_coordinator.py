@@ -170,7 +170,7 @@ async def test_old_offsets_are_dropped_everywhere() -> None:
 
 
 async def test_offsets_are_dropped_by_a_clock_of_their_own() -> None:
-    """One that doubts leaps: the wall clock's would drop what all idle groups have committed."""
+    """Expiry uses a clock that ignores jumps: a jump of the wall clock would drop the offsets of all idle groups."""
     log = MemoryLog([committed(1)])
     groups = GroupCoordinator(
         MemoryTopic([log]), GroupSettings(), now_ms=lambda: 10**12, expiry_now_ms=lambda: 1_000, new_id=lambda: "id"

@@ -61,7 +61,7 @@ def assignment_of(numbers: set[int]) -> bytes:
 
 
 class World:
-    """The coordinator's process, its log, and who owns what."""
+    """The coordinator's process, its log, and the owner of each partition."""
 
     def __init__(self, seed: int, settings: GroupSettings = SETTINGS) -> None:
         self.random = random.Random(seed)
@@ -100,14 +100,14 @@ class World:
 def answer_once(
     done: "asyncio.Future[ConsumerHeartbeatResponse | KafkaError]", answer: ConsumerHeartbeatResponse | KafkaError
 ) -> None:
-    """Answer one who may have gone."""
+    """Answer a client that may have left."""
     if not done.done():
         done.set_result(answer)
 
 
 @dataclass
 class MigratingConsumer:
-    """A consumer. A crash of the coordinator is for it a request without an answer."""
+    """A consumer. It notices a crash of the coordinator as a request without an answer."""
 
     world: World
     name: str
@@ -143,7 +143,7 @@ class MigratingConsumer:
                 self.reset(forget_member=error.code is not ErrorCode.ILLEGAL_GENERATION)
                 await asyncio.sleep(0.1)
             except TimeoutError:
-                await asyncio.sleep(0.1)  # it joins again with what it has
+                await asyncio.sleep(0.1)  # it joins again with its partitions
 
     async def beat_until_over(self) -> None:
         for _ in itertools.repeat(None):
@@ -294,7 +294,7 @@ class MigratingConsumer:
 async def live(
     client: MigratingConsumer, until: Callable[[], Awaitable[object]], *, classic: bool, politely: bool
 ) -> None:
-    """Run a client in one of the protocols until told to stop; it says goodbye, or dies."""
+    """Run a client in one of the protocols until it is stopped; it then leaves, or dies."""
     task = asyncio.create_task(client.run_classic() if classic else client.run_consumer())
     try:
         await until()

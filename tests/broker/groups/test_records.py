@@ -1,4 +1,4 @@
-"""Records against bytes written down from Apache Kafka's schemas, so that its tools can read ours."""
+"""Records compared with bytes written down from Apache Kafka's schemas, so that its tools can read them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -107,7 +107,7 @@ async def test_it_does_not_stop_the_cleaning_of_what_is_around_it(node: Node) ->
         await create(client, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
         await produce(client, keyed(b"old"))
         await produce(client, keyed(b"newer"))
-        # No client can say this to a compacted topic, whose records are looked into: an earlier policy let it in.
+        # A compacted topic refuses such a batch, because its records are checked; an earlier policy accepted it.
         partition = node.topics.partition("t", 0)
         garbage = GARBAGE["uncompressed"]()
         partition.config = replace(partition.config, cleaning=None)

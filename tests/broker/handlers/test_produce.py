@@ -1,4 +1,4 @@
-"""Produce against a real node, batch by batch: what is taken, what is refused and how, what a retry gets."""
+"""Produce against a real node, batch by batch: accepted batches, refused ones with their errors, and retries."""
 
 import asyncio
 import contextlib
@@ -233,7 +233,7 @@ async def test_a_retry_beside_a_new_batch_is_not_answered_before_both_are_durabl
         submit(held[0])
         await other.receive(ProduceRequest, 9)
         answer = asyncio.create_task(client.receive(ProduceRequest, 9))
-        for _ in range(2):  # the node has dealt with what became durable before it answers these
+        for _ in range(2):  # the node processes completed writes before it answers these
             await other.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         assert not answer.done(), "one of its batches is not on the device yet"
         monkeypatch.setattr(device, "submit", submit)

@@ -64,7 +64,7 @@ def test_a_lease_is_over_without_being_watched_only_when_it_was_ended(until_ms: 
 
 @dataclass
 class Row:
-    """The catalog, as far as a lease goes."""
+    """The part of the catalog that a lease needs."""
 
     seen: NodeInfo | None
     renewals: list[int] = field(default_factory=list)
@@ -174,7 +174,7 @@ def test_a_lease_that_is_lost_is_renewed_no_more(virtual: VirtualTimeLoop, error
     assert not row.renewals
 
 
-# what proves it
+# the proof
 
 
 def test_a_lock_is_the_same_for_whoever_holds_it_next_and_for_nobody_else(

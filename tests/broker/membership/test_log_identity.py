@@ -88,7 +88,7 @@ def test_a_log_that_was_given_up_never_comes_back(left: tuple[Shutdown, int]) ->
 
 @pytest.mark.parametrize("state", [DRAINED, GIVEN_UP])
 def test_records_from_before_another_log_was_used_are_refused(state: WalState) -> None:
-    """Two histories: what the other log gave offsets to has gone on without them."""
+    """Two histories: the streams of the other log have continued without its records."""
     later = known(SECOND, state, epoch=2)
     for left in (DIRTY, RECORDS):
         assert "from before the node used another log" in (refusal(header(FIRST, left), later) or "")

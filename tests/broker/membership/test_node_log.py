@@ -13,7 +13,7 @@ OWNER = Owner(1, 1, "anabranch", bytes(16))
 
 
 async def test_a_log_that_appears_after_the_decision_is_not_claimed(tmp_path: Path) -> None:
-    """A disk is mounted while a start waits for a lease: what is on it was never looked at."""
+    """A disk is mounted while a start waits for a lease: its contents were never checked."""
     settings = settings_for(tmp_path)
     settings.node.data_dir.mkdir()
     async with NodeLog.opened(settings) as log:

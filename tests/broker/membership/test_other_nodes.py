@@ -1,4 +1,4 @@
-"""Two nodes on one catalog: each follows what was set through the other. On a real PostgreSQL."""
+"""Two nodes on one catalog (a real PostgreSQL): each follows changes made through the other."""
 
 import asyncio
 from collections.abc import AsyncIterator, MutableMapping, Sequence

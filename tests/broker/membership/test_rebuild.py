@@ -206,7 +206,7 @@ def numbered(partition: int, begin: int, end: int) -> list[tuple[int, bytes, byt
 
 
 def facts_of(path: Path) -> Mapping[str, Any]:
-    """All that a catalog says and that does not change when it is rebuilt, ranges and states of partitions too."""
+    """Everything in a catalog that a rebuild must not change, including ranges and states of partitions."""
 
     def rows(query: str) -> list[Any]:
         return connection.execute(query).fetchall()
@@ -348,7 +348,7 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
         some.verify()
 
 
-# what is refused, and what a crash, an operator or a disk may have done
+# refused rebuilds, and states that a crash, an operator or a disk may have left
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A connection against a transport and a server made for the test: framing, order, and when it stops reading."""
+"""A connection on a fake transport and a fake server: framing, order, and pauses of reading."""
 
 import asyncio
 import struct

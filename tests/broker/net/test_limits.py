@@ -114,7 +114,7 @@ async def crowd_of_half_frames(stack: AsyncExitStack, bootstrap: str, count: int
     crowd = []
     for _ in range(count):
         client = await connect(bootstrap)
-        stack.push_async_callback(client.abort)  # most of what it sends is never taken
+        stack.push_async_callback(client.abort)  # the node never reads most of its data
         client.send_bytes(HALF_FRAME)
         crowd.append(client)
     return crowd

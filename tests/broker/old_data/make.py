@@ -110,7 +110,7 @@ def wait_until(is_done: Callable[[], bool]) -> None:
 
 
 class Writer:
-    """Sends records and notes what was acknowledged."""
+    """Sends records and records the acknowledgements."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
@@ -211,7 +211,7 @@ def fill(source: Path, writer: Writer) -> dict[str, int]:
 
 
 def check(data_dir: Path) -> None:
-    """The directory must hold what its test is about."""
+    """Check that the directory has everything that its test needs."""
     with closing(sqlite3.connect(data_dir / "catalog.db")) as catalog:
         found = [row[0] for row in catalog.execute("SELECT writer_id FROM objects WHERE state = 2")]
         for suffix in (".cleaned", ".born-", ".upload-"):

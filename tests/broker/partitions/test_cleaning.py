@@ -1,4 +1,4 @@
-"""Log compaction through a real node: what consumers see of a compacted topic, from its start and from its gaps."""
+"""Log compaction in a real node: records that consumers read from the start and from the gaps of a topic."""
 
 import asyncio
 from collections.abc import Callable
@@ -65,7 +65,7 @@ async def consume(node: Node, offset: int, end: int) -> list[tuple[int, bytes | 
 
 
 async def expect_newest(node: Node) -> None:
-    """Wherever a consumer begins, it finds what is left and nothing else."""
+    """From any start offset, a consumer reads exactly the remaining records."""
     end = KEYS * ROUNDS
     newest = [(end - KEYS + at, b"k%d" % at, b"%d" % (ROUNDS - 1)) for at in range(KEYS)]
     for offset in (0, 1, KEYS, end - KEYS - 1, end - KEYS):

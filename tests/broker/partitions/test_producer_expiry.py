@@ -21,7 +21,7 @@ PRODUCER_A, PRODUCER_B = 5, 6
 
 @dataclass(slots=True)
 class SettableClock:
-    """The wall clock, ahead by what it was set to."""
+    """The wall clock, ahead by an adjustable time."""
 
     ahead_ms: int = 0
 

@@ -100,7 +100,7 @@ async def test_records_without_a_timestamp_are_as_old_as_their_object(tmp_path: 
 async def test_records_without_a_timestamp_stay_beside_old_ones(
     tmp_path: Path, stored: str, timestamps: tuple[int, ...]
 ) -> None:
-    """In a batch, a block, an object of their own or not: wherever they are, what is before them goes."""
+    """The records before them are deleted, whether or not they have a separate batch, block or object."""
     name = "u" if stored == "cloned" else "t"
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, retention_ms=str(WEEK_MS))
@@ -173,7 +173,7 @@ async def fill_bytes(client: RawClient, batches: int) -> None:
 
 
 async def test_the_oldest_go_by_size_and_never_below_it(tmp_path: Path) -> None:
-    """Kafka's rule: a segment goes as long as the log without it is not smaller than the limit."""
+    """Kafka's rule: a segment is deleted while the log without it is not smaller than the limit."""
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, retention_bytes="700000")
         await fill_bytes(client, 6)

@@ -229,7 +229,7 @@ def peak_resident_bytes(pid: int) -> int:
 
 
 async def test_a_node_stays_within_what_it_may_use(tmp_path: Path) -> None:
-    """Far more goes through it than it may hold; its log alone would let the caches grow beyond."""
+    """Much more data passes through the node than it may hold; its log alone would let the caches grow too large."""
     batch = batch_of(bytes(500_000))
     count, connections = 150, 4
     with NodeProcess(tmp_path, memory_bytes="256MiB", wal_capacity_bytes="1GiB") as node:

@@ -1,4 +1,4 @@
-"""Several stores in one node: where a topic's data goes, and what happens when one is missing."""
+"""Several stores in one node: the choice of a topic's store, and a missing store."""
 
 from pathlib import Path
 

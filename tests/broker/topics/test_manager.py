@@ -1,4 +1,4 @@
-"""The map of topics follows the catalog, also when the catalog goes away half way."""
+"""The map of topics follows the catalog, also when the catalog becomes unavailable in the middle of a change."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

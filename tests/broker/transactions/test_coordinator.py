@@ -92,7 +92,7 @@ class CoordinatorProcess:
         return True
 
     async def crash(self) -> "CoordinatorProcess":
-        """The coordinator of a new process, with what was durable."""
+        """The coordinator of a new process, with the durable records."""
         other = CoordinatorProcess(self.log.crash(), ids_from=self.last_id, now_ms=self.now_ms)
         self.coordinator.close()
         return await other.open()

@@ -106,7 +106,7 @@ class CoordinatorProcess:
 
 
 async def copy_next(node: CoordinatorProcess, producer: Producer, version: int) -> Producer:
-    """Copy one number in a transaction; returns who writes the next. Raises KafkaError, also when all is copied."""
+    """Copy one number in a transaction; returns the producer of the next. Raises KafkaError, also at the end."""
     if not node.group.loaded:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     offsets = node.group.offsets.of("g")

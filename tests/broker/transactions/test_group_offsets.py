@@ -39,7 +39,7 @@ class Group:
         return await done
 
     def mark(self, producer: Producer, *, committed: bool) -> None:
-        """Append a marker, and do what the node does once it is durable."""
+        """Append a marker and apply it, as the node does once the marker is durable."""
         _ = self.log.append_marker(producer, committed=committed)
         self.shard.offsets.end_transaction(producer.producer_id, committed=committed)
 

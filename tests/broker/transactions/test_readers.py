@@ -66,7 +66,7 @@ async def abort_one(partition: Partition) -> None:
 
 
 async def snapshot(node: Node, client: RawClient, partition: Partition) -> None:
-    """Have a snapshot of the partition taken: it forgets what lies before the start."""
+    """Take a snapshot of the partition, which drops entries before the start."""
     record = build_batch([Record(key=b"later", value=b"committed", timestamp_ms=T + 10_000)])
     response = await client.produce("t", [record], partition=partition.index)
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE

@@ -98,7 +98,7 @@ async def test_readers_of_committed_data_see_the_same_all_along(tmp_path: Path) 
         (entry,) = partition.transactions.aborted
         assert not partition.transactions.is_vacated(entry)
         for _ in range(5):
-            # What the log cache had of the aborted record went with the objects'.
+            # The log cache dropped the aborted record together with the objects.
             assert await table(node, "read_uncommitted") == EXPECTED
             assert await table(node, "read_committed") == EXPECTED
             await clean(node)

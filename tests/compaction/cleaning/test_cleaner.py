@@ -1,4 +1,4 @@
-"""Log compaction: the newest record of each key stays, offsets stay, readers can step over what is gone."""
+"""Log compaction: the newest record of each key stays, offsets stay, readers can skip the gaps."""
 
 import asyncio
 import random
@@ -139,7 +139,7 @@ def service_for(
 
 
 class LostAnswers:
-    """A catalog that commits compactions, and whose answers to them are lost when told so."""
+    """A catalog that commits compactions, and loses its answers when a test says so."""
 
     def __init__(self, catalog: Catalog, *, lost: bool) -> None:
         self._catalog = catalog
@@ -192,7 +192,7 @@ async def test_the_newest_record_of_each_key_stays(some: UploadingNode) -> None:
         (8, b"b", b"5"),
     ]
     batches = (await some.contents())[stream]
-    # The batch in the middle is gone, and the next one covers its offsets; what is left of the first keeps its frame.
+    # The batch in the middle is removed, and the next one covers its offsets; the rest of the first keeps its header.
     assert [(batch.base_offset, batch.end_offset) for batch in batches] == [(0, 3), (3, 7), (7, 9)]
     header = parse_batch(batches[0].payload)
     assert (header.base_offset, header.last_offset_delta, header.record_count) == (0, 2, 1)
@@ -352,7 +352,7 @@ def test_planning() -> None:
     assert planned(clean, located(2, 10, 20, size=99), now_ms=5_000) == ([1, 2], 10)
     assert planned(clean, now_ms=5_000) is None
     assert planned(dirty, start=10) == ([2], 10)
-    # What was cleaned after something dirty counts as dirty; a gap ends the run.
+    # Cleaned data after dirty data counts as dirty; a gap ends the run.
     assert planned(located(1, 0, 10), located(2, 10, 20, cleaned=True)) == ([1, 2], 0)
     assert planned(located(1, 0, 10), located(2, 11, 20)) == ([1], 0)
     # Nothing past the last stable offset, and nothing while the stream's first data is not in a stream object.

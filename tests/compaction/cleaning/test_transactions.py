@@ -1,4 +1,4 @@
-"""Log compaction of transactional data: what a consumer sees before and after, and what becomes of the markers."""
+"""Log compaction of transactional data: a consumer's view before and after, and the markers."""
 
 import os
 import random
@@ -32,7 +32,7 @@ KV = tuple[bytes, bytes | None]
 
 @dataclass
 class TransactionalStream:
-    """A partition's owner: appends, and remembers what it must of transactions and producers."""
+    """A partition's owner: appends, and keeps the state of transactions and producers."""
 
     made: UploadingNode
     stream: int
@@ -128,7 +128,7 @@ class TransactionalStream:
         return {key: value for key, value in found.items() if value is not None}
 
     async def batches(self) -> list[tuple[int, int, str]]:
-        """Base offset, producer and what it is."""
+        """Base offset, producer and kind of each batch."""
         found = []
         for batch in (await self.made.contents())[self.stream]:
             header = parse_batch(batch.payload)
@@ -397,7 +397,7 @@ def test_markers_go_when_nothing_needs_them() -> None:
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
 async def test_batches_that_unfold_to_too_much_stay_as_they_are(log: TransactionalStream, codec: Compression) -> None:
-    """A topic that was not compacted yet takes them; they must neither fill the memory nor end compaction for good."""
+    """A topic that was not compacted before may contain them; they must neither fill the memory nor stop compaction."""
     settings = replace(CompactionSettings(), memory_bytes=1 << 20)
     log.write(1, [(b"a", b"old"), (b"b", b"old")], transactional=False)
     log.write(1, [(b"a", bytes(8 << 20))], transactional=False, codec=codec)

@@ -139,7 +139,7 @@ def shape(segments: list[RewriteSegment | CopySegment]) -> list[tuple[str, int]]
         ([5], [("copy", 5)]),
         ([8, 7], [("copy", 8), ("copy", 7)]),
         ([1, 1, 1, 1, 8], [("put", 6), ("copy", 6)]),  # topped up to 5 MiB, one block more for the joined headers
-        ([1, 6], [("put", 7)]),  # what would be left is too short to copy
+        ([1, 6], [("put", 7)]),  # the rest would be too short to copy
         ([20, 1], [("copy", 20), ("put", 1)]),
         ([20, 1, 20], [("copy", 20), ("put", 6), ("copy", 15)]),
         ([4, 2, 30], [("put", 6), ("copy", 30)]),

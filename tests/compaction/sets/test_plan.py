@@ -28,7 +28,7 @@ SETTINGS = CompactionSettings(split_bytes=80, force_split_ms=1_000)
 
 
 Block = tuple[int, int, int]
-"""Stream, start offset, end offset; a block is as many bytes long as it has offsets, unless told."""
+"""Stream, start offset, end offset; a block has as many bytes as offsets, unless stated otherwise."""
 
 
 def source(object_id: int, blocks: Sequence[Block], *, oldest_data_ms: int = 0, scale: int = 1) -> InputObject:
@@ -276,7 +276,7 @@ def test_any_plan(layout: tuple[list[InputObject], dict[int, int]], memory: int,
         (p.entry.stream_id, p.entry.start_offset) for i in planned for w in i.writes if w.kind is SSO for p in w.blocks
     ]
     assert rest == sorted(rest)
-    # At most one stream set object comes out, and a second plan over it does nothing.
+    # There is at most one new stream set object, and a second plan for it does nothing.
     made = outputs_of(planned, sources, 100, now_ms)
     assert len(made) <= 1
     assert not is_worthwhile(surveyed(made, starts), settings, now_ms)

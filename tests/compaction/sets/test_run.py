@@ -99,7 +99,7 @@ async def test_a_second_run_does_nothing(some: UploadingNode) -> None:
 
 
 async def test_a_plan_is_carried_out_elsewhere(some: UploadingNode) -> None:
-    """Its shares cross to another process and back, in any order; one commit takes what all of them made."""
+    """The shares of a plan are sent to another process and back, in any order; one commit takes all their outputs."""
     await fill(some, 6, 12)
     before = await some.contents()
     node = some.compaction_context(SMALL)
@@ -514,7 +514,7 @@ async def test_outputs_that_do_not_add_up_are_not_committed(
     assert "expected" in summary.errors[0]
     assert (summary.sso_after, summary.so_after) == (6, 1)
     assert service.stats.runs_failed == 1
-    # What the refused plan wrote goes with the delay of deletions; the one new object is the second level's.
+    # The outputs of the refused plan are deleted after the usual delay; the one new object is the second level's.
     some.clock.ms += SMALL.delete_delay_ms
     await some.collect()
     assert len(set(memory(some).objects) - stored) == 1

@@ -308,7 +308,7 @@ def eager_members_migrate(script: Script) -> None:
     """A classic member that gives up everything before it joins arrives at once."""
     coordinator(script)
     group = "cg-eager"
-    first = "!"  # ranges go by member ids, and a classic member's is a random one: it comes after this
+    first = "!"  # ranges are assigned by member id, and a classic member's id is random: this id sorts before it
     _topic(script, group, 2)
     member, _ = _classic_group(script, group, 0, 1)
     script.call("the first of the new protocol", _beat(group, first, server_assignor="range"), 1)
@@ -324,7 +324,7 @@ def eager_members_migrate(script: Script) -> None:
 
 
 def static_members_migrate(script: Script) -> None:
-    """A static member comes back speaking the other protocol, and takes its own place."""
+    """A static member returns with the other protocol, and gets its own place again."""
     coordinator(script)
     group = "cg-static-both"
     _topic(script, group, 2)

@@ -54,7 +54,7 @@ class _Changes:
         self._script.call(step, whole.AlterConfigsRequest(resources=[resource]), 0, 2)
 
     def described(self, step: str, *expected: tuple[str, str], synonyms: bool = False) -> None:
-        """Wait until it is so, and note what is described."""
+        """Wait until the description has the expected contents, and record it."""
         request = _describe(self._kind, self._name, *[key for key, _ in expected], synonyms=synonyms)
         wanted = dict(expected)
         self._script.until(request, 4, lambda answer: {c.name: c.value for c in answer.results[0].configs} == wanted)

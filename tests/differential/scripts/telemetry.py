@@ -48,7 +48,7 @@ def _subscribe(script: Script, name: str, **configs: str | None) -> None:
 
 
 def _until_asked_for(script: Script, *metrics: str) -> None:
-    request = GetTelemetrySubscriptionsRequest()  # of a new instance each time, so that none comes too early
+    request = GetTelemetrySubscriptionsRequest()  # a new instance each time, so that no request is too early
     script.until(request, 0, lambda answer: tuple(sorted(answer.requested_metrics)) == metrics)
 
 

@@ -106,7 +106,7 @@ def _read(script: Script, name: str, topic: str) -> None:
 
 
 def transaction_life(script: Script) -> None:
-    """Version 1 of transactions: what a client does that knows nothing of transaction.version 2."""
+    """Version 1 of transactions: the requests of a client without support for transaction.version 2."""
     _coordinator(script)
     script.topic("tl-a", 2, segment_ms=FOREVER)
     who = script.call("init", _init("tl"), 4)

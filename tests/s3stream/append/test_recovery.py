@@ -11,7 +11,7 @@ from s3stream.model import StreamBatch, StreamInfo
 
 NODE = 1
 NEXT = 10
-"""Streams below were made; those that are missing were deleted."""
+"""Stream ids below this were created; missing ones were deleted."""
 
 
 def info(stream_id: int, end: int, *, node: int = NODE) -> StreamInfo:

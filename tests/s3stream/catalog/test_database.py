@@ -193,7 +193,7 @@ async def test_a_look_leaves_files_as_they_are(
         home = Path(shutil.copytree(home, tmp_path / "crashed"))
     elif state == "stopped":
         await catalog.close()
-    # Tests may run as root, who may write where the permissions say no.
+    # Tests may run as root, which may write despite the permissions.
     monkeypatch.setattr("os.access", lambda path, mode: writable)
     before = {path.name: path.read_bytes() for path in home.iterdir() if not path.name.endswith("-shm")}
     only = Catalog(f"sqlite:///{home / 'c.db'}", read_only=True)
@@ -237,7 +237,7 @@ async def test_a_read_sees_one_snapshot(url: str) -> None:
 
 
 async def test_writers_of_two_processes_take_turns(url: str) -> None:
-    """Each adds one to what it read: an interleaving would lose an addition."""
+    """Each transaction adds one to the value it read: an interleaving would lose an addition."""
     databases = [Database(url) for _ in range(2)]
     for database in databases:
         await database.open()

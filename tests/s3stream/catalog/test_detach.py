@@ -210,7 +210,7 @@ async def test_shared_objects_are_listed_while_they_are_shared(scene: MetadataNo
     assert await scene.catalog.shared_objects() == frozenset()
 
 
-# compaction of what several streams refer to
+# compaction of objects that several streams refer to
 
 
 async def test_a_compaction_that_forgets_a_clone_is_refused(scene: MetadataNode) -> None:

@@ -31,7 +31,7 @@ def database_with(postgres: PostgresServer, **defaults: str) -> str:
 async def race(url: str, first: Callable[[Connection], Any], second: Callable[[], Any]) -> Any:
     """Run a command of one node; begin another's when the first has the writer's lock, and commit it only then.
 
-    Returns what the second answers.
+    Returns the result of the second command.
     """
     database = Database(url)
     has_lock, loop = asyncio.Event(), asyncio.get_running_loop()

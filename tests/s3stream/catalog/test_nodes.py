@@ -196,7 +196,7 @@ async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -
     for _ in range(2):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     assert [wal.state for wal in await catalog.list_wals(NODE_ID)] == [WalState.GIVEN_UP]
-    with pytest.raises(NodeFenced):  # it was only paused, and comes back
+    with pytest.raises(NodeFenced):  # it was only paused, and continues
         await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW + 10, lease_ms=100)
     with pytest.raises(CatalogError, match="was given up"):
         await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch + 1, location="/a", now_ms=NOW)

@@ -78,7 +78,7 @@ def test_every_listed_state_is_one_of_postgresqls() -> None:
     known = known_states()
     assert len(known) > 200
     assert set(SQLSTATES) <= known
-    # What psycopg has no error for: class F0 and 72 are of appendix A (72 up to version 16).
+    # Codes without an error class in psycopg: F0 and 72 are in PostgreSQL's appendix A (72 up to version 16).
     assert set(SQLSTATE_CLASSES) - {state[:2] for state in known} <= {"72", "F0"}
 
 

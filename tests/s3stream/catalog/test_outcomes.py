@@ -281,7 +281,7 @@ async def test_a_full_disk_is_an_outage_to_sqlite(tmp_path: Path) -> None:
 
 
 def damage(path: Path) -> None:
-    """Overwrite all pages but the first one, which says what the file is."""
+    """Overwrite all pages except the first, which identifies the file."""
     page_bytes = 4096
     with path.open("r+b") as file:
         file.seek(page_bytes)

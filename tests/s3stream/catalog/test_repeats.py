@@ -282,7 +282,7 @@ async def test_what_is_discarded_is_neither_committed_nor_forgotten_before_its_t
     assert await scene.state(open_) == (ObjectState.DESTROYED, LATER)
     assert await catalog.list_reapable(now_ms=LATER - 1, limit=10) == []
     assert [info.object_id for info, _ in await catalog.list_reapable(now_ms=LATER, limit=10)] == [open_.object_id]
-    # What was committed and replaced keeps the delay that its readers need.
+    # Replaced objects that were committed keep the delay that their readers need.
     await scene.compact([done], [span(stream, 0, 5)])
     state = await scene.state(done)
     await catalog.discard_objects([done.object_id], now_ms=NOW, delete_after_ms=NOW)

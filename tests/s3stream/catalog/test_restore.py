@@ -127,7 +127,7 @@ async def test_a_catalog_that_has_anything_is_not_filled(catalog: Catalog) -> No
 
 
 async def test_what_contradicts_itself_fills_nothing(catalog: Catalog) -> None:
-    """A partition of a stream that is not there: the whole transaction goes."""
+    """A partition whose stream is missing: the whole transaction is rolled back."""
     topics = [TopicState("flights", b"f" * 16, False, {}, [1, 77])]
     with pytest.raises(CatalogError):
         await catalog.restore(replace(CONTENTS, topics=topics))

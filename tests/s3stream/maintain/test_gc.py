@@ -1,4 +1,4 @@
-"""The collector against a real catalog and a store in memory that can be made to fail."""
+"""The collector on a real catalog and a store in memory whose calls can fail."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -184,7 +184,7 @@ async def test_a_store_nobody_configured_keeps_its_objects(
 async def test_a_writer_that_comes_too_late_is_refused(
     scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
 ) -> None:
-    """Whichever comes first wins: no committed object ever loses its bytes."""
+    """The first of the two wins: no committed object ever loses its bytes."""
     late, early = await scene.new_objects([span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5)])
     await put(store, late.object_id, early.object_id)
     clock.ms = DEADLINE

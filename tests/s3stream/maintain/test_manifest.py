@@ -74,7 +74,7 @@ def test_a_manifest_cut_short_is_damaged(keep: int) -> None:
 
 def test_every_damaged_byte_of_the_content_is_noticed() -> None:
     data = encode_manifest(EXAMPLE)
-    for at in range(10, len(data)):  # before it: gzip's header, which says nothing
+    for at in range(10, len(data)):  # before it: fields of gzip's header without a meaning here
         damaged = bytearray(data)
         damaged[at] ^= 0x55
         with pytest.raises(CorruptObject):

@@ -309,7 +309,7 @@ async def test_verify_counts_manifests_and_takes_them_for_no_objects(catalog: Ca
     assert [finding.where for finding in report.findings] == ["main:manifest/test/note.txt"]
 
 
-# a catalog that does not know what the store has
+# a catalog without the store's objects
 
 
 async def test_the_catalog_that_wrote_the_newest_manifest_is_taken(catalog: Catalog, store: MemoryStore) -> None:

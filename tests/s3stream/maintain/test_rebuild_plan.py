@@ -104,7 +104,7 @@ def test_what_was_prepared_when_the_manifest_was_written_may_be_committed_later(
 
 
 def test_what_an_earlier_life_of_the_node_had_prepared_can_never_be_committed() -> None:
-    """Its log was given up, say: the next life has acknowledged other records at the same offsets."""
+    """For example, the log was given up: the node has since acknowledged other records at the same offsets."""
     state = state_of({1: (0, 100)}, [1], next_object=10, prepared=[8], epoch=2)
     plan = plan_rebuild(state, [found(1, {1: (0, 100)}), found(8, {1: (100, 120)}, uploaded(1))])
     assert shown(plan) == {1: [(0, 100, 1)]}
@@ -275,7 +275,7 @@ def test_objects_that_hold_two_streams_in_opposite_orders_are_visited_again() ->
 
 @pytest.mark.parametrize("seed", range(20))
 def test_histories_are_found_again(seed: int) -> None:
-    """Uploads, manifests and compactions at random; then the chains are the committed history, and what was acked."""
+    """After random uploads, manifests and compactions, the chains are the committed history and all acked records."""
     seeded = random.Random(seed)
     ends = {1: 0, 2: 0, 3: 0}
     stored: dict[int, FoundObject] = {}

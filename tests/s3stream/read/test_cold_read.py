@@ -242,7 +242,7 @@ async def test_offset_for_time_over_objects_and_log_cache(tmp_path: Path) -> Non
 
 
 async def test_offset_for_time_finds_what_is_committed_while_it_searches(tmp_path: Path) -> None:
-    """Retention would delete what is not found."""
+    """Retention would delete records that a search does not find."""
     async with cold_stream(tmp_path, 20) as (_, engine, stream, _sent):
         await stream.append(make_batch(stream.stream_id, 200, timestamp=900))
         find_time = ColdReader.find_time

@@ -60,7 +60,7 @@ async def bench(settings: StorageSettings = SETTINGS) -> AsyncIterator[Bench]:
 
 
 async def turns(count: int = 5) -> None:
-    """Let what is ready run."""
+    """Let ready tasks run."""
     for _ in range(count):
         await asyncio.sleep(0)
 

@@ -52,7 +52,7 @@ async def collect(cluster: EngineCluster) -> None:
 
 
 async def replace_and_forget(cluster: EngineCluster) -> None:
-    """Compaction and collection by other processes: what was uploaded lies elsewhere now."""
+    """Compaction and collection by other processes: the uploaded data is in other objects now."""
     (info,) = [each for each in await cluster.catalog.list_objects(after=-1, limit=10) if each.committed_ms]
     node = await cluster.uploading_node()
     await node.compact([info], (ObjectKind.SO, await node.read_object(info.object_id)))
@@ -79,7 +79,7 @@ async def test_a_commit_that_took_effect_is_not_made_again(tmp_path: Path) -> No
 
 
 async def test_an_upload_that_took_effect_and_was_replaced_since_is_not_begun_again(tmp_path: Path) -> None:
-    """The catalog is away from this node only, and for long: others compact what it has committed, and collect it."""
+    """Only this node cannot reach the catalog, for long: others compact its committed data, and collect the objects."""
     async with memory_cluster(tmp_path) as cluster:
         (stream_id,) = await cluster.create(1)
 

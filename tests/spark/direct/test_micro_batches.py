@@ -65,7 +65,7 @@ class Query:
         return True
 
     def run(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Plan the tasks of the noted batch, and write what they read; done again, a batch has the same rows."""
+        """Plan the tasks of the batch noted last, and write their rows; a repeated batch must have the same rows."""
         start = json.loads(self.ends[self.done - 1]) if self.done else self.reader.initialOffset()
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, json.loads(self.ends[self.done]))))
         meanwhile()
@@ -75,7 +75,7 @@ class Query:
         assert self.sink.setdefault(self.done, rows) == rows
 
     def catch_up(self) -> None:
-        """All there is."""
+        """Run batches until no new data is left."""
         while self.plan():
             self.run()
             self.done += 1
@@ -110,7 +110,7 @@ def start(filled: KafkaObjects) -> Iterator[Start]:
 
 
 def compact(filled: KafkaObjects) -> None:
-    """Replace objects, and delete what was replaced."""
+    """Replace objects, and delete the replaced ones."""
     assert not asyncio.run(filled.made.service().run_once()).errors
     filled.made.clock.ms += 24 * 3_600_000
     collector = GarbageCollector(

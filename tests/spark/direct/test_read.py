@@ -56,7 +56,7 @@ def read(location: StorageLocation, task: ReadTask) -> Iterable[pa.RecordBatch]:
 
 
 def compact(filled: KafkaObjects) -> None:
-    """Replace all objects, and delete what was replaced."""
+    """Replace all objects, and delete the replaced ones."""
     assert not asyncio.run(filled.made.service().run_once()).errors
     filled.made.clock.ms += 24 * 3_600_000
     collector = GarbageCollector(

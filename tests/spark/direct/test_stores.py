@@ -68,7 +68,7 @@ def test_a_bucket_and_a_second_store(
         at = compacted.index("->")
         assert int(compacted[at - 1]) > int(compacted[at + 1]) > 0, "fewer objects, in both stores"
         assert direct(config=str(config)) == expected
-        # The second store by an option; and what is said without it.
+        # The second store by an option, and the error without it.
         config.write_text(without)
         own = {"stores.cold.type": "local", "stores.cold.path": str(tmp_path / "cold")}
         assert direct(config=str(config), **own) == expected
@@ -78,7 +78,7 @@ def test_a_bucket_and_a_second_store(
 
 
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    """A command of `anabranch spark` in the session of the tests; returns what it says."""
+    """Run a command of `anabranch spark` in the session of the tests; returns its output."""
 
     @contextmanager
     def shared(*_: object) -> Iterator[SparkSession]:

@@ -81,7 +81,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_over_a_batch_that_was_not_fini
     assert found(lake, tmp_path) == once([100, 100])
     fill(lake, "stream", [50, 0])
     run(lake, "stream", tmp_path)
-    # What a driver leaves that dies when the sink has the second batch, before the query has noted that.
+    # The state after a driver died when the sink had the second batch, before the query recorded that.
     forget(tmp_path / "checkpoint" / "commits", 1)
     add_partition(lake, "stream", 3)
     fill(lake, "stream", [0, 60, 30])

@@ -24,7 +24,7 @@ LONG = pytest.mark.skipif("ANABRANCH_SOAK" not in os.environ, reason="a long run
 ROOT = Path(__file__).resolve().parents[3]
 BATCH = 150
 COUNT = 40 * BATCH
-"""Ten times what is done when the driver is killed."""
+"""Ten times the records processed when the driver is killed."""
 FILE = """\
 name = "killed"
 checkpoint = "checkpoint"

@@ -54,7 +54,7 @@ batches = 0
 
 
 def end(running: RunningPipeline) -> BaseException | None:
-    """Wait for a pipeline that fails; what it failed with on this side."""
+    """Wait for a pipeline that fails; returns its error in Python."""
     with pytest.raises(StreamingQueryException):
         running.query.awaitTermination(WAIT_S)
     running.stop()
@@ -86,7 +86,7 @@ def test_a_driver_that_was_taken_for_dead_adds_nothing(
         first = start_pipeline(spark, pipeline)
         try:
             assert arrived.wait(WAIT_S)
-            # The second one finds the first's micro-batch unfinished, does it again, and all that comes after it.
+            # The second one finds the first's micro-batch unfinished, and repeats it and everything after it.
             command = [sys.executable, "-m", "spark", "ingest", str(file), "--master", "local[2]"]
             with program(command, tmp_path, "second", {"PYTHONPATH": str(ROOT)}) as second:
                 assert second.process.wait(WAIT_S) == 0, second.log.read_text()
@@ -125,7 +125,7 @@ def test_iceberg_publishes_a_micro_batch_once_however_it_was_staged(
         first.append(numbers(spark, 2), "q", 1)
         second.append(numbers(spark, 2), "q", 1)
     assert first.committed("q") == 0
-    # Another query's append comes between: what is published is a copy then, which must be known as well.
+    # Another query's append is in between: the published append is then a copy, which must be recognized as well.
     second.append(numbers(spark, 100), "other", 7)
     second.append(numbers(spark, 2), "q", 1)
     assert (first.committed("q"), first.committed("other"), first.committed("none")) == (1, 7, -1)
@@ -163,7 +163,7 @@ def wait_for(path: Path) -> None:
 
 
 def waiting(rows: DataFrame, folder: Path) -> DataFrame:
-    """The same rows; the task that makes them says that it has begun, and waits until it may end."""
+    """The same rows; the task that produces them signals its start, and waits until it may end."""
 
     def wait(n: int) -> int:
         (folder / "arrived").touch()

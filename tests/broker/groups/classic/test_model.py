@@ -147,7 +147,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Only what was written survives; requests under way are lost with their connections."""
+        """Restart the coordinator: only written records survive; open requests are lost with their connections."""
         self.waiting.clear()
         self.writes.clear()
         if self.stored is None:

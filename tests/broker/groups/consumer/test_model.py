@@ -110,7 +110,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         assignor=st.sampled_from([None, "uniform", "range"]),
     )
     def start(self, name: str, names: tuple[str, ...], regex: str | None, assignor: str | None) -> None:
-        """A process starts, or starts again without its predecessor having said goodbye (which then is dead)."""
+        """Start a process, or restart it after a death without a leave request."""
         self.made += 1
         instance_id = name.upper() if name in "ab" else None
         self.clients[name] = ModelMember(
@@ -126,7 +126,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def heartbeat(self, client: ModelMember, *, full: bool = False, lost: bool = False) -> None:
         answer = self.send(client.beat(full=full or lost))
         if lost:
-            client.changed = True  # what it does not know that we know, it says again
+            client.changed = True  # it repeats what it cannot know to have arrived
             return
         if isinstance(answer, KafkaError):
             assert answer.code in {
@@ -149,7 +149,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def let_go(self, data: st.DataObject) -> None:
-        """Revocation takes its time; then the client owns what it has been told and nothing else."""
+        """Finish a revocation, after which the client owns exactly its assignment."""
         client = self.clients[data.draw(st.sampled_from(sorted(self.clients)))]
         client.owned &= client.told
 
@@ -189,7 +189,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The node is killed; the group comes back from its records."""
+        """Kill the node, and rebuild the group from its records."""
         before = self.group
         self.group = ConsumerGroup.restore("g", SETTINGS, self.log, self.now)
         assert (self.group.epoch, self.group.assignment_epoch) == (before.epoch, before.assignment_epoch)
