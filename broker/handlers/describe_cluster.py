@@ -20,7 +20,7 @@ def handle(node: Node, request: DescribeClusterRequest, _exchange: Exchange) -> 
         known = request.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="The request was sent to an endpoint of type BROKER, but we requested an endpoint of type "
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
             "CONTROLLER"
             if known
             else f"Unsupported endpoint type {request.endpoint_type}",
