@@ -15,7 +15,7 @@ from typing import Self
 
 import click
 
-from broker.cli.client import ClientConnection
+from broker.cli.client import CommandConnection
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -124,9 +124,9 @@ class Broker:
         shutil.rmtree(self.home / "data", ignore_errors=True)
         shutil.rmtree(self.home / "logs", ignore_errors=True)
 
-    def connect(self) -> ClientConnection:
+    def connect(self) -> CommandConnection:
         """Open a connection to it."""
-        return ClientConnection("127.0.0.1", self.port)
+        return CommandConnection("127.0.0.1", self.port)
 
     def cpu_s(self) -> float:
         """Return the CPU seconds it has used so far, user and system, all threads."""

@@ -20,7 +20,7 @@ from broker.membership.log_identity import utc
 from broker.membership.rebuild import CatalogRebuild, ClockAndIds
 from broker.settings.model import Settings
 from s3stream.catalog.values import WalState
-from s3stream.maintain.rebuild_read import StreamReader
+from s3stream.maintain.rebuild_read import RebuildReader
 
 HOUR_MS: Final = 3_600_000
 SHOWN: Final = 20
@@ -151,7 +151,7 @@ def _describe_log(work: CatalogRebuild) -> str:
     return f"{log.wal.wal_id} at {log.wal.location}, {holds}"
 
 
-def _show_done(work: CatalogRebuild, reader: StreamReader, console: Console) -> None:
+def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) -> None:
     names = _names(work)
     _show("damaged", reader.report.damaged, console)
     records = sum(span.record_count for spans in reader.spans.values() for _, span in spans)

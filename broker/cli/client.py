@@ -31,7 +31,7 @@ class _ExchangeError(Exception):
     """A request has failed; the text is the reason."""
 
 
-class ClientConnection:
+class CommandConnection:
     """A connection to one node. Failures raise a ClickException that names the node."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -142,7 +142,7 @@ def _describe_server(head: bytes) -> str:
     return f"its answer begins with {head!r}"
 
 
-def connect(bootstrap_servers: str) -> ClientConnection:
+def connect(bootstrap_servers: str) -> CommandConnection:
     """Connect to the first of `HOST:PORT,...` that answers. Raises ClickException."""
     failures = []
     for text in bootstrap_servers.split(","):
@@ -152,13 +152,13 @@ def connect(bootstrap_servers: str) -> ClientConnection:
                 f"expected HOST:PORT[,HOST:PORT...], found {text.strip()!r}", param_hint="--bootstrap-server"
             )
         try:
-            return ClientConnection(host.strip("[]"), int(port))
+            return CommandConnection(host.strip("[]"), int(port))
         except click.ClickException as error:
             failures.append(error.message)
     raise click.ClickException("; ".join(failures))
 
 
-def describe_topics(connection: ClientConnection, names: "tuple[str, ...] | None" = None) -> MetadataResponse:
+def describe_topics(connection: CommandConnection, names: "tuple[str, ...] | None" = None) -> MetadataResponse:
     """Return the metadata of some topics, or of all, without creating any."""
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     answer: MetadataResponse = connection.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from broker.cli.client import ClientConnection, connect, describe_topics, error_text, id_text
+from broker.cli.client import CommandConnection, connect, describe_topics, error_text, id_text
 from broker.cli.topic_moves import attach, clone, detach, detached
 from protocol.messages.create_topics import (
     CreatableTopic,
@@ -160,7 +160,7 @@ def _list_offsets(metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[s
         topics = [item for item in topics if item.partitions]
         if not topics:
             continue
-        with ClientConnection(broker.host, broker.port) as connection:
+        with CommandConnection(broker.host, broker.port) as connection:
             request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=TIMEOUT_MS)
             answer: ListOffsetsResponse = connection.call(request)
         for item in answer.topics:
@@ -170,7 +170,7 @@ def _list_offsets(metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[s
     return found
 
 
-def _own_configs(connection: ClientConnection, name: str) -> Mapping[str, str | None]:
+def _own_configs(connection: CommandConnection, name: str) -> Mapping[str, str | None]:
     """Return the configs set for this topic; empty if the node does not report them."""
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
     answer: DescribeConfigsResponse = connection.call(DescribeConfigsRequest(resources=[resource]))

@@ -8,7 +8,7 @@ generation of a classic group. The next rebalance continues from there. These ar
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.classic.member import ClassicMember
 from broker.groups.consumer.embedded_protocol import (
-    Subscription,
+    ClassicSubscription,
     assignment_bytes,
     parse_assignment,
     parse_subscription,
@@ -51,7 +51,7 @@ def to_consumer_group(
     )
 
 
-def _read(classic: ClassicGroup, member: ClassicMember, topics: TopicImage) -> tuple[Subscription, Partitions]:
+def _read(classic: ClassicGroup, member: ClassicMember, topics: TopicImage) -> tuple[ClassicSubscription, Partitions]:
     metadata = member.metadata(classic.protocol_name) or member.protocols[0].metadata
     try:
         subscription = parse_subscription(metadata, topics)
@@ -68,7 +68,7 @@ def _read(classic: ClassicGroup, member: ClassicMember, topics: TopicImage) -> t
 
 
 def _consumer_member(
-    member: ClassicMember, subscription: Subscription, assigned: Partitions, classic: ClassicGroup
+    member: ClassicMember, subscription: ClassicSubscription, assigned: Partitions, classic: ClassicGroup
 ) -> ConsumerMember:
     return ConsumerMember(
         member_id=member.member_id,

@@ -24,7 +24,7 @@ from s3stream.maintain.manifest import Manifest, parse_manifest_key
 from s3stream.maintain.manifest_store import newest_manifest_key, read_manifest
 from s3stream.maintain.rebuild import LocalLog, assemble
 from s3stream.maintain.rebuild_plan import RebuildPlan, plan_rebuild
-from s3stream.maintain.rebuild_read import ReadReport, StreamReader
+from s3stream.maintain.rebuild_read import ReadReport, RebuildReader
 from s3stream.maintain.rebuild_scan import StoreContents, scan_stores
 from s3stream.model import StreamBatch
 from s3stream.store.interface import ObjectStore
@@ -162,11 +162,11 @@ class CatalogRebuild:
 
     async def execute(
         self, *, accept_loss: bool, keep_ms: int, on_progress: Callable[[ReadReport], None]
-    ) -> StreamReader:
+    ) -> RebuildReader:
         """Read all records and fill the catalog. Raises StorageError; the catalog is still empty then."""
         settings, now_ms = self.settings, self._entropy.now_ms()
         unused_since_ms = now_ms - settings.topic.producer_id_expiration_ms
-        reader = StreamReader(
+        reader = RebuildReader(
             stores=self._stores,
             cluster=self.manifest.cluster,
             objects=self.stored.objects,

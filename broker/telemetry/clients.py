@@ -32,7 +32,7 @@ RESERVED_IDS: Final = frozenset({ZERO_UUID, b"\0" * 15 + b"\1"})
 
 
 @dataclass(slots=True)
-class _Client:
+class _ClientInstance:
     subscription: ClientSubscription
     version: int
     """Version of the cluster configs that `subscription` was computed from."""
@@ -75,7 +75,7 @@ class ClientMetrics:
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("telemetry"))
     series: SeriesTable = field(init=False)
     throttled: int = 0
-    _clients: OrderedDict[bytes, _Client] = field(default_factory=OrderedDict)
+    _clients: OrderedDict[bytes, _ClientInstance] = field(default_factory=OrderedDict)
     _subscriptions: Sequence[Subscription] = ()
     _version: int = -1
 
@@ -113,7 +113,7 @@ class ClientMetrics:
             raise
         client.last_error = ErrorCode.NONE
 
-    def _check(self, client: _Client, push: Push) -> None:
+    def _check(self, client: _ClientInstance, push: Push) -> None:
         now_ms = self.now_ms()
         if client.is_terminating:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -129,7 +129,7 @@ class ClientMetrics:
         if len(push.metrics) > self.settings.push_bytes_max:
             raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE)
 
-    def _export(self, client: _Client, push: Push, attributes: Mapping[str, str]) -> None:
+    def _export(self, client: _ClientInstance, push: Push, attributes: Mapping[str, str]) -> None:
         if not push.metrics:
             return
         try:
@@ -144,7 +144,7 @@ class ClientMetrics:
             push.instance_id, labels, found.points, now_ms=self.now_ms(), interval_ms=client.subscription.interval_ms
         )
 
-    def _client(self, instance_id: bytes, attributes: Mapping[str, str]) -> _Client:
+    def _client(self, instance_id: bytes, attributes: Mapping[str, str]) -> _ClientInstance:
         """Return the client with its current subscription. After a change it may request that at once."""
         if self._version != self.configs.version:
             self._version = self.configs.version
@@ -156,7 +156,7 @@ class ClientMetrics:
         if client is None or client.version != self._version:
             subscription = subscription_for_client(self._subscriptions, attributes, instance_id)
             if client is None or client.subscription != subscription:
-                client = self._clients[instance_id] = _Client(subscription, self._version)
+                client = self._clients[instance_id] = _ClientInstance(subscription, self._version)
             client.version = self._version
         self._clients.move_to_end(instance_id)
         if len(self._clients) > self.settings.clients_max:

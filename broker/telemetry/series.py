@@ -27,7 +27,7 @@ Sample = tuple[str, dict[str, str], float]
 
 
 @dataclass(slots=True)
-class _Client:
+class _ClientSeries:
     expires_ms: int
     series: dict[tuple[str, Labels], float] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ class SeriesTable:
 
     def __init__(self, series_max: int) -> None:
         self._series_max = series_max
-        self._clients: dict[bytes, _Client] = {}
+        self._clients: dict[bytes, _ClientSeries] = {}
         self._count = 0
         self.stats = SeriesStats()
 
@@ -58,14 +58,14 @@ class SeriesTable:
     ) -> None:
         """Store the points of a push. `labels` identify the client, and override labels of the same name on a point."""
         self.expire(now_ms)
-        client = self._clients.setdefault(instance_id, _Client(0))
+        client = self._clients.setdefault(instance_id, _ClientSeries(0))
         client.expires_ms = now_ms + max(3 * interval_ms, KEPT_MS_MIN)
         self.stats.pushes += 1
         own = tuple((name, _clean_text(value)) for name, value in labels.items())
         for point in points:
             self._put_point(client, own, point)
 
-    def _put_point(self, client: _Client, own: Labels, point: Point) -> None:
+    def _put_point(self, client: _ClientSeries, own: Labels, point: Point) -> None:
         key = (series_name(point), _labels(own, point.attributes))
         known = key in client.series
         if not math.isfinite(point.value) or (not known and self._count >= self._series_max):

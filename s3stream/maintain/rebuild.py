@@ -13,7 +13,7 @@ from s3stream.catalog.restore import CatalogContents, RecoveredTopic, RestoredRa
 from s3stream.catalog.values import WalInfo, WalState
 from s3stream.maintain.manifest import Manifest
 from s3stream.maintain.rebuild_plan import FoundObject, RebuildPlan, UnreadableObject
-from s3stream.maintain.rebuild_read import StreamReader
+from s3stream.maintain.rebuild_read import RebuildReader
 from s3stream.maintain.rebuild_scan import StoreContents
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState
 from s3stream.object.writer_id import parse_compaction_writer, parse_upload_writer
@@ -38,7 +38,7 @@ def assemble(
     manifest: Manifest,
     plan: RebuildPlan,
     stored: StoreContents,
-    reader: StreamReader,
+    reader: RebuildReader,
     *,
     node_id: int,
     log: LocalLog | None,

@@ -49,7 +49,7 @@ class ReadReport:
     """Errors of blocks that could not be read; the ranges of their streams include them."""
 
 
-class StreamReader:
+class RebuildReader:
     """Reads all runs of a plan, each stream from its start to its end, into the replays of the streams' owners."""
 
     def __init__(

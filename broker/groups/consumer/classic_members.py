@@ -14,7 +14,7 @@ A member that does not rejoin or sync within its rebalance timeout is removed.
 
 from dataclasses import replace
 
-from broker.groups.consumer.embedded_protocol import Subscription, assignment_bytes, parse_subscription
+from broker.groups.consumer.embedded_protocol import ClassicSubscription, assignment_bytes, parse_subscription
 from broker.groups.consumer.group_base import ConsumerGroupBase
 from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
 from broker.groups.consumer.topic_image import TopicImage
@@ -144,7 +144,9 @@ class ClassicMemberRequests(ConsumerGroupBase):
             self._start_rebalance_timeout(member, now)
 
 
-def _joined(before: ConsumerMember, member_id: str, request: JoinRequest, subscription: Subscription) -> ConsumerMember:
+def _joined(
+    before: ConsumerMember, member_id: str, request: JoinRequest, subscription: ClassicSubscription
+) -> ConsumerMember:
     """Return the member as it joins. A static member that replaces another one owns no partitions yet."""
     member = replace(
         before,

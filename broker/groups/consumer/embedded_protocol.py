@@ -23,7 +23,7 @@ VERSION_MAX = 3
 """Later versions are decoded as this one: the format only adds fields."""
 
 
-class Subscription(NamedTuple):
+class ClassicSubscription(NamedTuple):
     """Subscription of a classic consumer, with the partitions that it owns."""
 
     version: int
@@ -34,11 +34,13 @@ class Subscription(NamedTuple):
     rack_id: str | None
 
 
-def parse_subscription(metadata: bytes, topics: TopicImage) -> Subscription:
+def parse_subscription(metadata: bytes, topics: TopicImage) -> ClassicSubscription:
     """Decode the metadata of a JoinGroup request. Raises MalformedMessage."""
     version = _known_version(metadata)
     found, _ = decode(ConsumerProtocolSubscription, metadata, version, 2)
-    return Subscription(version, tuple(sorted(set(found.topics))), _ids(found.owned_partitions, topics), found.rack_id)
+    return ClassicSubscription(
+        version, tuple(sorted(set(found.topics))), _ids(found.owned_partitions, topics), found.rack_id
+    )
 
 
 def parse_assignment(assignment: bytes, topics: TopicImage) -> tuple[Partitions, bytes]:
