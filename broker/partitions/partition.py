@@ -5,8 +5,8 @@ have keys, and in topics with a codec other than the batch's (`record_checks`). 
 frame it came in; base offset and leader epoch, which are outside the CRC, are patched in place.
 
 The parts of a partition: `batch_checks` validates a batch, `producers` checks sequence numbers (idempotence),
-`transactions` keeps open and aborted transactions, and with
-them the last stable offset. `leader_epochs` keeps the epochs. `snapshot` and `replay` restore all of these.
+`transactions` keeps open and aborted transactions, and with them the last stable offset. `leader_epochs` keeps the
+epochs. `snapshot` and `replay` restore all of these.
 """
 
 from collections.abc import Callable, Sequence
