@@ -1,8 +1,9 @@
 """Stack dumps: SIGUSR1 writes the stacks of all threads and tasks to standard error.
 
-The signal handler itself writes the threads' stacks, so they appear even when the event loop is stuck in a call. The
-tasks' stacks need the loop. A shutdown that overruns its limit dumps the threads' stacks and then exits by force, which
-is safe: acknowledged records are in the log.
+The signal handler itself writes the stack of the main thread, so it appears even when the event loop is stuck in a
+call. The event loop then writes the stacks of all threads and tasks. The handler must not read the frames of other
+threads: they run meanwhile, and the process may crash. A shutdown that overruns its limit dumps the threads' stacks and
+then exits by force, which is safe: acknowledged records are in the log.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ import faulthandler
 import os
 import signal
 import stat
+import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -24,18 +27,33 @@ FRAMES_MAX = 50
 def install(loop: asyncio.AbstractEventLoop, fd: int, write_line: Callable[[str], None]) -> int:
     """Dump stacks on SIGUSR1 and on fatal signals, to a descriptor that must stay open.
 
-    Returns the descriptor of the threads' dumps: `fd`, or a non-blocking one for the same pipe or terminal.
+    Returns the descriptor of the signal handlers' dumps: `fd`, or a non-blocking one for the same pipe or terminal.
     """
     dump = _nonblocking(fd)
     faulthandler.enable(dump)
-    loop.add_signal_handler(signal.SIGUSR1, lambda: write_line(describe_tasks(asyncio.all_tasks(loop))))
-    faulthandler.register(signal.SIGUSR1, dump, all_threads=True, chain=True)
+    loop.add_signal_handler(
+        signal.SIGUSR1, lambda: write_line(f"{describe_threads()}\n{describe_tasks(asyncio.all_tasks(loop))}")
+    )
+    faulthandler.register(signal.SIGUSR1, dump, all_threads=False, chain=True)
     return dump
 
 
 def exit_after(seconds: float, dump: int) -> None:
     """Dump all threads and exit by force if the process still runs after `seconds`."""
     faulthandler.dump_traceback_later(seconds, exit=True, file=dump)
+
+
+def describe_threads() -> str:
+    """Return the stacks of all threads, outermost call first."""
+    lines = []
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented, for this use
+        lines.append(f"Thread 0x{ident:016x} (most recent call last):")
+        lines += [f'  File "{each.filename}", line {each.lineno}, in {each.name}' for each in _summary(frame)]
+    return "\n".join(lines)
+
+
+def _summary(frame: FrameType) -> list[traceback.FrameSummary]:
+    return list(traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False))[::-1]
 
 
 def describe_tasks(tasks: Iterable["asyncio.Task[object]"]) -> str:

@@ -185,7 +185,10 @@ class NodeProcess:
         until = time.monotonic() + STACKS_TIMEOUT_S
         while END_OF_STACKS not in self.lines[before:] and time.monotonic() < until:
             time.sleep(0.05)
-        return "\n".join(self.lines[before:])
+        dumped = self.lines[before:]
+        if END_OF_STACKS in dumped:
+            dumped = dumped[: dumped.index(END_OF_STACKS) + 1]
+        return "\n".join(dumped)
 
     def explain(self) -> str:
         """Its last lines of output, and its stacks."""
