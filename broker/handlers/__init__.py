@@ -3,7 +3,7 @@
 The handler of an API has the name of the API's module in `protocol.messages`: `broker/handlers/list_groups.py` handles
 `protocol/messages/list_groups.py`. `HANDLERS` is derived from that convention; a message module without a handler fails
 the import. ApiVersions answers from it, and the dispatcher looks handlers up in it. An API is served in the versions of
-the registry, up to `MAX_VERSION` of the handler's module if that is lower.
+the registry.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +42,7 @@ class Handler:
 def handler_of(api: Api) -> Handler:
     """Import the handler of an API. Raises ModuleNotFoundError if it is missing."""
     module = import_module(f"{__name__}.{api.module_name}")
-    max_version = min(api.max_version, getattr(module, "MAX_VERSION", api.max_version))
-    return Handler(api, api.min_version, max_version, module.handle)
+    return Handler(api, api.min_version, api.max_version, module.handle)
 
 
 HANDLERS: Mapping[int, Handler] = {key: handler_of(api) for key, api in APIS.items()}
