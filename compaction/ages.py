@@ -1,12 +1,7 @@
-"""Ages of objects and their records, and whether they were cleaned. Shared by all kinds of compaction. Pure."""
+"""Ages of objects and their records. Shared by all kinds of compaction. Pure."""
 
 from compaction.interface import CleanPolicy
 from s3stream.model import RangeLocation
-
-
-def is_cleaned(location: RangeLocation) -> bool:
-    """Return whether an object is the output of a cleaning."""
-    return location.object.cleaned
 
 
 def is_young(location: RangeLocation, policy: CleanPolicy, now_ms: int) -> bool:

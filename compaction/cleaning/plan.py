@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from compaction.ages import is_cleaned, is_young
+from compaction.ages import is_young
 from compaction.interface import CleanPolicy, History
 from s3stream.model import RangeLocation, StreamInfo
 
@@ -47,7 +47,7 @@ def plan_cleaning(
             break
         if each.range.end_offset > history.stable_offset:
             break
-        if not dirty_bytes and is_cleaned(each):
+        if not dirty_bytes and each.object.cleaned:
             clean_bytes += each.object.size_bytes
             dirty_start = each.range.end_offset
         elif is_young(each, policy, now_ms):

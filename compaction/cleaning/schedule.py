@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from compaction.ages import is_cleaned, newest_ms
+from compaction.ages import newest_ms
 from compaction.interface import NEVER_MS, CleanPolicy, StreamTail
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectKind, RangeLocation
@@ -72,7 +72,7 @@ def assess_stream(
         if info.object_id in unreadable:
             # Plans skip the whole stream while one of its objects is unreadable.
             is_blocked, clean_due_ms = True, NEVER_MS
-        if not dirty_bytes and is_cleaned(each):
+        if not dirty_bytes and each.object.cleaned:
             clean_bytes += info.size_bytes
             cleaned_ms = max(cleaned_ms, info.committed_ms)
             continue

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import dropwhile
 
-from compaction.ages import is_cleaned, is_young
+from compaction.ages import is_young
 from compaction.context import CompactionContext
 from compaction.joins.execute import JoinedObject, execute_join, read_join_inputs
 from compaction.joins.plan import JoinGroup, plan_groups
@@ -37,7 +37,11 @@ async def plan_joins(context: CompactionContext, *, full: bool) -> list[JoinGrou
             # Log compaction joins what it cleans, and must recognise it later. Data that is too young for it would
             # look young for longer. Data in between, of which too little is dirty, is joined here.
             policy, now_ms = by_key[stream_id], context.now_ms()
-            found = [each for each in dropwhile(is_cleaned, found) if not is_young(each, policy, now_ms)]
+            found = [
+                each
+                for each in dropwhile(lambda each: each.object.cleaned, found)
+                if not is_young(each, policy, now_ms)
+            ]
         for objects in _joinable(found, apart):
             groups += [JoinGroup(stream_id, start, group) for group in plan_groups(objects, start, settings, full=full)]
         await asyncio.sleep(0)
