@@ -285,6 +285,7 @@ def _make_node(
         now_ms=cautious.now_ms,
         settings=gc_settings(settings),
         before_deleting=manifests.ensure_current,
+        pace=storage.background,
     )
     compaction_context, compaction, cleaning = _make_compaction(opened, topics, cautious)
     node = Node(
@@ -349,6 +350,7 @@ def _make_compaction(
         placement=storage.store_of,
         on_replaced=storage.invalidate,
         on_damaged=storage.damaged.note,
+        pace=storage.background,
     )
     service = CompactionService(node, under_pressure=lambda: not storage.writable)
     scheduler = CleaningScheduler(

@@ -11,6 +11,7 @@ from compaction.execution import ExecutionContext, UnreadableInput
 from compaction.interface import CleaningHooks
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
+from s3stream.background import Pace
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogUnavailable, ObjectDamage, StorageError
@@ -81,6 +82,8 @@ class CompactionContext:
     """Called with the streams whose data has moved, so that readers drop cached locations."""
     on_damaged: Callable[[ObjectDamage], None] = lambda _: None
     """Called with the damage of an input that is corrupt or missing."""
+    pace: Pace | None = None
+    """Pace of what timed runs write, after appends and uploads; None: no limit."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     stats: CompactionStats = field(default_factory=CompactionStats)
     left_alone: set[int] = field(default_factory=set)
@@ -110,14 +113,16 @@ class CompactionContext:
         def count(size_bytes: int) -> None:
             self.stats.bytes_read += size_bytes
 
+        throttle = throttle or Throttle(0)
         return ExecutionContext(
             store,
             self.cluster,
             self.settings,
-            throttle or Throttle(0),
+            throttle,
             self.catalog.note_multipart,
             count,
             None if target is store else target,
+            self.pace if throttle.is_limited else None,
         )
 
     async def read_index(self, info: ObjectInfo) -> ObjectIndex:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from compaction.blocks import BlockRead, cut_read
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
+from s3stream.background import Pace
 from s3stream.errors import ObjectDamage, Place, StorageError
 from s3stream.model import ObjectInfo, ObjectKind, object_key
 from s3stream.object.format import check_block
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
-from s3stream.object.writer import ObjectWriter
+from s3stream.object.writer import ObjectWriter, PartLimits
 from s3stream.object.writer_id import CompactionWriter
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import side_by_side
@@ -91,6 +92,8 @@ class ExecutionContext:
     """Called with the number of bytes read."""
     target: ObjectStore | None = None
     """Store for the outputs; None: the store of the inputs."""
+    pace: Pace | None = None
+    """Pace of the outputs' bytes; None: no limit."""
 
     @property
     def in_flight(self) -> int:
@@ -110,9 +113,9 @@ class ExecutionContext:
             kind=kind,
             writer_id=output.writer.writer_id,
             block_bytes=self.settings.block_bytes,
-            part_bytes=self.settings.part_bytes,
-            parts_in_flight=max(1, self.in_flight // 2),
+            parts=PartLimits(self.settings.part_bytes, max(1, self.in_flight // 2)),
             on_multipart=lambda upload_id: self.on_multipart(output.object_id, upload_id),
+            pace=self.pace,
         )
 
     async def read_blocks(self, reads: Sequence[BlockRead]) -> dict[tuple[int, int], memoryview]:

@@ -29,6 +29,7 @@ from s3stream.append.stream import Stream
 from s3stream.append.stream_trim import StreamTrimmer
 from s3stream.append.wal_scan import scan_wal
 from s3stream.append.wal_trim import WalTrimmer
+from s3stream.background import BackgroundIo
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import StorageError, StorageStopped
 from s3stream.outages import Outages
@@ -100,6 +101,8 @@ class S3Stream:
             age_s=settings.upload_age_ms / 1000,
         )
         self.wal_trimmer = WalTrimmer(wal, catalog)
+        self.background = BackgroundIo(lambda: journal.durable)
+        """Turns of uploads and of all other work that can wait."""
         cold = ColdReader(
             catalog=catalog,
             stores=stores,
@@ -136,6 +139,7 @@ class S3Stream:
                 now_ms=now_ms,
                 streams=self._streams,
             ),
+            background=self.background,
             uploads_in_flight=settings.uploads_in_flight,
             stats=self.stats,
         )

@@ -135,6 +135,16 @@ class Admission:
                 f"the log is full: {used_bytes} of its {self._wal.capacity_bytes} bytes hold what is not in objects yet"
             )
 
+    @property
+    def cache_room_bytes(self) -> int:
+        """Bytes that the log cache takes until clients must wait. Negative if they must."""
+        return self._cache_bytes_max - self._cache.uncommitted_bytes
+
+    @property
+    def wal_room_bytes(self) -> int:
+        """Bytes that the WAL takes until clients must wait. Negative if they must."""
+        return self._wal_bytes_max - self._wal.used_bytes
+
     # waiting
 
     @property

@@ -56,7 +56,7 @@ class Journal:
         self.pending: dict[Confirmable, int] = {}
         """Streams with appends in that block, and the end of the last one."""
         self._pressure_bytes = pressure_bytes
-        self._age_s = age_s
+        self.age_s = age_s
 
     @property
     def is_writing(self) -> bool:
@@ -69,7 +69,7 @@ class Journal:
         if block.age_timer is None:
             loop = get_running_loop()
             block.began_s = loop.time()
-            block.age_timer = loop.call_later(self._age_s, self.sealer.request)
+            block.age_timer = loop.call_later(self.age_s, self.sealer.request)
         return self.cache.start_run(stream_id, start_offset)
 
     def note(self, stream: Confirmable, end_offset: int, durable: Durable) -> None:

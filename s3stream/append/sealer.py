@@ -34,6 +34,8 @@ class Sealer:
         self._catalog = catalog
         self._admission = admission
         self._stats = stats
+        self.flushes = 0
+        """Callers of `flush` that wait for an upload, which hurries then."""
         self._requested = asyncio.Event()
         """Set when the current block became due, or when what held it up may be gone."""
 
@@ -84,7 +86,11 @@ class Sealer:
             block.due = True
             self._requested.set()
         if upload is not None:
-            await asyncio.shield(upload)
+            self.flushes += 1
+            try:
+                await asyncio.shield(upload)
+            finally:
+                self.flushes -= 1
 
     def waiting_ms(self, stream_id: int) -> int:
         """Return the age of the current block if it holds data of the stream and no seal is requested, else -1."""

@@ -14,11 +14,13 @@ Invariants:
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import structlog
 
+from s3stream.background import Pace
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError, StoreError
 from s3stream.model import ObjectInfo, ObjectState, object_key
@@ -69,14 +71,19 @@ class GarbageCollector:
         now_ms: Callable[[], int],
         settings: GcSettings | None = None,
         before_deleting: Callable[[], Awaitable[None]] = _no_manifest,
+        pace: Pace | None = None,
     ) -> None:
-        """Create a collector. If `before_deleting` raises StorageError, the round ends without deleting."""
+        """Create a collector. If `before_deleting` raises StorageError, the round ends without deleting.
+
+        Each call that deletes is a piece of `pace`; None: no limit.
+        """
         self._catalog = catalog
         self._stores = stores
         self._cluster = cluster
         self._now_ms = now_ms
         self._settings = settings or GcSettings()
         self._before_deleting = before_deleting
+        self._pace = pace
         self.stats = GcStats()
 
     async def run(self) -> None:
@@ -145,12 +152,16 @@ class GarbageCollector:
                     group.create_task(self._delete_batch(self._stores[name], piece, gone, slots))
         return gone
 
+    def _turn(self) -> AbstractAsyncContextManager[None]:
+        """Return the turn of one call."""
+        return nullcontext() if self._pace is None else self._pace.piece(0)
+
     async def _delete_uncommitted(
         self, info: ObjectInfo, upload_id: str, gone: list[ObjectInfo], slots: asyncio.Semaphore
     ) -> None:
         store = self._stores[info.store]
         key = object_key(self._cluster, info.object_id)
-        async with slots:
+        async with slots, self._turn():
             try:
                 if upload_id:
                     await store.abort_multipart(key, upload_id)
@@ -172,7 +183,7 @@ class GarbageCollector:
         self, store: ObjectStore, infos: Sequence[ObjectInfo], gone: list[ObjectInfo], slots: asyncio.Semaphore
     ) -> None:
         keys = {object_key(self._cluster, info.object_id): info for info in infos}
-        async with slots:
+        async with slots, self._turn():
             try:
                 failures = await store.delete(list(keys))
             except StoreError as error:

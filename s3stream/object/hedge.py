@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from s3stream.background import Pace, TimedPace
 from s3stream.errors import StorageError
 from s3stream.store.interface import PartReceipt
 
@@ -20,6 +21,14 @@ OBSERVED_MAX = 64
 HEDGES_PER_PART = 0.1
 HEDGES_MAX = 4.0
 """Limit of unused hedges that accumulate."""
+
+
+class SendPart(Protocol):
+    """One attempt at sending a part."""
+
+    def __call__(self, *, pace: Pace | None) -> Awaitable[PartReceipt]:
+        """Send the part at `pace`."""
+        ...
 
 
 class HedgeCounts(Protocol):
@@ -51,18 +60,22 @@ class PartHedge:
         slow = sorted(times)[len(times) * 9 // 10]
         return max(self._delay_s_min, self._ratio * slow * size_bytes)
 
-    async def put(self, send: Callable[[], Awaitable[PartReceipt]], size_bytes: int) -> PartReceipt:
-        """Send a part; `send` may be called twice. Raises the error of the first attempt if none succeeds."""
+    async def put(self, send: SendPart, size_bytes: int, pace: Pace | None = None) -> PartReceipt:
+        """Send a part; `send` may be called twice. Raises the error of the first attempt if none succeeds.
+
+        The time in which a part waits for its pace does not make it slow.
+        """
         delay_s = self.delay_s(size_bytes)
+        timed = None if pace is None else TimedPace(pace)
         if delay_s is None:
-            return await self._timed(send, size_bytes)
+            return await self._timed(send, size_bytes, timed)
         async with asyncio.TaskGroup() as group:
-            attempts = [group.create_task(self._attempt(send, size_bytes))]
-            await asyncio.wait(attempts, timeout=delay_s)
+            attempts = [group.create_task(self._attempt(send, size_bytes, timed))]
+            await self._wait_until_slow(attempts[0], delay_s, timed)
             if not attempts[0].done() and self._budget >= 1:
                 self._budget -= 1
                 self._counts.hedged_parts += 1
-                attempts.append(group.create_task(self._attempt(send, size_bytes)))
+                attempts.append(group.create_task(self._attempt(send, size_bytes, timed)))
             first = await _first_success(attempts)
             outcome = first.result()
             self._counts.hedges_won += first is not attempts[0]
@@ -72,18 +85,27 @@ class PartHedge:
             raise outcome
         return outcome
 
-    async def _attempt(
-        self, send: Callable[[], Awaitable[PartReceipt]], size_bytes: int
-    ) -> "PartReceipt | StorageError":
+    async def _wait_until_slow(self, attempt: "asyncio.Task[object]", delay_s: float, pace: TimedPace | None) -> None:
+        """Return when the attempt is done, or has taken `delay_s` without the waits for its pace."""
+        began = self._clock()
+        left_s = delay_s
+        while not attempt.done() and left_s > 0:
+            await asyncio.wait([attempt], timeout=left_s)
+            left_s = delay_s - (self._clock() - began) + (0.0 if pace is None else pace.waited_s)
+
+    async def _attempt(self, send: SendPart, size_bytes: int, pace: TimedPace | None) -> "PartReceipt | StorageError":
         """Return an error as a value, so that it does not cancel the other attempt."""
         try:
-            return await self._timed(send, size_bytes)
+            return await self._timed(send, size_bytes, pace)
         except StorageError as error:
             return error
 
-    async def _timed(self, send: Callable[[], Awaitable[PartReceipt]], size_bytes: int) -> PartReceipt:
+    async def _timed(self, send: SendPart, size_bytes: int, pace: TimedPace | None) -> PartReceipt:
         began = self._clock()
-        receipt = await send()
+        waited_s = 0.0 if pace is None else pace.waited_s
+        receipt = await send(pace=pace)
+        if pace is not None:
+            began += pace.waited_s - waited_s
         self._seconds_per_byte.append((self._clock() - began) / max(1, size_bytes))
         self._budget = min(HEDGES_MAX, self._budget + HEDGES_PER_PART)
         return receipt

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self
 
+from s3stream.background import Pace
 from s3stream.errors import StorageError, StoreError
 from s3stream.model import NewObject, ObjectKind, StreamBatch
 from s3stream.object.format import (
@@ -40,6 +41,16 @@ class ObjectOrder(StorageError):
     """A block or batch does not follow the one before it, or is a second run in a stream object."""
 
 
+class PartLimits(NamedTuple):
+    """Size of the parts of a multipart upload, and how many are sent at the same time."""
+
+    size_bytes: int = PART_BYTES
+    in_flight: int = PARTS_IN_FLIGHT
+
+
+DEFAULT_PARTS = PartLimits()
+
+
 class _CopiedPart:
     """A part that the store copies from another object."""
 
@@ -55,8 +66,8 @@ class ObjectWriter:
     """Builds one object in `store` under `key`.
 
     Payloads are referenced until their part is sent: they must not change before `close` returns. Memory held only by
-    the writer is bounded by `2 * parts_in_flight * part_bytes`. After an error, or instead of `close`, call `abort`
-    (leaving an `async with` block without `close` does it).
+    the writer is bounded by twice the parts in flight. After an error, or instead of `close`, call `abort` (leaving an
+    `async with` block without `close` does it).
     """
 
     def __init__(
@@ -68,26 +79,26 @@ class ObjectWriter:
         kind: ObjectKind,
         writer_id: str,
         block_bytes: int = BLOCK_BYTES,
-        part_bytes: int = PART_BYTES,
-        parts_in_flight: int = PARTS_IN_FLIGHT,
+        parts: PartLimits = DEFAULT_PARTS,
         on_multipart: Callable[[str], Awaitable[None]] | None = None,
         hedge: PartHedge | None = None,
+        pace: Pace | None = None,
     ) -> None:
         """`on_multipart(upload_id)` is awaited before the first part, to record the upload in the catalog.
 
-        `hedge` sends slow parts twice.
+        `hedge` sends slow parts twice. `pace` limits the speed of writes to the store; None: no limit.
         """
-        assert part_bytes >= PART_BYTES_MIN, "a part is at least 5 MiB"
+        assert parts.size_bytes >= PART_BYTES_MIN, "a part is at least 5 MiB"
         self._store = store
         self._key = key
         self._object_id = object_id
         self._kind = kind
         self._writer_id = writer_id
         self._block_bytes = block_bytes
-        self._part_bytes = part_bytes
-        self._parts_in_flight = parts_in_flight
+        self._part_bytes, self._parts_in_flight = parts
         self._on_multipart = on_multipart
         self._hedge = hedge
+        self._pace = pace
         self._entries: list[IndexEntry] = []
         self._position = 0
         self._block: list[StreamBatch] = []
@@ -203,7 +214,7 @@ class ObjectWriter:
         self._part_size += size - self._position
         if self._upload is None and all(isinstance(part, list) for part in self._wave) and len(self._wave) <= 1:
             parts = [buffer for part in self._wave if isinstance(part, list) for buffer in part] + self._part
-            await self._store.put(self._key, parts, writer_id=self._writer_id)
+            await self._store.put(self._key, parts, writer_id=self._writer_id, pace=self._pace)
         else:
             self._cut_part()
             await self._send_wave(last=True)
@@ -295,10 +306,11 @@ class ObjectWriter:
             if isinstance(part, _CopiedPart):
                 return await upload.copy_part(number, part.key, part.start, part.end)
             if self._hedge is None:
-                receipt = await upload.put_part(number, part)
+                receipt = await upload.put_part(number, part, pace=self._pace)
             else:
                 size_bytes = sum(len(buffer) for buffer in part)
-                receipt = await self._hedge.put(partial(upload.put_part, number, part), size_bytes)
+                send = partial(upload.put_part, number, part)
+                receipt = await self._hedge.put(send, size_bytes, self._pace)
             part.clear()
             return receipt
 

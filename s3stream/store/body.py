@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 
+from s3stream.background import Pace
 from wal.interface import Buffer
 
 PIECE_BYTES = 256 * 1024
@@ -15,7 +16,9 @@ GATHER_BYTES = 64 * 1024
 class RequestBody:
     """Body of a request for botocore and aiohttp: it has a length, and is iterated once per attempt."""
 
-    def __init__(self, parts: Sequence[Buffer]) -> None:
+    def __init__(self, parts: Sequence[Buffer], pace: Pace | None = None) -> None:
+        """`pace` limits the speed at which the pieces are handed out; None: no limit."""
+        self._pace = pace
         self._pieces = list(_pieces(parts))
         self._size = sum(len(piece) for piece in self._pieces)
 
@@ -26,7 +29,7 @@ class RequestBody:
         return self._size > 0
 
     def __aiter__(self) -> "_AsyncPieces":
-        return _AsyncPieces(iter(self._pieces))
+        return _AsyncPieces(iter(self._pieces), self._pace)
 
     def read(self) -> bytes:
         """Return the whole body. botocore recognises a streamed body by this method, and does not call it."""
@@ -63,15 +66,19 @@ def _pieces(parts: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 class _AsyncPieces:
-    """Asynchronous iterator over an iterator that never waits."""
+    """Asynchronous iterator over pieces, at a pace."""
 
-    def __init__(self, pieces: Iterator[Buffer]) -> None:
+    def __init__(self, pieces: Iterator[Buffer], pace: Pace | None) -> None:
         self._pieces = pieces
+        self._pace = pace
 
     def __aiter__(self) -> "_AsyncPieces":
         return self
 
     async def __anext__(self) -> Buffer:
         for piece in self._pieces:
+            if self._pace is not None:
+                async with self._pace.piece(len(piece)):
+                    pass  # the client sends it when this returns
             return piece
         raise StopAsyncIteration

@@ -17,7 +17,7 @@ from wal.interface import Buffer
 
 PAGE_BYTES = 4096
 STAGE_BYTES = 1024 * 1024
-DIRECT_BYTES_MIN = STAGE_BYTES
+DIRECT_BYTES_MIN = 256 * 1024
 """Smaller writes do not justify the change of mode."""
 _IOV_MAX = 1000
 
@@ -87,6 +87,22 @@ def _direct(fd: int) -> Iterator[bool]:
         yield True
     finally:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+
+
+def cut(parts: Sequence[Buffer], sizes: Iterator[int]) -> Iterator[list[memoryview]]:
+    """Yield the bytes of `parts` in pieces of the given sizes; the last one may be shorter."""
+    piece: list[memoryview] = []
+    left = next(sizes)
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while len(view) >= left:
+            yield [*piece, view[:left]]
+            view, piece, left = view[left:], [], next(sizes)
+        if view:
+            piece.append(view)
+            left -= len(view)
+    if piece:
+        yield piece
 
 
 def _split(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:

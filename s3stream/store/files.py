@@ -68,20 +68,22 @@ class ObjectFiles:
         with self.explain(str(self.root)):
             os.scandir(self.root).close()
 
-    def put(self, key: str, parts: Sequence[Buffer], writer_id: str) -> int:
-        """Create an object; return its size."""
+    def start_put(self, key: str, writer_id: str) -> "NewFile":
+        """Create the temporary file of an object."""
         trailer = self.trailer(key, writer_id)
         with self.explain(key):
             fd, temporary = tempfile.mkstemp(dir=self.temporary, prefix="put-")
-            try:
-                size = self.writer.write(fd, parts)
-                self.writer.write(fd, [trailer])
-                os.fsync(fd)
-                self.publish(Path(temporary), key, writer_id)
-            finally:
-                os.close(fd)
-                Path(temporary).unlink(missing_ok=True)
-        return size
+        return NewFile(self, key, writer_id, trailer, fd, Path(temporary))
+
+    def put(self, key: str, parts: Sequence[Buffer], writer_id: str) -> int:
+        """Create an object; return its size."""
+        file = self.start_put(key, writer_id)
+        try:
+            file.write(parts)
+            file.publish()
+        finally:
+            file.close()
+        return file.size_bytes
 
     def read(self, key: str, start: int, end: int) -> memoryview:
         """Return bytes [start, end) of an object."""
@@ -251,6 +253,37 @@ class ObjectFiles:
                     status = path.stat()
                     size = max(0, status.st_size - TRAILER_BYTES)
                     yield StoredObject(full, size, status.st_mtime_ns // 1_000_000)
+
+
+class NewFile:
+    """The temporary file of an object that is written in order. Its calls are made one after the other."""
+
+    def __init__(self, files: ObjectFiles, key: str, writer_id: str, trailer: bytes, fd: int, temporary: Path) -> None:
+        self._files = files
+        self._key = key
+        self._writer_id = writer_id
+        self._trailer = trailer
+        self._fd = fd
+        self._temporary = temporary
+        self.size_bytes = 0
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """Append the bytes of `parts`."""
+        with self._files.explain(self._key):
+            self.size_bytes += self._files.writer.write(self._fd, parts)
+
+    def publish(self) -> None:
+        """Make the object visible and durable."""
+        with self._files.explain(self._key):
+            self._files.writer.write(self._fd, [self._trailer])
+            os.fsync(self._fd)
+            self._files.publish(self._temporary, self._key, self._writer_id)
+
+    def close(self) -> None:
+        """Remove the temporary file. A published object stays."""
+        with self._files.explain(self._key):
+            os.close(self._fd)
+            self._temporary.unlink(missing_ok=True)
 
 
 class UploadFiles:

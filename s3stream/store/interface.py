@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from s3stream.background import Pace
 from s3stream.errors import StoreError
 from wal.interface import Buffer
 
@@ -60,8 +61,8 @@ class MultipartUpload(Protocol):
         """The store's id of the upload. The catalog records it, because some stores list uploads unreliably."""
         ...
 
-    async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
-        """Send part `number` (from 1)."""
+    async def put_part(self, number: int, parts: Sequence[Buffer], *, pace: Pace | None = None) -> PartReceipt:
+        """Send part `number` (from 1), no faster than `pace`."""
         ...
 
     async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
@@ -98,9 +99,10 @@ class ObjectStore(Protocol):
         """Release connections."""
         ...
 
-    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str, pace: Pace | None = None) -> None:
         """Create the object as the concatenation of `parts`. It is durable and visible as a whole when this returns.
 
+        The bytes are written no faster than `pace`.
         Raises ObjectExists if another writer's object has the key. An object of the same writer is a success.
         """
         ...

@@ -1,13 +1,16 @@
 """An object store in a local directory: `s3stream.store.files` on a small thread pool."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from s3stream.background import Pace
 from s3stream.errors import StoreError
+from s3stream.store.direct import PAGE_BYTES, cut
 from s3stream.store.files import ObjectFiles, UploadFiles
 from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
 from s3stream.store.rules import check_range
@@ -81,10 +84,23 @@ class LocalStore:
         """Stop the threads."""
         self._threads.close()
 
-    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str, pace: Pace | None = None) -> None:
         """Create the object as the concatenation of `parts`."""
         self._calls.put += 1
-        self._calls.bytes_written += await self._threads.run(lambda: self._files.put(key, parts, writer_id))
+        run = self._threads.run
+        if pace is None:
+            self._calls.bytes_written += await run(lambda: self._files.put(key, parts, writer_id))
+            return
+        file = await run(lambda: self._files.start_put(key, writer_id))
+        try:
+            for piece in cut(parts, _piece_sizes(0, pace)):
+                async with pace.piece(sum(len(view) for view in piece)):
+                    await run(partial(file.write, piece))
+            async with pace.piece(0):
+                await run(file.publish)
+        finally:
+            await run(file.close)
+        self._calls.bytes_written += file.size_bytes
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
         """Start a multipart upload."""
@@ -151,13 +167,20 @@ class _LocalUpload:
         """The store's id of the upload."""
         return self._files.upload_id
 
-    async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
+    async def put_part(self, number: int, parts: Sequence[Buffer], *, pace: Pace | None = None) -> PartReceipt:
         """Send part `number` (from 1)."""
         size = sum(len(part) for part in parts)
         offset = self._files.place(number, size)
         self._store.calls.part += 1
         self._store.calls.bytes_written += size
-        await self._threads.run(lambda: self._files.write_part(number, offset, parts))
+        if pace is None or offset is None:
+            await self._threads.run(lambda: self._files.write_part(number, offset, parts))
+        else:
+            for piece in cut(parts, _piece_sizes(offset, pace)):
+                piece_bytes = sum(len(view) for view in piece)
+                async with pace.piece(piece_bytes):
+                    await self._threads.run(partial(self._files.write_part, number, offset, piece))
+                offset += piece_bytes
         return PartReceipt(number, str(size), size)
 
     async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
@@ -176,3 +199,10 @@ class _LocalUpload:
     async def abort(self) -> None:
         """Abort the upload."""
         await self._store.abort_multipart(self._key, self._files.upload_id)
+
+
+def _piece_sizes(offset: int, pace: Pace) -> Iterator[int]:
+    """Yield the sizes of pieces that are written from `offset` on: all but the last end at a page's end."""
+    yield pace.piece_bytes - offset % PAGE_BYTES
+    while True:
+        yield pace.piece_bytes

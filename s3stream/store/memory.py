@@ -4,6 +4,7 @@ import bisect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from s3stream.background import Pace
 from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
 from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
 from s3stream.store.rules import check_key, check_range, check_receipts
@@ -102,10 +103,10 @@ class MemoryStore:
     async def close(self) -> None:
         """Do nothing: the objects stay."""
 
-    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str, pace: Pace | None = None) -> None:
         """Create the object as the concatenation of `parts`."""
         check_key(key, where=self.name)
-        data = b"".join(parts)
+        data = await _join(parts, pace)
         self.calls.put += 1
         self.calls.bytes_written += len(data)
         await self._state.call("put", key)
@@ -199,9 +200,9 @@ class _MemoryUpload:
         """The store's id of the upload."""
         return self._upload_id
 
-    async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
+    async def put_part(self, number: int, parts: Sequence[Buffer], *, pace: Pace | None = None) -> PartReceipt:
         """Send part `number` (from 1)."""
-        data = b"".join(parts)
+        data = await _join(parts, pace)
         self._state.calls.part += 1
         self._state.calls.bytes_written += len(data)
         await self._state.call("part", self._key)
@@ -249,3 +250,12 @@ class _MemoryUpload:
         if self._upload_id not in self._state.uploads:
             where = f"{self._state.name}:{self._key}"
             raise self._state.fail(StoreError(f"{where}: no such upload: {self._upload_id}"))
+
+
+async def _join(parts: Sequence[Buffer], pace: Pace | None) -> bytes:
+    """Return the concatenation of `parts`, as one piece of `pace`."""
+    data = b"".join(parts)
+    if pace is not None:
+        async with pace.piece(len(data)):
+            pass
+    return data

@@ -23,6 +23,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
+from s3stream.background import Pace
 from s3stream.errors import ObjectTooShort, StoreError
 from s3stream.store.body import RequestBody
 from s3stream.store.interface import CallCounts, MultipartUpload, StoredObject, TailRead
@@ -208,10 +209,10 @@ class S3Store:
         self._bucket.connected(None)
         await self._stack.aclose()
 
-    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str, pace: Pace | None = None) -> None:
         """Create the object as the concatenation of `parts`."""
         check_key(key, where=self._name)
-        body = RequestBody(parts)
+        body = RequestBody(parts, pace)
         checksum = body.checksum()
 
         async def attempt() -> None:

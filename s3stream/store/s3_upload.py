@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, cast
 
+from s3stream.background import Pace
 from s3stream.store.body import RequestBody
 from s3stream.store.interface import PartReceipt
 from s3stream.store.retry import Conflict, NoSuchUpload
@@ -28,10 +29,10 @@ class S3Upload:
         """The store's id of the upload."""
         return self._upload_id
 
-    async def put_part(self, number: int, parts: Sequence[Buffer]) -> PartReceipt:
+    async def put_part(self, number: int, parts: Sequence[Buffer], *, pace: Pace | None = None) -> PartReceipt:
         """Send part `number` (from 1)."""
         bucket = self._bucket
-        body = RequestBody(parts)
+        body = RequestBody(parts, pace)
         checksum = body.checksum()
 
         async def attempt() -> str:

@@ -7,13 +7,16 @@ is committed (invariant 2).
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from math import inf
 
 from s3stream.append.journal import Journal
 from s3stream.append.log_cache import UploadBlock
 from s3stream.append.registry import StreamRegistry
 from s3stream.append.wal_trim import WalTrimmer
+from s3stream.background import BackgroundIo
 from s3stream.errors import StorageError, StorageStopped
 from s3stream.stats import StorageStats
+from s3stream.upload.pace import UploadPace
 from s3stream.upload.uploader import Uploader
 from wal.interface import WalError
 
@@ -28,6 +31,7 @@ class UploadPipeline:
         wal_trimmer: WalTrimmer,
         streams: StreamRegistry,
         uploader: Uploader,
+        background: BackgroundIo,
         uploads_in_flight: int,
         stats: StorageStats,
     ) -> None:
@@ -38,6 +42,7 @@ class UploadPipeline:
         self._wal_trimmer = wal_trimmer
         self._streams = streams
         self._uploader = uploader
+        self._background = background
         self._stats = stats
         self._slots = asyncio.Semaphore(uploads_in_flight)
 
@@ -51,7 +56,8 @@ class UploadPipeline:
                 self._sealer.abandon_current(self._admission.error)
                 return
             previous = self._sealer.last_upload
-            spawn(self._upload(self._seal(), previous))
+            block = self._seal()
+            spawn(self._upload(block, previous, self._pace(block)))
 
     def _seal(self) -> UploadBlock:
         """Close the current block, and take a snapshot of each of its streams' state as of the end of its run."""
@@ -72,9 +78,29 @@ class UploadPipeline:
             self._stats.appends += len(run.batches)
             self._stats.append_bytes += run.size_bytes
 
-    async def _upload(self, block: UploadBlock, previous: asyncio.Future[None] | None) -> None:
+    def _pace(self, block: UploadBlock) -> UploadPace:
+        """Return the pace of a block that was just sealed."""
+        admission, cache, journal = self._admission, self._cache, self._journal
+        next_block = cache.current
+        cache_room, wal_room = admission.cache_room_bytes, admission.wal_room_bytes
+
+        def level() -> float:
+            """Share of the room at the seal that is taken."""
+            is_awaited = self._sealer.flushes or admission.error is not None
+            if is_awaited or cache.current is not next_block or cache_room <= 0 or wal_room <= 0:
+                return inf
+            return max(
+                next_block.size_bytes / journal.threshold_bytes,
+                1 - admission.cache_room_bytes / cache_room,
+                1 - admission.wal_room_bytes / wal_room,
+            )
+
+        fill_s = min(asyncio.get_running_loop().time() - block.began_s, journal.age_s)
+        return UploadPace(self._background, size_bytes=block.size_bytes, fill_s=fill_s, level=level)
+
+    async def _upload(self, block: UploadBlock, previous: asyncio.Future[None] | None, pace: UploadPace) -> None:
         try:
-            await self._uploader.upload(block, previous)
+            await self._uploader.upload(block, previous, pace)
             for stream_id, run in block.runs.items():
                 stream = self._streams.get(stream_id)
                 if stream is not None:

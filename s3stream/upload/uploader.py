@@ -18,6 +18,7 @@ import structlog
 
 from s3stream.append.log_cache import UploadBlock, UploadRun
 from s3stream.append.registry import StreamRegistry
+from s3stream.background import Pace
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
@@ -29,7 +30,7 @@ from s3stream.model import (
     object_key,
 )
 from s3stream.object.hedge import PartHedge
-from s3stream.object.writer import PARTS_IN_FLIGHT, ObjectWriter
+from s3stream.object.writer import ObjectWriter, PartLimits
 from s3stream.object.writer_id import UploadWriter, upload_writer_id
 from s3stream.outages import CATALOG, Outages, object_store
 from s3stream.settings import StorageSettings
@@ -110,8 +111,11 @@ class Uploader:
             for name in stores
         }
 
-    async def upload(self, block: UploadBlock, previous: asyncio.Future[None] | None) -> None:
-        """Return when the block is committed, which is after `previous`. Raises WalError, final StorageErrors."""
+    async def upload(self, block: UploadBlock, previous: asyncio.Future[None] | None, pace: Pace) -> None:
+        """Return when the block is committed, which is after `previous`. Raises WalError, final StorageErrors.
+
+        All objects of the block are written at `pace`.
+        """
         if block.durable is not None:
             await block.durable
         backoff = Backoff(self._settings)
@@ -119,7 +123,7 @@ class Uploader:
             give_up_ms = self._now_ms() + self._settings.prepare_ttl_ms // 2
             attempt = _UploadAttempt(self._identity.writer_id(), give_up_ms, {})
             try:
-                objects = await self._write_objects(block, attempt)
+                objects = await self._write_objects(block, attempt, pace)
                 if previous is not None:
                     await asyncio.shield(previous)
                 await self._commit(block, objects)
@@ -132,7 +136,7 @@ class Uploader:
             else:
                 return
 
-    async def _write_objects(self, block: UploadBlock, attempt: _UploadAttempt) -> list[NewObject]:
+    async def _write_objects(self, block: UploadBlock, attempt: _UploadAttempt, pace: Pace) -> list[NewObject]:
         runs = []
         for stream_id, run in block.runs.items():
             stream = self._streams[stream_id]
@@ -147,7 +151,7 @@ class Uploader:
         try:
             async with asyncio.timeout(left_s):
                 written = await side_by_side(
-                    self._write_object(block, plan, object_ids[plan.store].pop(0), attempt) for plan in plans
+                    self._write_object(block, plan, object_ids[plan.store].pop(0), attempt, pace) for plan in plans
                 )
         except TimeoutError:
             raise _PrepareExpired(f"objects {sorted(attempt.prepared)} could not be written in time") from None
@@ -174,7 +178,7 @@ class Uploader:
                 return object_ids
 
     async def _write_object(
-        self, block: UploadBlock, plan: ObjectPlan, object_id: int, attempt: _UploadAttempt
+        self, block: UploadBlock, plan: ObjectPlan, object_id: int, attempt: _UploadAttempt, pace: Pace
     ) -> NewObject | None:
         """Write one object, repeating until it succeeds; return None when all its streams were dropped meanwhile."""
         # Each attempt writes the same bytes, whatever happens to the streams: the store treats a repeated PUT of one
@@ -185,7 +189,7 @@ class Uploader:
         backoff = Backoff(self._settings)
         while True:
             try:
-                async with self._writes, self._writer(plan, runs, object_id, attempt.writer_id) as writer:
+                async with self._writes, self._writer(plan, runs, object_id, attempt.writer_id, pace) as writer:
                     written = 0
                     for run in runs:
                         for batch in run.batches:
@@ -206,15 +210,16 @@ class Uploader:
                 self._outages.over(object_store(plan.store))
                 return new_object
 
-    def _writer(self, plan: ObjectPlan, runs: Sequence[UploadRun], object_id: int, writer_id: str) -> ObjectWriter:
+    def _writer(
+        self, plan: ObjectPlan, runs: Sequence[UploadRun], object_id: int, writer_id: str, pace: Pace
+    ) -> ObjectWriter:
         settings = self._settings
-        part_bytes, parts_in_flight = settings.object_part_bytes, PARTS_IN_FLIGHT
+        parts = PartLimits(settings.object_part_bytes)
         if plan.kind is ObjectKind.SO:
             # Many stream objects are written at a time; the number of their parts is their cost in calls.
             size_bytes = sum(run.size_bytes + OBJECT_OVERHEAD_BYTES * len(run.batches) for run in runs)
             alone = size_bytes + OBJECT_OVERHEAD_BYTES <= settings.so_put_bytes_max
-            part_bytes = settings.so_put_bytes_max if alone else settings.so_put_bytes_max // 2
-            parts_in_flight = 2
+            parts = PartLimits(settings.so_put_bytes_max if alone else settings.so_put_bytes_max // 2, in_flight=2)
 
         async def note(upload_id: str) -> None:
             await self._catalog.note_multipart(object_id, upload_id)
@@ -226,10 +231,10 @@ class Uploader:
             kind=plan.kind,
             writer_id=writer_id,
             block_bytes=settings.object_block_bytes,
-            part_bytes=part_bytes,
-            parts_in_flight=parts_in_flight,
+            parts=parts,
             on_multipart=note,
             hedge=self._hedges[plan.store],
+            pace=pace,
         )
 
     async def _commit(self, block: UploadBlock, written: Sequence[NewObject]) -> None:

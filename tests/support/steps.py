@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
+from s3stream.background import Pace
 from s3stream.catalog.catalog import Catalog
 from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
 from wal.interface import Buffer
@@ -86,8 +87,8 @@ class _SteppedUpload:
         self.copy_part = upload.copy_part
         self.abort = upload.abort
 
-    async def put_part(self, number: int, parts: Sequence[Buffer]) -> Any:
-        return await self._steps.around("put_part", lambda: self._upload.put_part(number, parts))
+    async def put_part(self, number: int, parts: Sequence[Buffer], *, pace: Pace | None = None) -> Any:
+        return await self._steps.around("put_part", lambda: self._upload.put_part(number, parts, pace=pace))
 
     async def complete(self, receipts: Sequence[PartReceipt]) -> None:
         await self._steps.around("complete", lambda: self._upload.complete(receipts))
@@ -101,8 +102,8 @@ class _SteppedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str) -> None:
-        await self._steps.around("put", lambda: self._store.put(key, parts, writer_id=writer_id))
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str, pace: Pace | None = None) -> None:
+        await self._steps.around("put", lambda: self._store.put(key, parts, writer_id=writer_id, pace=pace))
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
         upload = await self._steps.around(

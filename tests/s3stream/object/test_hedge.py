@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from s3stream.background import BackgroundIo, Pace
 from s3stream.errors import StoreError
 from s3stream.model import ObjectKind, StreamBatch
 from s3stream.object.hedge import HEDGES_MAX, OBSERVED_MIN, PartHedge
 from s3stream.object.reader import read_index
-from s3stream.object.writer import ObjectWriter
+from s3stream.object.writer import ObjectWriter, PartLimits
 from s3stream.store.interface import PartReceipt
 from s3stream.store.memory import MemoryStore
 from tests.support.virtual_time import run_virtual
+from wal.interface import Durable
 
 MIB = 1024 * 1024
 
@@ -36,9 +38,12 @@ class TimedAttempts:
         self.seconds = list(seconds)
         self.cancelled = 0
 
-    async def send(self) -> PartReceipt:
+    async def send(self, *, pace: Pace | None) -> PartReceipt:
         seconds = self.seconds.pop(0)
         try:
+            if pace is not None:
+                async with pace.piece(100):
+                    pass
             await asyncio.sleep(abs(seconds))
         except asyncio.CancelledError:
             self.cancelled += 1
@@ -113,6 +118,24 @@ def test_hedges_are_few_and_need_experience() -> None:
     run_virtual(main())
 
 
+def test_waiting_for_a_turn_makes_no_part_slow() -> None:
+    async def main() -> None:
+        counts = Counts()
+        made = await practised(counts)
+        log_write = Durable()
+        asyncio.get_running_loop().call_later(60, log_write.complete)
+        pace = BackgroundIo(lambda: log_write)
+        # One second after the turn came; the delay is three seconds.
+        assert await elapsed(made.put(TimedAttempts(1).send, 100, pace)) == ("1", 61)
+        assert counts == Counts()
+        assert made.delay_s(100) == pytest.approx(3)
+        # A part that is slow by itself is still sent twice.
+        assert await elapsed(made.put(TimedAttempts(100, 2).send, 100, pace)) == ("2", 5)
+        assert counts == Counts(1, 1)
+
+    run_virtual(main())
+
+
 def test_a_cancelled_upload_leaves_no_attempt() -> None:
     async def main() -> None:
         made = await practised(Counts())
@@ -130,7 +153,7 @@ def test_an_object_with_a_hedged_part_is_committed_once_and_whole() -> None:
 
     async def write(store: MemoryStore, key: str, made: PartHedge) -> bytes:
         async with ObjectWriter(
-            store, key, object_id=1, kind=ObjectKind.SO, writer_id="w", part_bytes=5 * MIB, hedge=made
+            store, key, object_id=1, kind=ObjectKind.SO, writer_id="w", parts=PartLimits(5 * MIB), hedge=made
         ) as writer:
             for base in range(60):
                 await writer.write(StreamBatch(1, base, base + 1, 1, -1, memoryview(bytes([base]) * MIB)))

@@ -8,7 +8,7 @@ from s3stream.errors import CorruptObject, StoreError
 from s3stream.model import ObjectKind, StreamBatch, StreamRange
 from s3stream.object.format import decode_block
 from s3stream.object.reader import index_tail_bytes, read_index
-from s3stream.object.writer import ObjectOrder, ObjectWriter
+from s3stream.object.writer import ObjectOrder, ObjectWriter, PartLimits
 from s3stream.store.memory import MemoryStore
 
 MIB = 1024 * 1024
@@ -21,7 +21,9 @@ def batch(stream: int, base: int, size: int = 1, *, count: int = 10) -> StreamBa
 def writer_for(
     store: MemoryStore, key: str = "o", *, kind: ObjectKind = ObjectKind.SSO, block_bytes: int = 512 * 1024
 ) -> ObjectWriter:
-    return ObjectWriter(store, key, object_id=5, kind=kind, writer_id="w", part_bytes=5 * MIB, block_bytes=block_bytes)
+    return ObjectWriter(
+        store, key, object_id=5, kind=kind, writer_id="w", parts=PartLimits(5 * MIB), block_bytes=block_bytes
+    )
 
 
 async def test_a_small_object_is_one_put() -> None:
@@ -58,8 +60,7 @@ async def test_a_large_object_goes_in_parallel_parts_within_the_bound() -> None:
         object_id=5,
         kind=ObjectKind.SO,
         writer_id="w",
-        part_bytes=5 * MIB,
-        parts_in_flight=3,
+        parts=PartLimits(5 * MIB, in_flight=3),
         on_multipart=note,
     )
     async with writer:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -133,6 +135,35 @@ async def test_multipart(store: ObjectStore, prefix: str) -> None:
     assert await store.writer_id(key) == "w1"
     assert (store.calls.multipart, store.calls.part) == (2, 3)
     assert bytes(await store.get(key, PART - 2, PART + 2)) == pieces[0][-2:] + pieces[1][:2]
+
+
+class CountingPace:
+    """A pace without waits."""
+
+    piece_bytes = 3 * 65536
+
+    def __init__(self) -> None:
+        self.pieces: list[int] = []
+
+    @asynccontextmanager
+    async def piece(self, size_bytes: int) -> AsyncIterator[None]:
+        """Count a piece."""
+        self.pieces.append(size_bytes)
+        yield
+
+
+async def test_objects_written_at_a_pace_are_the_same(store: ObjectStore, prefix: str) -> None:
+    pace = CountingPace()
+    parts = [os.urandom(size) for size in (1, 70_000, 0, 4096, 500_000, 64 * 1024, 3)]
+    await store.put(prefix + "o", parts, writer_id="w", pace=pace)
+    assert await content(store, prefix + "o") == b"".join(parts)
+    assert sum(pace.pieces) == sum(map(len, parts))
+    pieces = [os.urandom(PART + 777), os.urandom(PART), b"end"]
+    upload = await store.start_multipart(prefix + "m", writer_id="w")
+    receipts = [await upload.put_part(at, [piece[:9], piece[9:]], pace=pace) for at, piece in enumerate(pieces, 1)]
+    again = await upload.put_part(1, [pieces[0]], pace=pace)
+    await upload.complete([again, *receipts[1:]])
+    assert await content(store, prefix + "m") == b"".join(pieces)
 
 
 async def test_parts_in_any_order_and_again(store: ObjectStore, prefix: str) -> None:

@@ -5,6 +5,8 @@ import errno
 import os
 import shutil
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,56 @@ async def test_a_file_is_the_object_and_a_trailer(root: Path) -> None:
     assert raw[11:19] == b"ANABWRTR"
     assert raw[25:33] == b"writer-1"
     assert left_over(root) == []
+    await store.close()
+
+
+async def test_pieces_end_at_pages_so_that_they_bypass_the_page_cache(root: Path) -> None:
+    class Pieces:
+        piece_bytes = MIB
+
+        def __init__(self) -> None:
+            self.sizes: list[int] = []
+
+        @asynccontextmanager
+        async def piece(self, size_bytes: int) -> AsyncIterator[None]:
+            self.sizes.append(size_bytes)
+            yield
+
+    store = await opened(root)
+    upload = await store.start_multipart("m", writer_id="w")
+    sizes = (5 * MIB + 1000, 5 * MIB)
+    pieces = [Pieces(), Pieces()]
+    receipts = [
+        await upload.put_part(at, [os.urandom(size)], pace=pace)
+        for at, (size, pace) in enumerate(zip(sizes, pieces, strict=True), 1)
+    ]
+    await upload.complete(receipts)
+    await store.close()
+    assert pieces[0].sizes == [*[MIB] * 5, 1000]
+    assert pieces[1].sizes == [MIB - 1000, *[MIB] * 4, 1000]
+
+
+async def test_a_cancelled_paced_put_leaves_nothing(root: Path) -> None:
+    class Stuck:
+        piece_bytes = 65536
+
+        @asynccontextmanager
+        async def piece(self, _size_bytes: int) -> AsyncIterator[None]:
+            if left_over(root) and not waiting.is_set():
+                waiting.set()
+                await asyncio.Event().wait()
+            yield
+
+    waiting = asyncio.Event()
+    store = await opened(root)
+    task = asyncio.create_task(store.put("o", [bytes(MIB)], writer_id="w", pace=Stuck()))
+    await waiting.wait()
+    assert len(left_over(root)) == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left_over(root) == []
+    assert await store.writer_id("o") is None
     await store.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import s3stream.upload.pace
 from s3stream.errors import CatalogUnavailable, StorageError, StorageStopped, StoreError, StreamFenced
 from s3stream.model import ObjectState, StreamBatch, object_key
 from s3stream.outages import Outage
@@ -16,6 +17,7 @@ from s3stream.store.memory import let_through
 from tests.support.catalog_node import CLUSTER, NODE_ID, delete_topic
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
+from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
 
 TIMEOUT_S = 5
@@ -526,3 +528,26 @@ async def test_two_uploads_of_a_stream_that_is_closed_between(tmp_path: Path) ->
             await engine.close()
         cluster.crash()
         assert await read_everything(cluster, [stream_id]) == [4]
+
+
+def test_an_upload_takes_its_time_until_somebody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3stream.upload.pace, "BYTES_PER_SECOND_MIN", 1)
+    settings = replace(SMALL, upload_threshold_bytes=600_000, upload_age_ms=10**10)
+    began_s, awaited_s = 1e6, 1e4  # far longer than the catalog's threads take by the loop's clock
+
+    async def main() -> None:
+        async with memory_cluster(tmp_path, settings) as cluster:
+            (stream_id,) = await cluster.create(1)
+            async with cluster.engine() as engine:
+                (stream,) = await engine.open_streams([stream_id])
+                fill(stream, 1)
+                await asyncio.sleep(began_s)
+                batches = fill(stream, 6, size_bytes=100_000)
+                await asyncio.sleep(awaited_s)
+                assert engine.stats.uploads == 0
+                await engine.flush()
+                assert asyncio.get_running_loop().time() < began_s + 2 * awaited_s
+                assert engine.stats.uploads == 1
+                assert stream.committed_offset == batches[-1].end_offset
+
+    run_virtual(main())
