@@ -1,126 +1,177 @@
-"""Apache Kafka's ProducerPerformance and ConsumerPerformance, run repeatedly in one warm JVM."""
+"""Loads by Apache Kafka's producer and consumer, run in one warm JVM (PerfClient.java)."""
 
-import re
 import subprocess
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeAlias
 
-from benchmarks.lab.processes import java, kafka_class_path
+from benchmarks.lab.processes import cpu_s_of, java, kafka_class_path
 
-TOOLS = "org.apache.kafka.tools."
 DRIVER = Path(__file__).with_name("PerfClient.java")
-SENT = re.compile(
-    r"(?P<records>\d+) records sent, (?P<rate>[\d.]+) records/sec \((?P<mb>[\d.]+) MB/sec\), "
-    r"(?P<avg>[\d.]+) ms avg latency, (?P<max>[\d.]+) ms max latency, "
-    r"(?P<p50>\d+) ms 50th, (?P<p95>\d+) ms 95th, (?P<p99>\d+) ms 99th"
-)
+LONG_S = 3600
+ANSWER_TIMEOUT_S = 300.0
+"""Longest wait for an answer, beyond the duration of the load."""
+Options: TypeAlias = Mapping[str, str | float]
+
+
+class Meter(Protocol):
+    """Measures a broker from the moment the clients are connected until the load ends."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True)
-class Produced:
-    """Report of ProducerPerformance. MB are 2^20 bytes, latencies in ms."""
+class Latency:
+    """Percentiles in ms."""
 
-    records: int
-    mb_per_s: float
     p50_ms: float
     p99_ms: float
+    p999_ms: float
+    max_ms: float
 
 
 @dataclass(frozen=True)
-class Consumed:
-    """Report of ConsumerPerformance. The rate excludes the group's rebalance."""
+class Outcome:
+    """Figures of a load. `ack` is the latency until the ack, `read` until a consumer has the record."""
 
-    records: int
-    mb_per_s: float
+    seconds: float
+    sent_records: int
+    requests: int
+    read_records: int
+    read_bytes: int
+    history_bytes: int
+    ack: Latency | None
+    read: Latency | None
 
 
 class PerfClient:
-    """The JVM with the tools."""
+    """The JVM with the clients. A load that does not answer in time ends it; the next load starts another."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
 
     def __enter__(self) -> Self:
         self._errors = self._log.open("wb")
-        # Quiet clients: only the tools' own lines are parsed.
-        command = [java(), "-Xms1g", "-Xmx1g", "-Dlog4j2.level=ERROR", "-cp", kafka_class_path(), str(DRIVER)]
+        self._start()
+        return self
+
+    def _start(self) -> None:
+        # Quiet clients: only the driver's own lines are parsed.
+        command = [java(), "-Xms2g", "-Xmx2g", "-Dlog4j2.level=ERROR", "-cp", kafka_class_path(), str(DRIVER)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        if kind is not None:
-            self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._stop(kill=kind is not None)
         self._errors.close()
 
-    def _run(self, tool: str, *arguments: str) -> list[str]:
+    def _stop(self, *, kill: bool) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("\t".join((TOOLS + tool, *arguments)) + "\n")
-        self._process.stdin.flush()
+        if kill:
+            self._process.kill()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that the JVM has used so far."""
+        return cpu_s_of(self._process.pid)
+
+    def load(self, port: int, topic: str, *, options: Options, meter: Meter | None = None) -> Outcome:
+        """Send records with acks=all, with consumers beside or without; PerfClient.java lists the options.
+
+        Records that were not acknowledged, or not read by the consumers, make it fail.
+        """
+        found = self.run("load", {"port": port, "topic": topic, **options}, meter)
+        sent, acked, read = (int(found[f"{name}.records"]) for name in ("sent", "acked", "read"))
+        if acked != sent or (options.get("consumers") and read != sent):
+            raise RuntimeError(f"{topic}: {sent} records sent, {acked} acknowledged, {read} read")
+        return outcome(found)
+
+    def read(self, port: int, topic: str, *, partitions: int, passes: int, meter: Meter | None = None) -> Outcome:
+        """Read a topic from its beginning to its end, `passes` times, without a group."""
+        options: Options = {"port": port, "topic": topic, "partitions": partitions, "passes": passes}
+        return outcome(self.run("read", options, meter))
+
+    def produce(self, port: int, topic: str, *, records: int, record_bytes: int, batch_bytes: int) -> Outcome:
+        """Send that many records as fast as possible."""
+        options = {"records": records, "record.bytes": record_bytes, "producer.batch.size": batch_bytes}
+        found = self.load(port, topic, options={**options, "seconds": LONG_S})
+        if found.sent_records != records:
+            raise RuntimeError(f"{topic}: {found.sent_records} of {records} records sent")
+        return found
+
+    def run(self, command: str, options: Options, meter: Meter | None) -> dict[str, float]:
+        """Run a command of PerfClient.java. Returns the figures of its result."""
+        if self._process.poll() is not None:
+            self._stop(kill=True)
+            self._start()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        found: dict[str, float] | None = None
         lines: list[str] = []
-        for line in self._process.stdout:
-            if line == "== done\n":
-                return lines
-            lines.append(line.rstrip())
-            if line.startswith("== "):
-                break
-        raise RuntimeError(f"{tool} failed:\n" + "\n".join(lines[-20:]) + f"\n(see {self._log})")
+        watch = threading.Timer(ANSWER_TIMEOUT_S + float(options.get("seconds", 0)), self._process.kill)
+        watch.start()
+        try:
+            self._say("\t".join((command, *(f"{name}={value}" for name, value in options.items()))))
+            for line in self._process.stdout:
+                if line == "== ready\n":
+                    if meter is not None:
+                        meter.start()
+                    self._say("go")
+                elif line.startswith("== result "):
+                    if meter is not None:
+                        meter.stop()
+                    found = parse(line)
+                elif line == "== done\n" and found is not None:
+                    return found
+                else:
+                    lines.append(line.rstrip())
+                    if line.startswith("== "):
+                        break
+        finally:
+            watch.cancel()
+        raise RuntimeError(f"{command} failed:\n" + "\n".join(lines[-20:]) + f"\n(see {self._log})")
 
-    def produce(
-        self, port: int, topic: str, *, records: int, record_bytes: int, batch_bytes: int, records_per_s: int = -1
-    ) -> Produced:
-        """Send records of random bytes with acks=all."""
-        lines = self._run(
-            "ProducerPerformance",
-            "--bootstrap-server",
-            f"127.0.0.1:{port}",
-            "--topic",
-            topic,
-            "--num-records",
-            str(records),
-            "--record-size",
-            str(record_bytes),
-            "--throughput",
-            str(records_per_s),
-            "--command-property",
-            "acks=all",
-            f"batch.size={batch_bytes}",
-        )
-        found = next((match for line in reversed(lines) if (match := SENT.match(line))), None)
-        if found is None or int(found["records"]) != records:
-            raise RuntimeError(f"expected {records} records sent, found:\n" + "\n".join(lines[-20:]))
-        return Produced(records, float(found["mb"]), float(found["p50"]), float(found["p99"]))
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
 
-    def consume(self, port: int, topic: str, *, records: int) -> Consumed:
-        """Read records from the earliest offset on, in a group of one."""
-        lines = self._run(
-            "ConsumerPerformance",
-            "--bootstrap-server",
-            f"127.0.0.1:{port}",
-            "--topic",
-            topic,
-            "--num-records",
-            str(records),
-            "--timeout",
-            "60000",
-        )
-        header = next((number for number, line in enumerate(lines) if line.startswith("start.time")), None)
-        if header is None or header + 1 >= len(lines):
-            raise RuntimeError("ConsumerPerformance printed no result:\n" + "\n".join(lines[-20:]))
-        names, values = ([word.strip() for word in line.split(",")] for line in lines[header : header + 2])
-        row = dict(zip(names, values, strict=True))
-        found = int(row["data.consumed.in.nMsg"])
-        if found < records:
-            raise RuntimeError(f"expected {records} records read, found {found}")
-        return Consumed(found, float(row["fetch.MB.sec"]))
+
+def parse(line: str) -> dict[str, float]:
+    """Parse a line `== result NAME=VALUE ...`."""
+    pairs = (word.split("=") for word in line.split()[2:])
+    return {name: float(value) for name, value in pairs}
+
+
+def outcome(found: Mapping[str, float]) -> Outcome:
+    """Return the figures of a result line. Missing counts are 0, missing latencies None."""
+    return Outcome(
+        seconds=found["seconds"],
+        sent_records=int(found.get("sent.records", 0)),
+        requests=int(found.get("requests", 0)),
+        read_records=int(found.get("read.records", 0)),
+        read_bytes=int(found.get("read.bytes", 0)),
+        history_bytes=int(found.get("history.bytes", 0)),
+        ack=latency(found, "ack"),
+        read=latency(found, "read"),
+    )
+
+
+def latency(found: Mapping[str, float], name: str) -> Latency | None:
+    """Return the latency of that name, if it was measured."""
+    if f"{name}.p50_us" not in found:
+        return None
+    return Latency(*(found[f"{name}.{label}_us"] / 1e3 for label in ("p50", "p99", "p999", "max")))

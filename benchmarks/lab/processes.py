@@ -70,6 +70,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def cpu_s_of(pid: int) -> float:
+    """Return the CPU seconds that a process has used so far, user and system, all threads."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
 class Broker:
     """A broker process. `session_cpu_s` is set when it has stopped."""
 
@@ -128,17 +135,19 @@ class Broker:
         """Open a connection to it."""
         return CommandConnection("127.0.0.1", self.port)
 
+    @property
+    def pid(self) -> int:
+        """Id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def cpu_s(self) -> float:
         """Return the CPU seconds it has used so far, user and system, all threads."""
-        assert self._process is not None
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text()
-        fields = stat[stat.rindex(")") + 2 :].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        return cpu_s_of(self.pid)
 
     def rss_bytes(self) -> int:
         """Return its memory."""
-        assert self._process is not None
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(found[1]) * 1024 if found else 0
 

@@ -1,47 +1,75 @@
-"""Parsing the output of Apache Kafka's performance tools."""
+"""The driver's answers, and a run of the client against a node."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.client import Consumed, PerfClient, Produced
+from benchmarks.lab.client import Latency, PerfClient, outcome, parse
+from tests.support import tools
+from tests.support.node import NodeProcess
 
-SENT = (
-    "163840 records sent, 80354.6 records/sec (78.47 MB/sec), 365.32 ms avg latency, 706.00 ms max latency, "
-    "355 ms 50th, 650 ms 95th, 690 ms 99th, 704 ms 99.9th."
+RESULT = (
+    "== result seconds=2.5 sent.records=1000 requests=40.0 acked.records=1000 ack.p50_us=1500.5 ack.p99_us=2000.0 "
+    "ack.p999_us=3000.0 ack.max_us=4000.0 read.records=0 history.bytes=0 history.passes=0\n"
 )
-HEADER = (
-    "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, "
-    "fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
-)
-ROW = "2026-11-21 15:30:00:000, 2026-11-21 15:30:01:000, 160.0, 160.0, 163840, 163840.0, 300, 700, 228.57, 234057.1"
 
 
 @pytest.fixture
-def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], PerfClient]:
-    def answer(lines: list[str]) -> PerfClient:
+def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], PerfClient]:
+    def answer(line: str) -> PerfClient:
         client = PerfClient(tmp_path / "log")
-        monkeypatch.setattr(client, "_run", lambda *_: lines)
+        monkeypatch.setattr(client, "run", lambda *_: parse(line))
         return client
 
     return answer
 
 
-def test_the_last_line_of_the_producer_counts(answering: Callable[[list[str]], PerfClient]) -> None:
-    client = answering(["100 records sent, 20.0 records/sec (0.02 MB/sec), 1.0 ms avg latency, 2.0 ms max", SENT])
-    produced = client.produce(1, "t", records=163840, record_bytes=1024, batch_bytes=16384)
-    assert produced == Produced(163840, 78.47, 355, 690)
+def test_a_result_has_figures_and_latencies_in_ms() -> None:
+    found = outcome(parse(RESULT))
+    assert (found.seconds, found.sent_records, found.requests) == (2.5, 1000, 40)
+    assert found.ack == Latency(1.5005, 2.0, 3.0, 4.0)
+    assert found.read is None
 
 
-def test_lost_records_are_no_result(answering: Callable[[list[str]], PerfClient]) -> None:
-    with pytest.raises(RuntimeError, match="expected 163841 records sent"):
-        answering([SENT]).produce(1, "t", records=163841, record_bytes=1024, batch_bytes=16384)
-    with pytest.raises(RuntimeError, match="expected 163841 records read, found 163840"):
-        answering([HEADER, ROW]).consume(1, "t", records=163841)
-    with pytest.raises(RuntimeError, match="printed no result"):
-        answering(["WARNING: timed out"]).consume(1, "t", records=1)
+def test_lost_records_are_no_result(answering: Callable[[str], PerfClient]) -> None:
+    lost = RESULT.replace("acked.records=1000", "acked.records=999")
+    with pytest.raises(RuntimeError, match="1000 records sent, 999 acknowledged"):
+        answering(lost).load(1, "t", options={})
+    with pytest.raises(RuntimeError, match="1000 records sent, 1000 acknowledged, 0 read"):
+        answering(RESULT).load(1, "t", options={"consumers": 1})
+    with pytest.raises(RuntimeError, match="1000 of 1001 records sent"):
+        answering(RESULT).produce(1, "t", records=1001, record_bytes=10, batch_bytes=100)
 
 
-def test_the_consumers_rate_is_that_of_fetching(answering: Callable[[list[str]], PerfClient]) -> None:
-    assert answering(["note", HEADER, ROW]).consume(1, "t", records=163840) == Consumed(163840, 228.57)
+class Meter:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+def test_loads_and_reads_of_a_node(tmp_path: Path) -> None:
+    tools.java()
+    tools.kafka_class_path()
+    with NodeProcess(tmp_path, topic_num_partitions=2) as node, PerfClient(tmp_path / "client.log") as client:
+        port = int(node.bootstrap.rpartition(":")[2])
+        meter = Meter()
+        load = {"partitions": 2, "record.bytes": 100, "records": 500, "rate": 5000, "seconds": 60, "consumers": 2}
+        found = client.load(port, "both", options=load, meter=meter)
+        assert (found.sent_records, found.read_records) == (500, 500)
+        assert found.requests > 0
+        assert found.ack is not None
+        assert found.read is not None
+        assert 0 < found.ack.p50_ms <= found.ack.p99_ms <= found.ack.p999_ms <= found.ack.max_ms
+        assert meter.calls == ["start", "stop"]
+        assert client.read(port, "both", partitions=2, passes=3).read_bytes == 3 * 500 * 100
+
+        with pytest.raises(RuntimeError, match="unknown command"):
+            client.run("jump", {}, None)
+        history = {**load, "consumers": 0, "history": "both", "history.partitions": 2, "history.rate": 1e6}
+        assert client.load(port, "beside", options=history).history_bytes > 0
