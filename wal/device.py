@@ -1,14 +1,14 @@
 """The device under the log: a raw block device or a file, opened with O_DIRECT, locked, with a known guarantee.
 
-Files are created with every byte written, so that writes of the log never allocate. Only the `wal.device*` modules
-access a disk.
+The space of a new file is reserved when it is created. The log writes zeros there ahead of its records
+(`wal/prewriter.py`), so that writes of records never allocate. Only the `wal.device*` modules access a disk.
 """
 
 import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable
+from asyncio import to_thread
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +51,8 @@ class FileDevice:
 
     def __init__(self, opened: OpenedDevice, writers: int) -> None:
         self._opened: Final = opened
-        # One more than the writes in flight, so that a header write never waits behind them.
-        self._engine: Final = ThreadEngine(opened.fd, writers + 1)
+        # Two more than the writes in flight, so that a header write never waits behind them, nor behind zeros.
+        self._engine: Final = ThreadEngine(opened.fd, writers + 2)
 
     @property
     def name(self) -> str:
@@ -77,6 +77,12 @@ class FileDevice:
         """True if another host might have it attached: a block device that is not a loop device."""
         return self._opened.block_device and _sys_folder(os.fstat(self._opened.fd), "loop") is None
 
+    async def unwritten(self) -> list[tuple[int, int]]:
+        """Return the ranges of a file that were never written. A device has none."""
+        if self._opened.block_device:
+            return []
+        return await to_thread(unwritten_ranges, self._opened.fd, self._opened.size_bytes)
+
     def submit(self, request: IoRequest) -> None:
         """Start a request."""
         self._engine.submit(request)
@@ -87,13 +93,12 @@ class FileDevice:
             os.close(self._opened.fd)
 
 
-def open_device(
-    path: Path, settings: WalSettings, *, progress: Callable[[int, int], None] | None = None, create: bool = True
-) -> FileDevice:
-    """Open `path` for the log. Blocks, for seconds if a file must be created. Raises WalRefused.
+def open_device(path: Path, settings: WalSettings, *, create: bool = True) -> FileDevice:
+    """Open `path` for the log. Blocks. Raises WalRefused.
 
-    A file that does not exist is created with the configured capacity, every byte written, so that later writes never
-    allocate. `progress(done_bytes, all_bytes)` is called during that.
+    A file that does not exist is created with the configured capacity. Its space is reserved, which takes
+    milliseconds. It is written in full, which takes seconds, if the file system cannot tell which parts were written,
+    or with strict fencing: another host may then claim the log while a write of zeros is under way on this one.
     """
     path = path.resolve()
     try:
@@ -101,8 +106,12 @@ def open_device(
             warn_of_place(path, allow_volatile=settings.allow_volatile)
         elif create and not path.exists():
             check_place(path, allow_volatile=settings.allow_volatile)
-            _create_file(path, settings.capacity_bytes, progress)
-        return FileDevice(_open(path, settings), settings.writes_in_flight_max)
+            _create_file(path, settings)
+        opened = _open(path, settings)
+        if settings.fencing == "strict" and not opened.block_device:
+            for start, end in unwritten_ranges(opened.fd, opened.size_bytes):  # created with local fencing
+                fill_file(opened.fd, start, end)
+        return FileDevice(opened, settings.writes_in_flight_max)
     except OSError as error:
         raise WalRefused(f"{path}: cannot open the WAL device: {error.strerror or error}") from error
 
@@ -186,15 +195,20 @@ def _sys_folder(status: os.stat_result, entry: str) -> Path | None:
     return None
 
 
-def _create_file(path: Path, size_bytes: int, progress: Callable[[int, int], None] | None) -> None:
-    """Create a file with every byte written, atomically."""
+def _create_file(path: Path, settings: WalSettings) -> None:
+    """Create a file whose space is reserved, atomically."""
+    size_bytes = settings.capacity_bytes
     new = path.with_name(f"{path.name}.new")
     try:
         # One folder at most: a mistyped path must not create a tree, nor hide a missing mount.
         path.parent.mkdir(exist_ok=True)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            fill_file(fd, 0, size_bytes, progress)
+            _reserve(fd, 0, size_bytes)
+            # Else nothing was reserved, or the file system cannot tell what was written.
+            if settings.fencing == "strict" or unwritten_ranges(fd, size_bytes) != [(0, size_bytes)]:
+                fill_file(fd, 0, size_bytes)
+            os.fsync(fd)
         finally:
             os.close(fd)
         new.rename(path)
@@ -207,18 +221,40 @@ def _create_file(path: Path, size_bytes: int, progress: Callable[[int, int], Non
         ) from error
 
 
-def fill_file(fd: int, start: int, end: int, progress: Callable[[int, int], None] | None = None) -> None:
-    """Write zeros from `start` to `end`, durably, so that a later write there allocates nothing."""
+def _reserve(fd: int, start: int, end: int) -> None:
+    """Reserve the space from `start` to `end`, if the file system can. Raises OSError if there is not enough."""
     try:
         os.posix_fallocate(fd, start, end - start)
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
-            raise  # no space
+            raise
+
+
+def unwritten_ranges(fd: int, size_bytes: int) -> list[tuple[int, int]]:
+    """Return the ranges that the file system knows as holes, reserved or not; none if it does not know."""
+    ranges = []
+    end = 0
+    try:
+        while (start := os.lseek(fd, end, os.SEEK_HOLE)) < size_bytes:
+            try:
+                end = min(os.lseek(fd, start, os.SEEK_DATA), size_bytes)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                end = size_bytes  # a hole up to the end
+            ranges.append((start, end))
+    except OSError as error:
+        if error.errno not in {errno.ENXIO, errno.EINVAL, errno.EOPNOTSUPP}:
+            raise
+    return ranges
+
+
+def fill_file(fd: int, start: int, end: int) -> None:
+    """Write zeros from `start` to `end`, durably, so that a later write there allocates nothing."""
+    _reserve(fd, start, end)
     zeros = aligned_buffer(_PREWRITE_BYTES)
     for position in range(start, end, _PREWRITE_BYTES):
         write_all(fd, position, zeros[: end - position])
-        if progress is not None:
-            progress(min(position + _PREWRITE_BYTES, end), end)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 

@@ -100,12 +100,15 @@ class Durable:
 
 
 class QueueFull(OverCapacity):
-    """The queue for the device is full. Nothing was appended: retry when `durable` completes, not after a trim."""
+    """The device is behind. Nothing was appended: retry when `durable` completes, not after a trim.
+
+    The queue for the device is full, or the record would reach a part of a new file that is not written yet.
+    """
 
     def __init__(self, message: str, durable: Durable) -> None:
         super().__init__(message)
         self.durable = durable
-        """Completion of the oldest queued block: a good time to retry."""
+        """Completion of the oldest queued block, or of the next part of the file: a good time to retry."""
 
 
 class AppendedRecord(NamedTuple):

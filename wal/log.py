@@ -7,6 +7,7 @@ every await:
 - A block's `Durable` completes only when its write and the writes of all blocks before it are complete and, with
   strict fencing, both copies of the header, read after the write, still name this node.
 - No byte at or past the head offset that is durable in both copies of the header is overwritten.
+- No byte of a new file is handed to the device before zeros were written there (`wal/prewriter.py`).
 - No byte past the window bound that is durable in both copies of the header is handed to the device.
 - After the first failure nothing is acked, and every call raises that failure.
 """
@@ -50,6 +51,7 @@ from wal.interface import (
     WalFailed,
 )
 from wal.owner import HeaderWriter, Owner
+from wal.prewriter import Prewriter
 from wal.reader import read_ring
 from wal.recovery import BlockSpan, Scan, ScanEnd
 from wal.requests import Device, IoKind, perform
@@ -94,6 +96,7 @@ class DeltaWal:
         """Set by `recover`."""
         self._budget: Final = Budget(settings.iops_max, settings.bandwidth_bytes_max, settings.header_iops)
         self._writer: Final = BlockWriter(device, settings, self, self._budget, self.stats, strict=self._strict)
+        self._prewriter: Final = Prewriter(device, settings, self._budget, self._end_offset, self.failed)
         self._pool: Final = BlockBufferPool(
             settings.write_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX)
         )
@@ -125,8 +128,7 @@ class DeltaWal:
     @property
     def used_bytes(self) -> int:
         """Bytes between the head in the durable header and the next offset."""
-        end = self._next_offset if self._current is None else self._current.end
-        return end - self._flushed_head_offset
+        return self._end_offset() - self._flushed_head_offset
 
     @property
     def error(self) -> WalError | None:
@@ -156,6 +158,7 @@ class DeltaWal:
         stats.in_flight = self._writer.writes_in_flight
         stats.used_bytes = self.used_bytes
         stats.capacity_bytes = self._capacity_bytes
+        stats.unwritten_bytes = self._prewriter.unwritten_bytes
         stats.queued_bytes = self._queued_bytes()
         return stats
 
@@ -167,8 +170,11 @@ class DeltaWal:
     def _head_offset(self) -> int:
         return self._live[0].start if self._live else self._writer.window.start
 
+    def _end_offset(self) -> int:
+        return self._next_offset if self._current is None else self._current.end
+
     def _queued_bytes(self) -> int:
-        return (self._next_offset if self._current is None else self._current.end) - self._writer.window.start
+        return self._end_offset() - self._writer.window.start
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
@@ -229,7 +235,12 @@ class DeltaWal:
             at = page_up(end.end_offset)
             encode_skip_into(page, at, end.end_offset, end.next_offset, self._salt)
             await perform(self.device, IoKind.WRITE, [(header.position_of(at), page)])
+            await perform(self.device, IoKind.FLUSH)
         await self._header.request()
+        if not self._strict:
+            # After the skip record, which may have been the first write of its page. With strict fencing a file was
+            # written in full when it was opened: see `open_device`.
+            await self._prewriter.start(header, await self.device.unwritten(), end.next_offset)
         self._refusal = self._error
         _LOG.info(
             "log recovered",
@@ -270,9 +281,16 @@ class DeltaWal:
                 raise self._error
         needed = page_up(size_bytes + PADDING_BYTES_MIN)
         offset = self._next_offset
-        free_bytes = self._limit_offset - offset
+        written_bytes = self._prewriter.limit_offset - offset
+        free_bytes = min(self._limit_offset - offset, written_bytes)
         if needed > free_bytes:
             self.stats.over_capacity += 1
+            if needed <= self._limit_offset - offset:
+                raise QueueFull(
+                    f"{self.device.name}: the new file is not written so far: record of {size_bytes} bytes, "
+                    f"{written_bytes} bytes are ready for records",
+                    self._prewriter.write_to(offset + needed),
+                )
             raise OverCapacity(
                 f"{self.device.name}: the ring is full: record of {size_bytes} bytes, {max(free_bytes, 0)} of "
                 f"{self._capacity_bytes} bytes free"
@@ -312,6 +330,7 @@ class DeltaWal:
         stats.records += block.records
         stats.record_bytes += block.length
         block.seal(self._writer.window.start)
+        assert block.end <= min(self._limit_offset, self._prewriter.limit_offset), f"block up to {block.end}"
         stats.blocks += 1
         stats.block_bytes += block.length
         self._next_offset = block.end
@@ -331,6 +350,7 @@ class DeltaWal:
             return
         self._error = self._refusal = error
         _LOG.error("the log failed and refuses appends", error=str(error))
+        self._prewriter.fail(error)
         blocks = self._writer.stop()
         if self._current is not None:
             blocks.append(self._current)
@@ -410,6 +430,7 @@ class DeltaWal:
         if opened:
             self._refusal = WalFailed(f"{self.device.name}: closed")
         try:
+            await self._prewriter.stop()
             if opened:
                 await self._drain()
                 self._shutdown = Shutdown.GRACEFUL

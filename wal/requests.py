@@ -65,6 +65,13 @@ class Device(Protocol):
         """True if another host might have the device attached."""
         ...
 
+    async def unwritten(self) -> Sequence[tuple[int, int]]:
+        """Return the ranges of positions, start and end, in order, that were never written: they read as zeros.
+
+        They exist in files only. A write there is durable only after a flush, even on a device that needs none.
+        """
+        ...
+
     def submit(self, request: IoRequest) -> None:
         """Start a request; its `done` runs on a later turn of the loop. Requests may complete in any order."""
         ...

@@ -43,6 +43,11 @@ class WalSettings:
     fencing: Fencing = "auto"
     """`strict`: the header is re-read after each block, before its ack; `local`: after header writes only, a lock keeps
     other processes of this host away; `auto`: strict for a block device that another host could attach, else local."""
+    prewrite_bytes: int = 1 * _MIB
+    """Bytes of zeros in one write to a new file, ahead of its records: a record's write waits for one of them."""
+    prewrite_ahead_bytes: int = 32 * _MIB
+    """Space that is written before a new log opens. While less is ahead of the records, zeros are written without
+    pauses."""
     write_timeout_ms: int = 30_000
     """A write that takes longer fails the log: the device is gone."""
     format: bool = False
@@ -63,6 +68,8 @@ class WalSettings:
         _check("window_bytes", self.window_bytes, PAGE_BYTES, self.window_bytes_max, page=True)
         _check("window_bytes_max", self.window_bytes_max, self.write_bytes_max, 1 << 40, page=True)
         _check("queue_bytes_max", self.queue_bytes_max, self.write_bytes_max, 1 << 40)
+        _check("prewrite_bytes", self.prewrite_bytes, PAGE_BYTES, 64 * _MIB, page=True)
+        _check("prewrite_ahead_bytes", self.prewrite_ahead_bytes, 0, 1 << 50)
         _check("write_timeout_ms", self.write_timeout_ms, 1, 1 << 31)
         _check("iops_max", self.iops_max, 0, 1 << 31)
         _check("bandwidth_bytes_max", self.bandwidth_bytes_max, 0, 1 << 50)

@@ -29,6 +29,8 @@ class WalStats:
     """Appended and not yet durable."""
     used_bytes: int = 0
     capacity_bytes: int = 0
+    unwritten_bytes: int = 0
+    """Bytes of a new file that zeros are still to be written to, in the background."""
     append_latency_us: list[int] = field(default_factory=lambda: [0] * LATENCY_BUCKETS)
     """Records by time from the first append of their block to durable. Bucket n counts those under 2**n us, the last
     one all others. The time is an upper bound for the later records of a block."""

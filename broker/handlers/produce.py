@@ -77,6 +77,7 @@ class _ProduceCall:
     __slots__ = (
         "_api_version",
         "_joining",
+        "_needs_flush",
         "_next",
         "_node",
         "_preparation",
@@ -105,6 +106,8 @@ class _ProduceCall:
         self._results: list[PartitionProduceResponse] = []
         self.durable: Durable | None = None
         """Completion of the last batch appended."""
+        self._needs_flush = False
+        """True if there was no room for the current batch, though clients were not told to wait."""
         self.failed = False
 
     def append_all(self) -> bool:
@@ -117,7 +120,10 @@ class _ProduceCall:
             topic, data = work[self._next]
             try:
                 result = self._append(topic, data)
-            except (StorageFull, _NotInTransaction):
+            except StorageFull:
+                self._needs_flush = self._node.storage.writable
+                return False
+            except _NotInTransaction:
                 return False
             except PreparationDeferred as beside:
                 self._preparation = beside
@@ -249,7 +255,7 @@ class _ProduceCall:
         """Return when an append may succeed, or the client has disconnected. Raises StorageError."""
         storage = self._node.storage
         async with _while_connected(exchange):
-            if storage.writable:  # yet full for this batch, which needs more room than is left
+            if self._needs_flush:  # the batch needs more room than is left
                 await storage.flush()
             await storage.wait_writable()
 

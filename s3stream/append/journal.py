@@ -92,12 +92,13 @@ class Journal:
 
     def no_room(self, error: OverCapacity) -> StorageError:
         """Return the error of an append that the WAL has no room for: StorageFull if waiting may help."""
-        if self.wal.used_bytes == 0:
-            return AppendTooLarge(f"no append of this size will ever fit: {error}")
-        self.admission.wal_full()
         if isinstance(error, QueueFull):
+            self.admission.wal_full()
             error.durable.add_done_callback(lambda _: self.admission.made_room())
+        elif self.wal.used_bytes == 0:
+            return AppendTooLarge(f"no append of this size will ever fit: {error}")
         else:
+            self.admission.wal_full()
             self.sealer.request()
         return StorageFull(f"WAL: {error}")
 

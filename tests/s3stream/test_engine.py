@@ -23,7 +23,7 @@ from s3stream.model import ObjectKind, StreamBatch, StreamInfo
 from tests.support.catalog_node import CLUSTER, UploadingNode, delete_topic
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
-from wal.interface import AppendedRecord, Buffer, QueueFull
+from wal.interface import AppendedRecord, Buffer, Durable, QueueFull
 from wal.memory import MemoryWal
 
 
@@ -157,6 +157,29 @@ async def test_a_full_queue_to_the_device_is_waited_for_without_an_upload(
             cluster.wal.complete()
             await waiter
             assert [*seen, engine.writable] == [False, True]
+            fill(stream, 1)
+            assert engine.stats.uploads == 0
+
+
+async def test_an_empty_log_whose_device_is_behind_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            written = Durable()
+
+            def refuse(parts: Sequence[Buffer]) -> AppendedRecord:
+                raise QueueFull("the new file is not written so far", written)
+
+            monkeypatch.setattr(cluster.wal, "append", refuse)
+            with pytest.raises(StorageFull, match="the new file is not written so far"):
+                fill(stream, 1)
+            assert not engine.writable
+            monkeypatch.undo()
+            written.complete()
+            await engine.wait_writable()
             fill(stream, 1)
             assert engine.stats.uploads == 0
 

@@ -10,7 +10,7 @@ from asyncio import get_running_loop
 from dataclasses import dataclass
 from random import Random
 
-from wal.format import RING_POSITION
+from wal.format import PAGE_BYTES, RING_POSITION, Magic
 from wal.requests import IoKind, IoRequest
 
 SECTOR_BYTES = 512
@@ -35,8 +35,16 @@ class DeviceFaults:
 class SimDisk:
     """The medium: reads see `data`, and `stable` survives a power cut."""
 
-    def __init__(self, size_bytes: int, random: Random, *, volatile: bool = False) -> None:
+    def __init__(
+        self, size_bytes: int, random: Random, *, volatile: bool = False, new: bool = False, direct: bool = False
+    ) -> None:
         self.random = random
+        self.direct = direct
+        """True if a write is durable when it completes, but that a page is no longer unwritten only after a flush."""
+        self.unwritten = set(range(size_bytes // PAGE_BYTES)) if new else set[int]()
+        """Pages that a file system would report as never written."""
+        self.converting: set[int] = set()
+        """Pages written once, which a power cut may turn into unwritten ones again: they then read as zeros."""
         self.volatile = volatile
         """True if a completed write stays in the cache until a flush (a device used with `durability=direct`)."""
         self.data = bytearray(size_bytes)
@@ -48,6 +56,10 @@ class SimDisk:
         end = position + len(content)
         assert position % SECTOR_BYTES == end % SECTOR_BYTES == 0, "unaligned write"
         self.data[position:end] = content
+        pages = set(range(position // PAGE_BYTES, -(-end // PAGE_BYTES))) & self.unwritten
+        self.unwritten -= pages
+        if self.direct or not synced:
+            self.converting |= pages
         sectors = range(position // SECTOR_BYTES, end // SECTOR_BYTES)
         if synced:
             self.stable[position:end] = content
@@ -60,6 +72,7 @@ class SimDisk:
             at = sector * SECTOR_BYTES
             self.stable[at : at + SECTOR_BYTES] = self.data[at : at + SECTOR_BYTES]
         self.dirty.clear()
+        self.converting.clear()
 
     def tear(self, position: int, content: memoryview) -> None:
         """Write some sectors of a write to the cache: none, all, a prefix or any subset."""
@@ -82,25 +95,42 @@ class SimDisk:
             at = sector * SECTOR_BYTES
             if self.random.random() < 0.5:
                 self.stable[at : at + SECTOR_BYTES] = self.data[at : at + SECTOR_BYTES]
+        for page in sorted(self.converting):
+            if self.random.random() < 0.5:
+                self.stable[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = bytes(PAGE_BYTES)
+                self.unwritten.add(page)
         self.data[:] = self.stable
         self.dirty.clear()
+        self.converting.clear()
 
 
 class SimDevice:
     """One opening of a `SimDisk`."""
 
     def __init__(
-        self, disk: SimDisk, faults: DeviceFaults | None = None, *, name: str = "sim", shared: bool = False
+        self,
+        disk: SimDisk,
+        faults: DeviceFaults | None = None,
+        *,
+        name: str = "sim",
+        shared: bool = False,
+        in_order: bool = True,
     ) -> None:
         self.disk = disk
         self.faults = faults or DeviceFaults()
         self.requests = 0
         self.writes = 0
         self.closed = False
+        self.zeroed = 0
+        """Writes of zeros ahead of the records."""
         self.under_way: list[IoRequest] = []
         self.hold_blocks = 0
         """Number of the next writes into the ring that are held back until `release`."""
         self.held: list[IoRequest] = []
+        self.in_order = in_order
+        """Check that zeros go where nothing was written, and records where zeros were."""
+        self.disordered: list[tuple[int, str]] = []
+        """Writes that broke this rule: position and content."""
         self._name = name
         self._shared = shared
         self._scheduled = False
@@ -121,13 +151,39 @@ class SimDevice:
     def shared(self) -> bool:
         return self._shared
 
+    async def unwritten(self) -> list[tuple[int, int]]:
+        ranges: list[tuple[int, int]] = []
+        for page in sorted(self.disk.unwritten):
+            start = page * PAGE_BYTES
+            if ranges and ranges[-1][1] == start:
+                start = ranges.pop()[0]
+            ranges.append((start, (page + 1) * PAGE_BYTES))
+        return ranges
+
     def submit(self, request: IoRequest) -> None:
+        if self.in_order and request.kind is IoKind.WRITE and request.segments[0][0] >= RING_POSITION:
+            self._check_order(request)
         if self.hold_blocks and request.kind is IoKind.WRITE and request.segments[0][0] >= RING_POSITION:
             self.hold_blocks -= 1
             self.held.append(request)
             return
         self.under_way.append(request)
         self._schedule()
+
+    def _check_order(self, request: IoRequest) -> None:
+        """Check that zeros go to pages that were never written, and records (not a skip record) to others."""
+        first = request.segments[0][1]
+        zeros = not any(any(content) for _, content in request.segments)
+        self.zeroed += zeros
+        for position, content in request.segments:
+            pages = set(range(position // PAGE_BYTES, (position + len(content)) // PAGE_BYTES))
+            if zeros:
+                sound = pages <= self.disk.unwritten
+            else:
+                skip = int.from_bytes(first[:4], "little") == Magic.SKIP
+                sound = skip or not pages & (self.disk.unwritten | self.disk.converting)
+            if not sound:
+                self.disordered.append((position, "zeros" if zeros else "records"))
 
     def release(self) -> None:
         """Submit the writes that were held back."""

@@ -40,6 +40,9 @@ class SteppedDevice:
     def shared(self) -> bool:
         return self._shared
 
+    async def unwritten(self) -> list[tuple[int, int]]:
+        return []
+
     def submit(self, request: IoRequest) -> None:
         self.under_way.append((request, self._steps(request)))
 
