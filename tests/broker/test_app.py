@@ -1,20 +1,25 @@
 """Start, refused start, failure and fencing of a node."""
 
 import asyncio
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.admin.http import AdminServer
 from broker.app import StartError, now_ms
+from broker.membership import node_log
 from broker.net.server import bind
+from broker.settings.model import Settings
+from broker.settings.package_settings import wal_settings
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
 from wal.interface import WalFailed
+from wal.settings import WalSettings
 
 FETCH = FetchRequest(
     max_bytes=1000, topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=0, partition_max_bytes=1000)])]
@@ -35,6 +40,32 @@ async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
         assert fetched.responses[0].partitions[0].high_watermark == 1, "reads go on"
     async with running_node(tmp_path) as node:
         assert node.topics.partition("t", 0).high_watermark == 1
+
+
+async def test_a_node_serves_before_its_new_log_is_written_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def little_ahead(settings: Settings) -> WalSettings:
+        return replace(wal_settings(settings), prewrite_bytes=64 << 10, prewrite_ahead_bytes=256 << 10)
+
+    monkeypatch.setattr(node_log, "wal_settings", little_ahead)
+    clients, rounds = 8, 10
+    value = bytes(range(256)) * 3000
+    async with running_node(tmp_path, wal_capacity_bytes=512 << 20) as node, AsyncExitStack() as stack:
+        if not node.wal.snapshot().unwritten_bytes:
+            pytest.skip("the file system does not tell which parts of a file were written")
+        connections = [await stack.enter_async_context(raw_client(node.bootstrap)) for _ in range(clients)]
+        await connections[0].call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        for _ in range(rounds):
+            answers = await asyncio.gather(*(client.produce("t", [batch_of(value)]) for client in connections))
+            for answer in answers:
+                assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        stats = node.wal.snapshot()
+        assert stats.over_capacity > 0, "no append had to wait"
+        assert stats.unwritten_bytes > 0
+        assert node.storage.stats.uploads == 0, "a wait for the file is no reason for an upload"
+    async with running_node(tmp_path, wal_capacity_bytes=512 << 20) as node:
+        assert node.topics.partition("t", 0).high_watermark == clients * rounds
 
 
 async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path) -> None:

@@ -30,9 +30,14 @@ def run_writer(path: Path, epoch: int, capacity_bytes: int, durability: str, fir
     return [line for line in printed if line.endswith("\n")]
 
 
-async def kill_and_recover(path: Path, rounds: int, capacity_bytes: int, durability: str, random: Random) -> int:
-    """Return how many records were acked in all; raises AssertionError for one that was lost, doubled or changed."""
-    acked, trimming, trimmed, total = -1, -1, -1, 0
+async def kill_and_recover(
+    path: Path, rounds: int, capacity_bytes: int, durability: str, random: Random
+) -> tuple[int, int]:
+    """Return how many records were acked in all, and how many kills came before the file was written in full.
+
+    Raises AssertionError for a record that was lost, doubled or changed.
+    """
+    acked, trimming, trimmed, total, early = -1, -1, -1, 0, 0
     for round_number in range(rounds):
         epoch = 2 * round_number + 1
         printed = run_writer(path, epoch, capacity_bytes, durability, acked + 1, random.randrange(1, 3000))
@@ -47,7 +52,9 @@ async def kill_and_recover(path: Path, rounds: int, capacity_bytes: int, durabil
             else:
                 trimmed = int(number)
         settings = settings_of(capacity_bytes, durability)
-        wal = DeltaWal(open_device(path, settings), settings, node_id=1, node_epoch=epoch + 1, now_ms=lambda: 0)
+        device = open_device(path, settings)
+        early += bool(await device.unwritten())
+        wal = DeltaWal(device, settings, node_id=1, node_epoch=epoch + 1, now_ms=lambda: 0)
         numbers = []
         async for record in wal.recover():
             numbers.append(number_of(record))
@@ -60,4 +67,4 @@ async def kill_and_recover(path: Path, rounds: int, capacity_bytes: int, durabil
         assert not numbers or trimmed < numbers[0] <= trimming + 1, f"{numbers[0]}, trimmed {trimmed} to {trimming}"
         assert not numbers or numbers[-1] >= acked, f"acked {acked}, found up to {numbers[-1]}"
         acked = max(acked, numbers[-1] if numbers else -1)
-    return total
+    return total, early

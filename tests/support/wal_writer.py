@@ -14,7 +14,7 @@ from random import Random
 import structlog
 
 from wal.device import open_device
-from wal.interface import AppendedRecord, OverCapacity, RecoveredRecord
+from wal.interface import AppendedRecord, OverCapacity, QueueFull, RecoveredRecord
 from wal.log import DeltaWal
 from wal.settings import WalSettings
 
@@ -30,12 +30,15 @@ def number_of(record: RecoveredRecord) -> int:
 
 
 def settings_of(capacity_bytes: int, durability: str) -> WalSettings:
+    """Return settings with which a new file takes a while to be written, so that a kill comes in the middle."""
     return WalSettings(
         capacity_bytes=capacity_bytes,
         block_bytes_max=64 << 10,
         window_bytes=256 << 10,
         window_bytes_max=1 << 20,
         queue_bytes_max=1 << 20,
+        prewrite_bytes=4 << 10,
+        prewrite_ahead_bytes=16 << 10,
         durability="flush" if durability == "flush" else "direct",
         allow_volatile=True,
     )
@@ -69,6 +72,8 @@ async def main(path: Path, epoch: int, capacity_bytes: int, durability: str) -> 
             for _ in range(20):
                 append()
             await sleep(0)
+        except QueueFull as full:
+            await full.durable
         except OverCapacity:
             if last is not None:
                 await last.durable

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from wal.block import aligned_buffer
 from wal.device import (
     FileDevice,
     choose_durability,
     open_device,
+    unwritten_ranges,
     write_cache,
 )
 from wal.device_raw import read_all, write_all, write_segments
@@ -47,6 +49,108 @@ async def test_a_file_is_made_whole_and_holds_a_log(tmp_path: Path) -> None:
     wal = make_wal(open_device(path, SETTINGS), epoch=2)
     assert [bytes(record.body) async for record in wal.recover()] == [b"head" + big] * 3
     await wal.close()
+
+
+@pytest.mark.usefixtures("holes")
+async def test_a_new_file_is_reserved_and_written_by_the_log(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, prewrite_bytes=256 << 10, prewrite_ahead_bytes=MIB)
+    device = open_device(tmp_path / "wal", settings)
+    assert (tmp_path / "wal").stat().st_blocks * 512 >= 4 * MIB
+    assert await device.unwritten() == [(0, 4 * MIB)]
+    wal = DeltaWal(device, settings, node_id=1, node_epoch=1, now_ms=lambda: 5)
+    assert [record async for record in wal.recover()] == []
+    wal.append([b"x" * 1000])
+    await until(lambda: wal.snapshot().unwritten_bytes == 0)
+    assert await device.unwritten() == []
+    await wal.close()
+    wal = make_wal(open_device(tmp_path / "wal", SETTINGS), epoch=2)
+    assert [bytes(record.body) async for record in wal.recover()] == [b"x" * 1000]
+    await wal.close()
+
+
+@pytest.mark.usefixtures("holes")
+async def test_a_file_is_written_in_full_for_strict_fencing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = replace(SETTINGS, fencing="strict")
+    real_rename = Path.rename
+    renamed: list[list[tuple[int, int]]] = []
+
+    def rename(path: Path, target: Path) -> Path:
+        with path.open("rb") as file:
+            renamed.append(unwritten_ranges(file.fileno(), 4 * MIB))
+        return real_rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    await open_device(tmp_path / "strict", strict).close()
+    assert renamed == [[]]  # before another host can see it
+    await open_device(tmp_path / "local", SETTINGS).close()
+    device = open_device(tmp_path / "local", strict)
+    assert await device.unwritten() == []
+    await device.close()
+
+
+@pytest.mark.parametrize("refused", ["lseek", "posix_fallocate"])
+async def test_a_file_is_written_in_full_where_its_space_cannot_be_reserved_or_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    real_seek = os.lseek
+
+    def seek(fd: int, position: int, whence: int) -> int:
+        if refused == "lseek" and whence in (os.SEEK_HOLE, os.SEEK_DATA):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_seek(fd, position, whence)
+
+    def reserve(fd: int, position: int, length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "lseek", seek)
+    if refused == "posix_fallocate":
+        monkeypatch.setattr(os, "posix_fallocate", reserve)
+    device = open_device(tmp_path / "wal", SETTINGS)
+    monkeypatch.undo()
+    assert device.size_bytes == 4 * MIB
+    assert (tmp_path / "wal").stat().st_blocks * 512 >= 4 * MIB
+    assert await device.unwritten() == []
+    await device.close()
+
+
+async def test_a_full_disk_is_met_when_the_file_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reserve(fd: int, position: int, length: int) -> None:
+        os.pwrite(fd, b"x", 0)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    with pytest.raises(WalRefused, match="cannot create a WAL file of 4194304 bytes: No space left on device"):
+        open_device(tmp_path / "new" / "wal", SETTINGS)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.usefixtures("holes")
+async def test_holes_between_records_are_found_and_filled_without_changing_any(tmp_path: Path) -> None:
+    """As in a copy that was made sparse: zeros inside records became holes."""
+    settings = replace(SETTINGS, window_bytes=2 * MIB)
+    bodies = [b"a" + bytes(500_000), b"b" * 300_000, bytes(700_000) + b"c"]
+    wal = DeltaWal(open_device(tmp_path / "wal", settings), settings, node_id=1, node_epoch=1, now_ms=lambda: 5)
+    assert [record async for record in wal.recover()] == []
+    for body in bodies:
+        wal.append([body])
+        await wal.append([b""]).durable
+    await wal.device.close()  # as in a crash: a skip record must follow, in a hole
+    content = (tmp_path / "wal").read_bytes()
+    with (tmp_path / "copy").open("wb") as copy:
+        copy.truncate(len(content))
+        for at in range(0, len(content), PAGE_BYTES):
+            page = content[at : at + PAGE_BYTES]
+            if any(page):
+                os.pwrite(copy.fileno(), page, at)
+    for epoch in (2, 3):
+        device = open_device(tmp_path / "copy", settings)
+        assert len(await device.unwritten()) > 2 or epoch == 3
+        wal = DeltaWal(device, settings, node_id=1, node_epoch=epoch, now_ms=lambda: 5)
+        found = [bytes(record.body) async for record in wal.recover()]
+        assert found == [part for body in bodies for part in (body, b"")]
+        await until(lambda wal=wal: wal.snapshot().unwritten_bytes == 0)  # type: ignore[misc]  # bound early
+        assert await device.unwritten() == []
+        await wal.device.close()
 
 
 async def test_large_records_come_back_across_the_chunks_of_a_recovery(tmp_path: Path) -> None:
