@@ -71,5 +71,5 @@ def test_loads_and_reads_of_a_node(tmp_path: Path) -> None:
 
         with pytest.raises(RuntimeError, match="unknown command"):
             client.run("jump", {}, None)
-        history = {**load, "consumers": 0, "history": "both", "history.partitions": 2, "history.rate": 1e6}
+        history: dict[str, str | float] = {**load, "consumers": 0, "history": "both", "history.partitions": 2, "history.rate": 1e6}
         assert client.load(port, "beside", options=history).history_bytes > 0
