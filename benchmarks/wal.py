@@ -89,7 +89,8 @@ def settings_of(capacity_bytes: int, durability: Durability, *, iops: int = 0, b
 def blank(path: Path, capacity_bytes: int) -> None:
     """Prepare a fully written file, without a header on it or on the device: each run starts a new log."""
     if not path.exists():
-        asyncio.run(open_device(path, WalSettings(capacity_bytes=capacity_bytes)).close())
+        # Strict fencing: written here and not by the log, beside the measurement.
+        asyncio.run(open_device(path, WalSettings(capacity_bytes=capacity_bytes, fencing="strict")).close())
     fd = os.open(path, os.O_RDWR)
     os.pwrite(fd, bytes(128 * KIB), 0)
     os.fsync(fd)

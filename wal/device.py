@@ -27,7 +27,7 @@ from wal.requests import IoRequest
 from wal.settings import WalSettings
 
 _LOG = structlog.get_logger(__name__)
-_PREWRITE_BYTES: Final = 4 << 20
+_FILL_BYTES: Final = 4 << 20
 _BLKSSZGET: Final = 0x1268
 
 
@@ -107,11 +107,7 @@ def open_device(path: Path, settings: WalSettings, *, create: bool = True) -> Fi
         elif create and not path.exists():
             check_place(path, allow_volatile=settings.allow_volatile)
             _create_file(path, settings)
-        opened = _open(path, settings)
-        if settings.fencing == "strict" and not opened.block_device:
-            for start, end in unwritten_ranges(opened.fd, opened.size_bytes):  # created with local fencing
-                fill_file(opened.fd, start, end)
-        return FileDevice(opened, settings.writes_in_flight_max)
+        return FileDevice(_open(path, settings), settings.writes_in_flight_max)
     except OSError as error:
         raise WalRefused(f"{path}: cannot open the WAL device: {error.strerror or error}") from error
 
@@ -252,8 +248,8 @@ def unwritten_ranges(fd: int, size_bytes: int) -> list[tuple[int, int]]:
 def fill_file(fd: int, start: int, end: int) -> None:
     """Write zeros from `start` to `end`, durably, so that a later write there allocates nothing."""
     _reserve(fd, start, end)
-    zeros = aligned_buffer(_PREWRITE_BYTES)
-    for position in range(start, end, _PREWRITE_BYTES):
+    zeros = aligned_buffer(_FILL_BYTES)
+    for position in range(start, end, _FILL_BYTES):
         write_all(fd, position, zeros[: end - position])
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

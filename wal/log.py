@@ -236,11 +236,10 @@ class DeltaWal:
             encode_skip_into(page, at, end.end_offset, end.next_offset, self._salt)
             await perform(self.device, IoKind.WRITE, [(header.position_of(at), page)])
             await perform(self.device, IoKind.FLUSH)
+        # After the skip record, which may have been the first write of its page.
+        unwritten = await self.device.unwritten()
+        await self._prewriter.start(header, unwritten, end.next_offset, in_full=self._strict)
         await self._header.request()
-        if not self._strict:
-            # After the skip record, which may have been the first write of its page. With strict fencing a file was
-            # written in full when it was opened: see `open_device`.
-            await self._prewriter.start(header, await self.device.unwritten(), end.next_offset)
         self._refusal = self._error
         _LOG.info(
             "log recovered",

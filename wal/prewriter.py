@@ -83,16 +83,19 @@ class Prewriter:
         self._progress: Durable | None = None
         """Completion of the write at the device, or of the next one during a pause. None while idle."""
         self._at_device = False
-        self._stopping = False
         self._error: WalError | None = None
+        """Reason for which nothing more is written."""
         self._pause_timer: TimerHandle | None = None
         self._timeout_timer: TimerHandle | None = None
         self._began_s = self._chunk_began_s = 0.0
 
-    async def start(self, header: Header, unwritten: Sequence[tuple[int, int]], next_offset: int) -> None:
+    async def start(
+        self, header: Header, unwritten: Sequence[tuple[int, int]], next_offset: int, *, in_full: bool
+    ) -> None:
         """Begin; return when enough is written ahead of `next_offset`, and continue in the background.
 
-        Raises WalFailed.
+        Return when all is written if `in_full` is set: with strict fencing no zeros may be under way beside records,
+        because they could reach the file after another host has claimed the log. Raises WalFailed.
         """
         self._ranges.extend(unwritten_offsets(header, unwritten, next_offset))
         if not self._ranges:
@@ -103,8 +106,9 @@ class Prewriter:
         self._zeros = aligned_buffer(self._chunk_bytes)
         self.unwritten_bytes = all_bytes = sum(end - start for start, end in self._ranges)
         self.limit_offset = self._ranges[0][0]
-        while self.limit_offset < next_offset + self._ahead_bytes:
-            await self.write_to(next_offset + self._ahead_bytes)
+        opens_at = NO_LIMIT if in_full else next_offset + self._ahead_bytes
+        while self.limit_offset < opens_at:
+            await self.write_to(opens_at)
         if self.unwritten_bytes:
             _LOG.info(
                 "the rest of the log file is written in the background",
@@ -130,16 +134,15 @@ class Prewriter:
 
     async def stop(self) -> None:
         """Stop writing; return when no request is at the device. The next start continues."""
-        self._stopping = True
+        self._error = self._error or WalFailed(f"{self._device.name}: closed")
         if self._at_device and self._progress is not None:
             with suppress(WalError):
                 await self._progress
-        self.fail(WalFailed(f"{self._device.name}: closed"))
+        self.fail(self._error)
 
     def fail(self, error: WalError) -> None:
         """Write nothing more; whoever waits fails with `error`."""
-        if self._error is None:
-            self._error = error
+        self._error = self._error or error
         self._cancel_timers()
         progress, self._progress = self._progress, None
         if progress is not None:
@@ -154,7 +157,7 @@ class Prewriter:
     def _continue(self, took_s: float = 0.0) -> None:
         """Write the next chunk, now or after a pause for the records' sake. The last one took `took_s`."""
         self._cancel_timers()
-        if self._stopping:
+        if self._error is not None:
             return
         if self._progress is None:
             self._progress = Durable()

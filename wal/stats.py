@@ -20,7 +20,7 @@ class WalStats:
     """Writes of blocks as the IOPS budget counts them."""
     header_writes: int = 0
     over_capacity: int = 0
-    """Appends refused because the ring or the queue was full."""
+    """Appends refused because the ring or the queue was full, or a new file not written so far."""
     budget_waits: int = 0
     window_growths: int = 0
     in_flight: int = 0

@@ -54,7 +54,7 @@ class History:
             window_bytes=min(window_pages, 16) * PAGE_BYTES,
             window_bytes_max=16 * PAGE_BYTES,
             queue_bytes_max=random.choice([5, 16, 64]) * PAGE_BYTES,
-            fencing="local" if new else random.choice(["strict", "local"]),
+            fencing=random.choice(["strict", "local"]),
             prewrite_bytes=random.choice([1, 2, 8]) * PAGE_BYTES,
             prewrite_ahead_bytes=random.choice([0, 4, 32]) * PAGE_BYTES,
         )
