@@ -44,7 +44,7 @@ QUICK = Plan(
     fetch_passes=2,
     steady_cycles=0,
     short_s=3,
-    warm_units_max=2,
+    warm_units_max=4,
     history_bytes=256 * MIB,
     left_out=("100B", "many", "catchup", "steady.half"),
     flushed=False,
@@ -56,7 +56,7 @@ FULL = Plan(
     fetch_passes=4,
     steady_cycles=4,
     short_s=10,
-    warm_units_max=12,
+    warm_units_max=10,
     history_bytes=1024 * MIB,
 )
 

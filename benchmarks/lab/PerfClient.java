@@ -36,6 +36,7 @@ import org.apache.kafka.common.serialization.ByteBufferDeserializer;
 
 public class PerfClient {
     static final long TICK_NS = 1_000_000;
+    static final long UNTIMED = 0;
     static final long READY_NS = 120_000_000_000L;
     static final long SETTLED_NS = 2_000_000_000L;
     static final long DRAIN_NS = 60_000_000_000L;
@@ -129,7 +130,7 @@ public class PerfClient {
             // The producer copies the value before it returns, so one array serves for all records.
             producer.send(new ProducerRecord<>(topic, partition, null, value), (metadata, failure) -> {
                 if (failure != null) error.compareAndSet(null, failure);
-                else latencies.recordValue(Math.min(LONGEST_NS, System.nanoTime() - intendedNs));
+                else if (intendedNs != UNTIMED) latencies.recordValue(Math.min(LONGEST_NS, System.nanoTime() - intendedNs));
                 if (window != null) window.release();
             });
         }
@@ -204,6 +205,7 @@ public class PerfClient {
                     size += each.value().remaining();
                     if (!stamped) continue;
                     long intended = each.value().getLong(each.value().position());
+                    if (intended == UNTIMED) continue;
                     latencies.recordValue(Math.min(LONGEST_NS, now - intended));
                 }
                 lastNs = now;
@@ -315,6 +317,8 @@ public class PerfClient {
                 made.producer.partitionsFor(topic);
             }
             awaitAssignment(consumers, partitions, error);
+            long primed = options.number("prime") > 0 ? prime(options, producers, topic, error) : 0;
+            awaitRecords(consumers, primed, error);
             awaitStart();
             double requests = 0;
             for (Sender each : producers) requests -= each.requests();
@@ -324,7 +328,7 @@ public class PerfClient {
             for (Sender each : producers) each.producer.flush();
             long ended = System.nanoTime();
             historyBytes = history == null ? 0 : history.bytes - historyBytes;
-            long received = awaitRecords(consumers, sent, error);
+            long received = Math.max(0, awaitRecords(consumers, primed + sent, error) - primed);
             if (error.get() != null) throw error.get();
             Histogram acks = histogram(), reads = histogram();
             for (Sender each : producers) {
@@ -346,6 +350,17 @@ public class PerfClient {
             if (history != null) history.finish();
             for (Sender each : producers) each.close();
         }
+    }
+
+    /** Send a record to each partition before the load, so that its latencies have no connects and producer ids. */
+    static long prime(Options options, List<Sender> producers, String topic, AtomicReference<Exception> error)
+            throws Exception {
+        int partitions = (int) options.number("partitions");
+        for (int at = 0; at < partitions; at++)
+            producers.get(at % producers.size()).send(topic, at, new byte[(int) options.number("record.bytes")], UNTIMED);
+        for (Sender each : producers) each.producer.flush();
+        if (error.get() != null) throw error.get();
+        return partitions;
     }
 
     static long send(Options options, List<Sender> producers, String topic, long began,

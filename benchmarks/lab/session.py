@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from click import ClickException
+
 from benchmarks.lab.client import Options, Outcome, PerfClient
 from benchmarks.lab.meter import BrokerMeter, Usage
 from benchmarks.lab.processes import DELETE_SOON, Anabranch, ApacheKafka, Broker
@@ -83,6 +85,7 @@ class Load:
             "partitions": self.partitions,
             "record.bytes": self.record_bytes,
             "records": self.size_bytes // self.record_bytes,
+            "prime": 1,
             "rate": self.rate_mb_per_s * MB / self.record_bytes,
             "seconds": self.seconds,
             "producer.batch.size": self.batch_bytes,
@@ -151,17 +154,17 @@ class Session:
     def measure(self, step: Step, rounds: int, flush: Callable[[], None]) -> None:
         """Run a step in rounds; the order of the brokers changes each round. `flush` is called after each round."""
         began = time.monotonic()
+        failures: dict[str, int] = defaultdict(int)
         with ExitStack() as stack:
             node = self.node
             if step.flags:
                 self._special += 1
                 home = self._home / f"anabranch-{self._special}"
                 node = stack.enter_context(Anabranch(home, [*self.flags, *step.flags]))
-                self._warm_up(node)
+                self._attempt("warm-up", node, failures, partial(self._warm_up, node))
             pair: list[Broker] = [node, self.kafka]
-            failures: dict[str, int] = defaultdict(int)
             for broker in pair:
-                self._attempt(step, broker, failures, partial(step.prepare, self, broker))
+                self._attempt(step.key, broker, failures, partial(step.prepare, self, broker))
             rounds = min(rounds, step.rounds_max)
             for round_ in range(rounds):
                 order = pair if round_ % 2 == 0 else pair[::-1]
@@ -169,7 +172,7 @@ class Session:
                     order = [*order, self.flushed] if round_ % 2 == 0 else [self.flushed, *order]
                 for broker in order:
                     if failures[broker.name] < FAILURES_MAX:
-                        self._attempt(step, broker, failures, partial(self._run, step, broker, round_))
+                        self._attempt(step.key, broker, failures, partial(self._run, step, broker, round_))
                 flush()
         CONSOLE.print(f"{step.key}: {rounds} rounds, {time.monotonic() - began:.0f} s", highlight=False)
 
@@ -178,13 +181,13 @@ class Session:
         for key, figures in step.run(self, broker).items():
             self.rounds[key][broker.name][round_] = figures
 
-    def _attempt(self, step: Step, broker: Broker, failures: dict[str, int], action: Callable[[], None]) -> None:
+    def _attempt(self, what: str, broker: Broker, failures: dict[str, int], action: Callable[[], None]) -> None:
         """Run an action; the run goes on after a failure, which is reported."""
         try:
             action()
-        except (RuntimeError, AssertionError, OSError) as error:
+        except (RuntimeError, AssertionError, OSError, ClickException) as error:
             failures[broker.name] += 1
-            self.failures.append(f"{step.key}, {broker.name}: {error}")
+            self.failures.append(f"{what}, {broker.name}: {error}")
             CONSOLE.print(self.failures[-1], style="red", markup=False)
 
     # parts of steps
@@ -195,8 +198,10 @@ class Session:
         self._topics += 1
         name = f"bench-{self._topics}"
         broker.create_topic(name, partitions)
-        yield name
-        broker.delete_topic(name)
+        try:
+            yield name
+        finally:
+            broker.delete_topic(name)
 
     def load(self, broker: Broker, load: Load, topic: str) -> tuple[Outcome, Usage]:
         """Run a load on a topic, with the broker's use during it."""
@@ -207,12 +212,10 @@ class Session:
         self.bytes_moved[broker.name] += outcome.read_records * load.record_bytes + outcome.history_bytes
         return outcome, meter.usage
 
-    def read(self, broker: Broker, topic: str, partitions: int) -> tuple[Outcome, Usage]:
+    def read(self, broker: Broker, topic: str, partitions: int, passes: int) -> tuple[Outcome, Usage]:
         """Read a topic from beginning to end, with the broker's use during it."""
         meter = BrokerMeter(broker)
-        outcome = self.client.read(
-            broker.port, topic, partitions=partitions, passes=self.plan.fetch_passes, meter=meter
-        )
+        outcome = self.client.read(broker.port, topic, partitions=partitions, passes=passes, meter=meter)
         assert meter.usage is not None
         self.bytes_moved[broker.name] += outcome.read_bytes
         return outcome, meter.usage
@@ -223,22 +226,23 @@ class Session:
         What they left to the page cache is written out, because it would delay the next load's flushes.
         """
         brokers = {broker.pid: broker for broker in (*self.brokers, *others)}.values()
-        os.sync()
         deadline = time.monotonic() + QUIET_TIMEOUT_S
         while time.monotonic() < deadline:
             before = [broker.cpu_s() for broker in brokers]
             time.sleep(QUIET_S)
             used = max(broker.cpu_s() - was for broker, was in zip(brokers, before, strict=True))
             if used < QUIET_CPU_SHARE * QUIET_S:
-                return
-        CONSOLE.print(f"a broker is still at work after {QUIET_TIMEOUT_S:.0f} s", style="yellow")
+                break
+        else:
+            CONSOLE.print(f"a broker is still at work after {QUIET_TIMEOUT_S:.0f} s", style="yellow")
+        os.sync()
 
     # warm-up
 
     def warm_up(self) -> None:
         """Repeat small loads on each broker until its CPU per GB, and the client's, stand still."""
         for broker in self.brokers:
-            self._warm_up(broker)
+            self._attempt("warm-up", broker, defaultdict(int), partial(self._warm_up, broker))
 
     def _warm_up(self, broker: Broker) -> None:
         found: list[tuple[float, float]] = []
@@ -260,13 +264,13 @@ class Session:
                     size_bytes=self.plan.produce_bytes // 4,
                 )
                 self.load(broker, load, topic)
-                self.read(broker, topic, partitions)
+                self.read(broker, topic, partitions, 1)
         gb = (self.bytes_moved[broker.name] - moved) / GB
         return (broker.cpu_s() - cpu_s) / gb, (self.client.cpu_s() - client_cpu_s) / gb
 
 
 def stands_still(found: Sequence[tuple[float, ...]]) -> bool:
-    """Whether each of the figures has hardly changed in the last units."""
+    """Return whether the figures have hardly changed in the last units."""
     last = found[-WARM_UNITS:]
     if len(last) < WARM_UNITS:
         return False

@@ -48,7 +48,7 @@ class ProduceFetch(Step):
     record_bytes: int = KIB
     fetch: bool = True
     key: str = ""
-    flushed_rounds: int = 3
+    flushed_rounds: int = 2
 
     def __post_init__(self) -> None:
         self.key = self.key or f"{self.partitions}p.{self.batch_bytes // KIB}KiB"
@@ -62,8 +62,12 @@ class ProduceFetch(Step):
             found = {f"produce.{self.key}": figures(outcome, usage, size_bytes, outcome.ack)}
             if self.fetch and broker is not session.flushed:
                 session.wait_until_quiet(broker)
-                outcome, usage = session.read(broker, topic, self.partitions)
-                found[f"fetch.{self.key}"] = figures(outcome, usage, outcome.read_bytes, None)
+                outcome, usage = session.read(broker, topic, self.partitions, plan.fetch_passes)
+                from_files = usage.file_bytes / MB / outcome.seconds
+                found[f"fetch.{self.key}"] = {
+                    **figures(outcome, usage, outcome.read_bytes, None),
+                    "from_files_mb_per_s": from_files,
+                }
         return found
 
 
@@ -121,6 +125,7 @@ class CatchUp(Step):
     """
 
     key: str = "catchup"
+    rounds_max: int = 3
     flags: Sequence[str] = ("--storage-log-cache-bytes=96MiB", "--storage-block-cache-bytes=64MiB")
     history: dict[str, str] = field(default_factory=dict)
     """Topic with the history by broker."""
@@ -167,7 +172,7 @@ def upload_cycle_bytes(flags: Sequence[str]) -> int:
 def all_steps(plan: Plan, flags: Sequence[str]) -> list[Step]:
     """Return the steps in the order in which they run. The flags are the node's."""
     cycle = upload_cycle_bytes(flags)
-    short, many = plan.short_s, plan.short_s
+    short = plan.short_s
     tail = Load(16, seconds=plan.produce_s, size_bytes=plan.produce_bytes, options={"consumers": 1})
     single: Options = {
         "window": 64,
@@ -176,6 +181,7 @@ def all_steps(plan: Plan, flags: Sequence[str]) -> list[Step]:
         "producer.enable.idempotence": "false",
         "producer.max.in.flight.requests.per.connection": 64,
     }
+    prompt: Options = {"consumers": 1, "producer.linger.ms": 0}
     crowd: Options = {
         "producers": 100,
         "consumers": 100,
@@ -187,14 +193,10 @@ def all_steps(plan: Plan, flags: Sequence[str]) -> list[Step]:
         *(ProduceFetch(partitions, size * KIB) for partitions in (1, 16) for size in (16, 256)),
         Loaded("tail", tail, latency="read"),
         Loaded("single", Load(1, seconds=short / 2, options=single)),
-        ProduceFetch(16, 16 * KIB, record_bytes=100, fetch=False, key="100B", flushed_rounds=0),
-        Loaded(
-            "e2e",
-            Load(16, seconds=short, rate_mb_per_s=KIB / 1e3, options={"consumers": 1, "producer.linger.ms": 0}),
-            latency="read",
-        ),
-        Loaded("many", Load(1000, seconds=many, rate_mb_per_s=4 * KIB / 1e3, options=crowd), rounds_max=3),
-        CatchUp(),
-        Steady("steady.half", cycle),
         Steady("steady.10MBps", cycle, STEADY_MB_PER_S),
+        Steady("steady.half", cycle),
+        ProduceFetch(16, 16 * KIB, record_bytes=100, fetch=False, key="100B", flushed_rounds=0),
+        Loaded("e2e", Load(16, seconds=short, rate_mb_per_s=KIB / 1e3, options=prompt), latency="read"),
+        Loaded("many", Load(1000, seconds=short, rate_mb_per_s=4 * KIB / 1e3, options=crowd), rounds_max=3),
+        CatchUp(),
     ]

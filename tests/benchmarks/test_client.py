@@ -59,7 +59,8 @@ def test_loads_and_reads_of_a_node(tmp_path: Path) -> None:
     with NodeProcess(tmp_path, topic_num_partitions=2) as node, PerfClient(tmp_path / "client.log") as client:
         port = int(node.bootstrap.rpartition(":")[2])
         meter = Meter()
-        load = {"partitions": 2, "record.bytes": 100, "records": 500, "rate": 5000, "seconds": 60, "consumers": 2}
+        load: dict[str, str | float] = {"partitions": 2, "record.bytes": 100, "records": 500, "rate": 5000, "prime": 1}
+        load |= {"seconds": 60, "consumers": 2}
         found = client.load(port, "both", options=load, meter=meter)
         assert (found.sent_records, found.read_records) == (500, 500)
         assert found.requests > 0
@@ -67,9 +68,9 @@ def test_loads_and_reads_of_a_node(tmp_path: Path) -> None:
         assert found.read is not None
         assert 0 < found.ack.p50_ms <= found.ack.p99_ms <= found.ack.p999_ms <= found.ack.max_ms
         assert meter.calls == ["start", "stop"]
-        assert client.read(port, "both", partitions=2, passes=3).read_bytes == 3 * 500 * 100
+        assert client.read(port, "both", partitions=2, passes=3).read_bytes == 3 * 502 * 100
 
         with pytest.raises(RuntimeError, match="unknown command"):
             client.run("jump", {}, None)
-        history: dict[str, str | float] = {**load, "consumers": 0, "history": "both", "history.partitions": 2, "history.rate": 1e6}
-        assert client.load(port, "beside", options=history).history_bytes > 0
+        history: dict[str, str | float] = {"history": "both", "history.partitions": 2, "history.rate": 1e6}
+        assert client.load(port, "beside", options={**load, "consumers": 0, **history}).history_bytes > 0
