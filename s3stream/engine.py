@@ -82,7 +82,7 @@ class S3Stream:
         self._catalog = catalog
         self._node_id = node_id
         threshold = settings.threshold_bytes(wal.capacity_bytes)
-        self._cache = cache = LogCache(settings.log_cache_bytes, headroom_bytes=threshold)
+        self._cache = cache = LogCache(settings.log_cache_bytes, self.stats)
         self._admission = Admission(
             wal,
             cache,

@@ -121,5 +121,6 @@ class Journal:
             return
         for stream, end_offset in pending.items():
             stream.confirmed_offset = end_offset
+        self.cache.evict()
         if self.wal.used_bytes > self._pressure_bytes:
             self.sealer.request()

@@ -4,6 +4,9 @@ It is a sequence of upload blocks. Appends go into the current block; a seal clo
 a unit; after the commit it is only a cache, evicted oldest first above the byte bound. What is not committed is never
 evicted (invariant 2). What is committed is removed at once when log compaction has removed records of it from objects.
 
+Eviction goes batch by batch, in the order of the appends, as new ones arrive. So its cost is spread like theirs, and
+the memory of the oldest requests is free for the next ones. (A whole block at a time takes up to 0.3 s.)
+
 Inside a block each stream has one run: its batches in offset order, contiguous. A stream's runs over all blocks are
 contiguous too, and end where the stream ends, so a read that finds its offset here never meets a gap.
 
@@ -14,62 +17,119 @@ small the batches are.
 from asyncio import Future, TimerHandle, get_running_loop
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping
+from typing import Final
 
 from s3stream.errors import StorageError
 from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
+from s3stream.stats import StorageStats
 from wal.interface import Durable
+
+EVICT_BATCHES_MAX: Final = 512
+"""Batches evicted at a time: half a millisecond."""
+_EVICTED: Final = StreamBatch(0, 0, 0, 0, 0, b"")
+"""Stands in a run's list for a batch that was evicted, until the list is shortened."""
+_SHORTEN_BATCHES: Final = 1024
+"""Evicted batches of a run that make it worth shortening its lists."""
 
 
 class UploadRun:
-    """The batches of one stream in one upload block."""
+    """The batches of one stream in one upload block, contiguous. Eviction takes them from the front."""
 
-    __slots__ = ("batches", "block", "cumulative_bytes", "ends", "start_offset")
+    __slots__ = (
+        "_batches",
+        "_cumulative_bytes",
+        "_ends",
+        "_evicted_bytes",
+        "_first",
+        "block",
+        "start_offset",
+        "stream_id",
+    )
 
-    def __init__(self, block: "UploadBlock", start_offset: int) -> None:
+    def __init__(self, block: "UploadBlock", stream_id: int, start_offset: int) -> None:
         self.block = block
+        self.stream_id = stream_id
         self.start_offset = start_offset
-        self.batches: list[StreamBatch] = []
-        self.ends: list[int] = []
+        """Offset of the first batch that is not evicted."""
+        self._batches: list[StreamBatch] = []
+        self._ends: list[int] = []
         """End offset of each batch."""
-        self.cumulative_bytes: list[int] = []
-        """Payload bytes up to and including each batch."""
+        self._cumulative_bytes: list[int] = []
+        """Payload bytes up to and including each batch, evicted ones included."""
+        self._first = 0
+        """Index of the first batch that is not evicted."""
+        self._evicted_bytes = 0
+
+    @property
+    def batches(self) -> list[StreamBatch]:
+        """The batches that are not evicted, oldest first."""
+        if self._first:
+            self._shorten()
+        return self._batches
 
     @property
     def end_offset(self) -> int:
         """End of the last batch."""
-        return self.ends[-1] if self.ends else self.start_offset
+        return self._ends[-1] if self._ends else self.start_offset
 
     @property
     def size_bytes(self) -> int:
         """Payload bytes."""
-        return self.cumulative_bytes[-1] if self.cumulative_bytes else 0
+        return self._cumulative_bytes[-1] - self._evicted_bytes if self._cumulative_bytes else 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True if all batches are evicted or released."""
+        return self._first == len(self._batches)
 
     def add(self, batch: StreamBatch) -> None:
         """Add the next batch; the caller has checked that it begins at the end."""
-        cumulative = self.cumulative_bytes
+        cumulative = self._cumulative_bytes
         cumulative.append((cumulative[-1] if cumulative else 0) + len(batch.payload))
-        self.batches.append(batch)
-        self.ends.append(batch.end_offset)
+        self._batches.append(batch)
+        self._ends.append(batch.end_offset)
+        self.block.order.append(self.stream_id)
+
+    def evict_first(self) -> int:
+        """Release the first batch; return its bytes, overhead included."""
+        first = self._first
+        batch, self._batches[first] = self._batches[first], _EVICTED
+        self._first = first + 1
+        self.start_offset = batch.end_offset
+        size_bytes = len(batch.payload)
+        self._evicted_bytes += size_bytes
+        if first >= _SHORTEN_BATCHES and 2 * first >= len(self._batches):
+            self._shorten()
+        return size_bytes + BATCH_OVERHEAD_BYTES
 
     def clear(self) -> None:
         """Release the batches: a stream keeps its last run for its next append, which may never come."""
-        self.batches, self.ends, self.cumulative_bytes = [], [], []
+        self._batches, self._ends, self._cumulative_bytes = [], [], []
+        self._first = self._evicted_bytes = 0
 
     def slice(self, offset: int, end_offset: int, bytes_max: int) -> list[StreamBatch]:
         """Return batches from the one that holds `offset`, up to `bytes_max` but at least one, all before the end.
 
         `offset` lies in [start, end) of the run, and before `end_offset`.
         """
-        first = bisect_right(self.ends, offset)
-        cumulative = self.cumulative_bytes
+        ends = self._ends
+        first = bisect_right(ends, offset, self._first)
+        cumulative = self._cumulative_bytes
         before = cumulative[first - 1] if first else 0
         last = max(first + 1, bisect_right(cumulative, before + bytes_max, first))
-        if end_offset < self.ends[last - 1]:
-            last = bisect_left(self.ends, end_offset, first, last) + 1
-            if self.batches[last - 1].base_offset >= end_offset:
+        if end_offset < ends[last - 1]:
+            last = bisect_left(ends, end_offset, first, last) + 1
+            if self._batches[last - 1].base_offset >= end_offset:
                 last -= 1
-        return self.batches[first:last]
+        return self._batches[first:last]
+
+    def _shorten(self) -> None:
+        """Remove the evicted batches from the lists."""
+        first = self._first
+        del self._batches[:first], self._ends[:first], self._cumulative_bytes[:first]
+        evicted_bytes = self._evicted_bytes
+        self._cumulative_bytes = [size - evicted_bytes for size in self._cumulative_bytes]
+        self._first = self._evicted_bytes = 0
 
 
 class UploadBlock:
@@ -82,6 +142,8 @@ class UploadBlock:
         "committed",
         "due",
         "durable",
+        "evicted_batches",
+        "order",
         "runs",
         "size_bytes",
         "snapshots",
@@ -90,6 +152,10 @@ class UploadBlock:
 
     def __init__(self) -> None:
         self.runs: dict[int, UploadRun] = {}
+        self.order: list[int] = []
+        """Stream of each batch, in the order of the appends. Batches of removed runs are included."""
+        self.evicted_batches = 0
+        """Number of batches in that order, from the first on, that are evicted."""
         self.size_bytes = 0
         """Bytes of payloads and their overhead."""
         self.wal_offset = -1
@@ -173,16 +239,15 @@ def _run_end(run: UploadRun) -> int:
 class LogCache:
     """All blocks, and for each stream its runs. Used from one thread."""
 
-    def __init__(self, bytes_max: int, headroom_bytes: int) -> None:
-        """Evict committed blocks so that `bytes_max` holds even when the current block grows by `headroom_bytes`."""
+    def __init__(self, bytes_max: int, stats: StorageStats) -> None:
+        """`evict` holds the cache to `bytes_max`."""
         self.bytes_max = bytes_max
-        self._headroom_bytes = headroom_bytes
+        self._stats = stats
         self.current = UploadBlock()
         self.streams: dict[int, StreamRuns] = {}
         self.sealed_bytes = 0
         """Bytes sealed and not committed."""
         self.committed_bytes = 0
-        self.evicted_bytes = 0
         self._committed: deque[UploadBlock] = deque()
 
     @property
@@ -207,7 +272,7 @@ class LogCache:
         block = self.current
         run = block.runs.get(stream_id)
         if run is None:
-            run = block.runs[stream_id] = UploadRun(block, start_offset)
+            run = block.runs[stream_id] = UploadRun(block, stream_id, start_offset)
             self.runs_of(stream_id).runs.append(run)
         return run
 
@@ -219,11 +284,10 @@ class LogCache:
         """Close the current block and begin another."""
         block, self.current = self.current, UploadBlock()
         self.sealed_bytes += block.size_bytes
-        self._evict()
         return block
 
     def commit(self, block: UploadBlock) -> None:
-        """Mark a block as committed in the catalog: from now on it may be evicted. Blocks are committed in order."""
+        """Mark a block as committed in the catalog: from now on `evict` may take it. Blocks are committed in order."""
         assert not block.committed
         block.committed = True
         block.snapshots.clear()
@@ -233,7 +297,6 @@ class LogCache:
         for stream_id, run in list(block.runs.items()):
             if run.start_offset < self.streams[stream_id].superseded_end:
                 self._remove_superseded(stream_id)
-        self._evict()
 
     def supersede(self, stream_id: int, end_offset: int) -> None:
         """Remove every run that may hold records before `end_offset`, since log compaction removed some of them.
@@ -282,26 +345,40 @@ class LogCache:
         elif block is not self.current:
             self.sealed_bytes -= freed
 
-    def _evict(self) -> None:
-        limit = self.bytes_max - self._headroom_bytes
-        while self._committed and self.committed_bytes + self.sealed_bytes > limit:
-            block = self._committed.popleft()
-            self.committed_bytes -= block.size_bytes
-            self.evicted_bytes += block.size_bytes
-            for stream_id, run in block.runs.items():
-                cached = self.streams[stream_id]
-                assert cached.runs[0] is run, "runs of a stream are evicted in the order they were added"
-                del cached.runs[0]
-                run.clear()
-                if not cached.runs and not cached.is_open:
-                    del self.streams[stream_id]
-            block.runs.clear()
+    def evict(self, batches_max: int = EVICT_BATCHES_MAX) -> bool:
+        """Evict committed batches, oldest first, while the cache exceeds its bound. Returns True if some are left.
 
-    def describe(self) -> Mapping[str, int]:
-        """Return sizes for stats and consoles."""
-        return {
-            "bytes": self.size_bytes,
-            "uncommitted_bytes": self.uncommitted_bytes,
-            "evicted_bytes": self.evicted_bytes,
-            "streams": len(self.streams),
-        }
+        Appends that call this each time keep the cache at its bound.
+        """
+        excess = self.size_bytes - self.bytes_max
+        while excess > 0 and self._committed:
+            if batches_max <= 0:
+                return True
+            batches_max -= 1
+            block = self._committed[0]
+            if block.evicted_batches == len(block.order):
+                self._committed.popleft()
+                block.order.clear()
+                continue
+            run = block.runs.get(block.order[block.evicted_batches])
+            block.evicted_batches += 1
+            if run is None:
+                continue  # the run was removed
+            freed = run.evict_first()
+            excess -= freed
+            block.size_bytes -= freed
+            self.committed_bytes -= freed
+            self._stats.log_cache_evicted_bytes += freed
+            if run.is_empty:
+                self._forget(run)
+        return False
+
+    def _forget(self, run: UploadRun) -> None:
+        """Remove a run of which all batches are evicted."""
+        stream_id = run.stream_id
+        cached = self.streams[stream_id]
+        assert cached.runs[0] is run, "runs of a stream are evicted in the order they were added"
+        del cached.runs[0], run.block.runs[stream_id]
+        run.clear()
+        if not cached.runs and not cached.is_open:
+            del self.streams[stream_id]

@@ -20,6 +20,9 @@ from s3stream.upload.pace import UploadPace
 from s3stream.upload.uploader import Uploader
 from wal.interface import WalError
 
+EVICT_PAUSE_S = 0.002
+"""Pause between evictions that no append makes."""
+
 
 class UploadPipeline:
     """Blocks of one engine on their way from the log cache to the catalog."""
@@ -106,7 +109,6 @@ class UploadPipeline:
                 if stream is not None:
                     stream.committed_offset = run.end_offset
             self._cache.commit(block)
-            self._stats.log_cache_evicted_bytes = self._cache.evicted_bytes
             await self._wal_trimmer.trim(block.wal_offset)
         except (StorageError, WalError) as error:
             self._fail(block, StorageStopped(f"an upload failed: {error}"))
@@ -121,6 +123,8 @@ class UploadPipeline:
         finally:
             self._slots.release()
             self._admission.made_room()
+        while self._cache.evict():  # noqa: ASYNC110 - work in slices, not a wait
+            await asyncio.sleep(EVICT_PAUSE_S)
 
     def _fail(self, block: UploadBlock, error: StorageStopped) -> None:
         """Stop the engine; callers that wait for the block get the first failure, which may be another's."""

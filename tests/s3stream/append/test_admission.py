@@ -7,6 +7,7 @@ import pytest
 from s3stream.append.admission import NEXT_STATES, UPLOADING, Admission, AdmissionState, StreamAdmission
 from s3stream.append.log_cache import LogCache
 from s3stream.errors import Discontinuity, StorageStopped, StreamFenced
+from s3stream.stats import StorageStats
 from tests.support.waiting import until
 from wal.memory import MemoryWal
 
@@ -25,7 +26,7 @@ class Leaving(StorageStopped):
 
 
 def new_admission() -> Admission:
-    return Admission(MemoryWal(1000), LogCache(1000, headroom_bytes=0), cache_bytes_max=100, wal_bytes_max=500)
+    return Admission(MemoryWal(1000), LogCache(1000, StorageStats()), cache_bytes_max=100, wal_bytes_max=500)
 
 
 def after(*steps: str) -> Admission:
@@ -85,7 +86,7 @@ def test_every_state_but_the_last_leads_on_and_no_refusal_is_lifted() -> None:
 
 
 def test_levels_above_their_limits_are_obstacles_and_not_states() -> None:
-    wal, cache = MemoryWal(1000), LogCache(1000, headroom_bytes=0)
+    wal, cache = MemoryWal(1000), LogCache(1000, StorageStats())
     admission = Admission(wal, cache, cache_bytes_max=100, wal_bytes_max=500)
     cache.current.size_bytes = 101
     assert list(admission.obstacles()) == [

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from s3stream.append.log_cache import LogCache, UploadBlock
 from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
+from s3stream.stats import StorageStats
 
 OVERHEAD = BATCH_OVERHEAD_BYTES
 
@@ -13,7 +14,8 @@ class CacheModel:
     """Appends to a cache and to lists; streams of one cache."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.cache = LogCache(bytes_max, headroom_bytes=0)
+        self.stats = StorageStats()
+        self.cache = LogCache(bytes_max, self.stats)
         self.batches: dict[int, list[StreamBatch]] = {}
         self.sealed: list[UploadBlock] = []
         self.superseded: dict[int, int] = {}
@@ -34,6 +36,15 @@ class CacheModel:
         if self.sealed:
             self.cache.commit(self.sealed.pop(0))
 
+    def evict(self, batches_max: int) -> None:
+        self.cache.evict(batches_max)
+
+    def drop(self, stream_id: int) -> None:
+        """Delete the stream's data, as for a topic that is created again."""
+        self.cache.drop(stream_id)
+        self.batches.pop(stream_id, None)
+        self.superseded.pop(stream_id, None)
+
     def supersede(self, stream_id: int, end_offset: int) -> None:
         self.cache.supersede(stream_id, end_offset)
         if stream_id in self.batches:
@@ -50,6 +61,8 @@ actions = st.lists(
         st.tuples(st.just("append"), st.integers(0, 2), st.integers(0, 2000), st.integers(1, 5)),
         st.tuples(st.just("seal")),
         st.tuples(st.just("commit")),
+        st.tuples(st.just("evict"), st.integers(0, 4)),
+        st.tuples(st.just("drop"), st.integers(0, 2)),
         st.tuples(st.just("supersede"), st.integers(0, 2), st.integers(0, 40)),
     ),
     max_size=60,
@@ -66,8 +79,11 @@ def test_reads_are_contiguous_and_what_is_not_committed_stays(
         blocks = [*model.sealed, model.cache.current]
         held = sum(len(b.payload) + OVERHEAD for block in blocks for run in block.runs.values() for b in run.batches)
         assert model.cache.uncommitted_bytes == held
-        evictable = model.cache.committed_bytes
-        assert evictable == 0 or evictable + model.cache.sealed_bytes <= 10_000
+    while model.cache.evict(1):
+        pass
+    assert model.cache.committed_bytes == 0 or model.cache.size_bytes <= 10_000
+    committed = [run for runs in model.cache.streams.values() for run in runs.runs if run.block.committed]
+    assert model.cache.committed_bytes == sum(len(b.payload) + OVERHEAD for run in committed for b in run.batches)
     for stream_id, batches in model.batches.items():
         runs = model.cache.runs_of(stream_id)
         start = runs.start_offset if runs.runs else batches[-1].end_offset
@@ -91,17 +107,39 @@ def test_reads_are_contiguous_and_what_is_not_committed_stays(
             assert sum(sizes[: len(found) + 1]) > bytes_max
 
 
-def test_eviction_takes_the_oldest_committed_block_first() -> None:
-    model = CacheModel(bytes_max=3100)
-    for _ in range(3):
-        model.append(1, 1000, 1)
-        model.seal()
-    assert model.cache.runs_of(1).start_offset == 0
+def test_eviction_takes_committed_batches_in_the_order_of_their_appends() -> None:
+    model = CacheModel(bytes_max=4 * (1000 + OVERHEAD))
+    for stream_id in (1, 2, 1, 1):
+        model.append(stream_id, 1000, 1)
+    model.seal()
+    model.append(2, 1000, 1)
+    model.append(3, 1000, 1)
+    assert not model.cache.evict(), "nothing is committed"
     model.commit()
-    assert model.cache.runs_of(1).start_offset == 1
+    assert model.cache.evict(1)
+    assert [model.cache.runs_of(stream_id).start_offset for stream_id in (1, 2, 3)] == [1, 0, 0]
+    assert not model.cache.evict()
+    assert [model.cache.runs_of(stream_id).start_offset for stream_id in (1, 2, 3)] == [1, 1, 0]
+    assert model.cache.runs_of(1).read(0, 3, 1 << 20) is None
+    assert model.cache.runs_of(1).read(1, 3, 1 << 20) == model.batches[1][1:]
+    assert model.stats.log_cache_evicted_bytes == 2 * (1000 + OVERHEAD)
+    assert model.cache.size_bytes == model.cache.bytes_max
+
+
+def test_long_runs_are_shortened_as_they_are_evicted() -> None:
+    model = CacheModel(bytes_max=100 * (10 + OVERHEAD))
+    for _ in range(5000):
+        model.append(1, 10, 1)
+    model.seal()
     model.commit()
-    assert model.cache.runs_of(1).start_offset == 1
-    assert model.cache.evicted_bytes == 1000 + OVERHEAD
+    while model.cache.evict():
+        pass
+    (run,) = model.cache.runs_of(1).runs
+    assert (run.start_offset, run.end_offset, run.size_bytes) == (4900, 5000, 1000)
+    assert run.batches == model.batches[1][4900:]
+    assert run.slice(4950, 5000, 25) == model.batches[1][4950:4952]
+    model.append(1, 10, 1)
+    assert model.cache.runs_of(1).read(4990, 5001, 1 << 20) == model.batches[1][4990:]
 
 
 def test_dropped_stream_frees_its_bytes_wherever_they_are() -> None:
@@ -126,8 +164,9 @@ def test_a_closed_stream_leaves_nothing_behind_when_it_is_evicted() -> None:
         model.append(stream_id, 1000, 1)
     model.seal()
     model.cache.close(1)
-    assert set(model.cache.streams) == {1, 2}
     model.commit()
+    assert set(model.cache.streams) == {1, 2}
+    model.cache.evict()
     assert set(model.cache.streams) == {2}
     model.cache.close(2)
     assert not model.cache.streams
