@@ -23,6 +23,7 @@ At a rate, latency counts from the moment a record is due (PerfClient.java says 
 """
 
 import argparse
+import io
 import shutil
 import signal
 import sys
@@ -71,6 +72,8 @@ def main() -> None:
     made.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables to this file")
     made.add_argument("--no-flushed", action="store_true", help="leave out Apache Kafka with flushes")
     options = made.parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # so that a file shows the progress of a long run
     plan = QUICK if options.quick else FULL
     plan = replace(plan, rounds=options.rounds or plan.rounds, flushed=plan.flushed and not options.no_flushed)
     steps = chosen(plan, options)

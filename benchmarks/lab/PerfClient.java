@@ -11,23 +11,12 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.Collection;
-import java.util.HashMap;
-import java.util.List;
-import java.util.Map;
-import java.util.Properties;
-import java.util.Random;
+import java.util.*;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import org.HdrHistogram.Histogram;
-import org.apache.kafka.clients.consumer.CloseOptions;
-import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
-import org.apache.kafka.clients.consumer.ConsumerRecord;
-import org.apache.kafka.clients.consumer.ConsumerRecords;
-import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
@@ -82,6 +71,7 @@ public class PerfClient {
         }
 
         String text(String name) { return values.get(name); }
+        int count(String name) { return (int) number(name); }
         long number(String name) { return Long.parseLong(values.getOrDefault(name, "0")); }
         double real(String name) { return Double.parseDouble(values.getOrDefault(name, "0")); }
 
@@ -97,14 +87,14 @@ public class PerfClient {
     }
 
     static Histogram histogram() { return new Histogram(LONGEST_NS, 3); }
+    static long within(long latencyNs) { return Math.min(LONGEST_NS, latencyNs); }
 
     static String percentiles(String name, Histogram latencies) {
         StringBuilder text = new StringBuilder();
         if (latencies.getTotalCount() > 0) {
             for (double each : new double[] {50, 99, 99.9, 100}) {
                 String label = each == 99.9 ? "p999" : each == 100 ? "max" : "p" + (int) each;
-                text.append(' ').append(name).append('.').append(label).append("_us=");
-                text.append(latencies.getValueAtPercentile(each) / 1000.0);
+                text.append(" %s.%s_us=".formatted(name, label)).append(latencies.getValueAtPercentile(each) / 1000.0);
             }
         }
         return text.toString();
@@ -130,7 +120,7 @@ public class PerfClient {
             // The producer copies the value before it returns, so one array serves for all records.
             producer.send(new ProducerRecord<>(topic, partition, null, value), (metadata, failure) -> {
                 if (failure != null) error.compareAndSet(null, failure);
-                else if (intendedNs != UNTIMED) latencies.recordValue(Math.min(LONGEST_NS, System.nanoTime() - intendedNs));
+                else if (intendedNs != UNTIMED) latencies.recordValue(within(System.nanoTime() - intendedNs));
                 if (window != null) window.release();
             });
         }
@@ -155,10 +145,7 @@ public class PerfClient {
         final boolean stamped;
         volatile int assigned;
         volatile boolean stopped;
-        volatile long records;
-        volatile long bytes;
-        volatile long lastNs;
-        volatile long passes;
+        volatile long records, bytes, lastNs;
 
         /** Without partitions it joins the group of its configs. Without a rate it reads once, else again and again. */
         Reader(Options options, String topic, List<TopicPartition> partitions, double bytesPerS, boolean stamped,
@@ -206,7 +193,7 @@ public class PerfClient {
                     if (!stamped) continue;
                     long intended = each.value().getLong(each.value().position());
                     if (intended == UNTIMED) continue;
-                    latencies.recordValue(Math.min(LONGEST_NS, now - intended));
+                    latencies.recordValue(within(now - intended));
                 }
                 lastNs = now;
                 bytes += size;
@@ -215,7 +202,6 @@ public class PerfClient {
                 if (ends == null) continue;
                 if (inPass >= total) {
                     inPass = 0;
-                    passes++;
                     consumer.seekToBeginning(partitions);
                 }
                 long dueNs = began + (long) (bytes / bytesPerS * 1e9);
@@ -253,7 +239,7 @@ public class PerfClient {
      * One that seeks back must first wait for the fetch that it has sent ahead, which waits at the end of the log.
      */
     static void read(Options options) throws Exception {
-        List<TopicPartition> partitions = partitions(options.text("topic"), 0, (int) options.number("partitions"));
+        List<TopicPartition> partitions = partitions(options.text("topic"), 0, options.count("partitions"));
         List<KafkaConsumer<ByteBuffer, ByteBuffer>> consumers = new ArrayList<>();
         try {
             for (int pass = 0; pass < options.number("passes"); pass++) {
@@ -292,10 +278,10 @@ public class PerfClient {
     static void load(Options options) throws Exception {
         AtomicReference<Exception> error = new AtomicReference<>();
         String topic = options.text("topic");
-        int partitions = (int) options.number("partitions");
-        int readers = (int) options.number("consumers");
+        int partitions = options.count("partitions");
+        int readers = options.count("consumers");
         boolean stamped = readers > 0;
-        Semaphore window = options.number("window") > 0 ? new Semaphore((int) options.number("window")) : null;
+        Semaphore window = options.number("window") > 0 ? new Semaphore(options.count("window")) : null;
         List<Sender> producers = new ArrayList<>();
         List<Reader> consumers = new ArrayList<>();
         Reader history = null;
@@ -306,7 +292,7 @@ public class PerfClient {
                 consumers.add(new Reader(options, topic, own, 0, stamped, error));
             }
             if (options.text("history") != null) {
-                var all = partitions(options.text("history"), 0, (int) options.number("history.partitions"));
+                var all = partitions(options.text("history"), 0, options.count("history.partitions"));
                 history = new Reader(options, null, all, options.real("history.rate"), false, error);
                 history.start();
             }
@@ -331,18 +317,14 @@ public class PerfClient {
             long received = Math.max(0, awaitRecords(consumers, primed + sent, error) - primed);
             if (error.get() != null) throw error.get();
             Histogram acks = histogram(), reads = histogram();
-            for (Sender each : producers) {
-                acks.add(each.latencies);
-                requests += each.requests();
-            }
-            for (Reader each : consumers) {
-                reads.add(each.latencies);
-                ended = Math.max(ended, each.lastNs);
-            }
+            for (Sender each : producers) acks.add(each.latencies);
+            for (Sender each : producers) requests += each.requests();
+            for (Reader each : consumers) reads.add(each.latencies);
+            for (Reader each : consumers) ended = Math.max(ended, each.lastNs);
             say("result seconds=" + (ended - began) / 1e9 + " sent.records=" + sent + " requests=" + requests
                 + " acked.records=" + acks.getTotalCount() + percentiles("ack", acks)
                 + " read.records=" + received + percentiles("read", reads)
-                + " history.bytes=" + historyBytes + " history.passes=" + (history == null ? 0 : history.passes));
+                + " history.bytes=" + historyBytes);
         } finally {
             if (history != null) history.stopped = true;
             for (Reader each : consumers) each.stopped = true;
@@ -355,9 +337,10 @@ public class PerfClient {
     /** Send a record to each partition before the load, so that its latencies have no connects and producer ids. */
     static long prime(Options options, List<Sender> producers, String topic, AtomicReference<Exception> error)
             throws Exception {
-        int partitions = (int) options.number("partitions");
+        int partitions = options.count("partitions");
+        byte[] value = new byte[options.count("record.bytes")];
         for (int at = 0; at < partitions; at++)
-            producers.get(at % producers.size()).send(topic, at, new byte[(int) options.number("record.bytes")], UNTIMED);
+            producers.get(at % producers.size()).send(topic, at, value, UNTIMED);
         for (Sender each : producers) each.producer.flush();
         if (error.get() != null) throw error.get();
         return partitions;
@@ -365,10 +348,10 @@ public class PerfClient {
 
     static long send(Options options, List<Sender> producers, String topic, long began,
                      AtomicReference<Exception> error) throws InterruptedException {
-        byte[] value = new byte[(int) options.number("record.bytes")];
+        byte[] value = new byte[options.count("record.bytes")];
         new Random(1).nextBytes(value);
         ByteBuffer stamp = ByteBuffer.wrap(value);
-        int count = producers.size(), partitions = (int) options.number("partitions");
+        int count = producers.size(), partitions = options.count("partitions");
         boolean spread = options.number("spread") > 0;
         long most = options.number("records") > 0 ? options.number("records") : Long.MAX_VALUE;
         double perTick = options.real("rate") * TICK_NS / 1e9;
@@ -403,13 +386,13 @@ public class PerfClient {
         }
     }
 
+    /** Wait until the consumers have as many records; returns how many they have. */
     static long awaitRecords(List<Reader> consumers, long sent, AtomicReference<Exception> error) throws Exception {
         long began = System.nanoTime();
         while (!consumers.isEmpty() && error.get() == null) {
             long received = consumers.stream().mapToLong(each -> each.records).sum();
             if (received >= sent) return received;
-            if (System.nanoTime() - began > DRAIN_NS)
-                throw new AssertionError(sent - received + " records were not read");
+            if (System.nanoTime() - began > DRAIN_NS) throw new AssertionError(sent - received + " were not read");
             Thread.sleep(1);
         }
         return 0;

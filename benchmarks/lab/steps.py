@@ -142,6 +142,8 @@ class CatchUp(Step):
             "history": self.history[broker.name],
             "history.partitions": HISTORY_PARTITIONS,
             "history.rate": CATCH_UP_MB_PER_S * MB,
+            # The reader seeks back at the end, and must not wait there for new records first.
+            "consumer.fetch.max.wait.ms": 5,
         }
         with session.topic(broker, 16) as topic:
             before, _ = session.load(broker, alone, topic)
