@@ -8,12 +8,12 @@ measured one after the other; the order changes each round. CPU is the broker's,
 
 Steps (`--only` takes their beginnings):
 
-- `1p.16KiB` to `16p.256KiB`: partitions and batch size; records of 1 KiB as fast as possible, then read from memory
+- `1p.16KiB` to `16p.256KiB`: partitions and batch size; records of 1 KiB as fast as possible, others read from memory
 - `tail`: the same load with a consumer that reads along; latency until the consumer has the record
 - `single`: one record a request (no linger, no batches, 64 in flight on a connection)
 - `100B`: records of 100 bytes, 16 partitions
 - `e2e`: 1,000 records/s without linger; latency until the consumer has the record
-- `many`: 1,000 partitions, 100 producers and a group of 100 consumers, 4,000 records/s
+- `many`: 1,000 partitions, 100 producers and a group of 100 consumers, 2,000 records/s
 - `catchup`: 10 MB/s, alone and beside a consumer that reads history from objects
 - `steady.10MBps`, `steady.half` (of Apache Kafka's best rate): 16 partitions, over four upload cycles of the node
 
@@ -42,7 +42,8 @@ QUICK = Plan(
     rounds=1,
     produce_bytes=96 * MIB,
     produce_s=2,
-    fetch_passes=2,
+    fetch_bytes=64 * MIB,
+    fetch_passes=3,
     steady_cycles=0,
     short_s=3,
     warm_units_max=4,
@@ -53,8 +54,9 @@ QUICK = Plan(
 FULL = Plan(
     rounds=5,
     produce_bytes=512 * MIB,
-    produce_s=5,
-    fetch_passes=4,
+    produce_s=4,
+    fetch_bytes=192 * MIB,
+    fetch_passes=8,
     steady_cycles=4,
     short_s=10,
     warm_units_max=10,

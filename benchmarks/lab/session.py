@@ -51,6 +51,8 @@ class Plan:
     """Bytes of a produce load without a rate."""
     produce_s: float
     """Longest duration of such a load."""
+    fetch_bytes: int
+    """Bytes of a topic that is read from memory: less than the node's log cache keeps of the newest data (512 MiB)."""
     fetch_passes: int
     steady_cycles: int
     """Upload cycles of a steady load. 0: the load takes `short_s`."""
