@@ -13,14 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import pack
+from time import sleep
 from typing import Final
 
 import structlog
 
 from wal.block import aligned_buffer
+from wal.device_engine import ChosenEngine, choose_engine
 from wal.device_place import check_place, warn_of_place
 from wal.device_raw import read_all, write_all
-from wal.device_threads import ThreadEngine
 from wal.format import PAGE_BYTES
 from wal.interface import WalRefused
 from wal.requests import IoRequest
@@ -29,6 +30,8 @@ from wal.settings import WalSettings
 _LOG = structlog.get_logger(__name__)
 _FILL_BYTES: Final = 4 << 20
 _BLKSSZGET: Final = 0x1268
+_LOCK_RETRIES: Final = 50
+_LOCK_RETRY_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,9 @@ class OpenedDevice:
 class FileDevice:
     """An open file or block device."""
 
-    def __init__(self, opened: OpenedDevice, writers: int) -> None:
+    def __init__(self, opened: OpenedDevice, chosen: ChosenEngine) -> None:
         self._opened: Final = opened
-        # Two more than the writes in flight, so that a header write never waits behind them, nor behind zeros.
-        self._engine: Final = ThreadEngine(opened.fd, writers + 2)
+        self._chosen: Final = chosen
 
     @property
     def name(self) -> str:
@@ -66,11 +68,11 @@ class FileDevice:
 
     @property
     def description(self) -> str:
-        """Kind, flags and guarantee."""
+        """Kind, flags, engine and guarantee."""
         opened = self._opened
         kind = "block device" if opened.block_device else "file"
         flags = " ".join(name for name, used in (("O_DIRECT", opened.direct), ("O_DSYNC", opened.synced)) if used)
-        return f"{kind}, {flags}: {opened.why}"
+        return f"{kind}, {flags}, {self._chosen.description}: {opened.why}"
 
     @property
     def shared(self) -> bool:
@@ -85,11 +87,11 @@ class FileDevice:
 
     def submit(self, request: IoRequest) -> None:
         """Start a request."""
-        self._engine.submit(request)
+        self._chosen.engine.submit(request)
 
     async def close(self) -> None:
         """Release the device. The descriptor stays open if a request never returns."""
-        if await self._engine.close():
+        if await self._chosen.engine.close():
             os.close(self._opened.fd)
 
 
@@ -107,7 +109,12 @@ def open_device(path: Path, settings: WalSettings, *, create: bool = True) -> Fi
         elif create and not path.exists():
             check_place(path, allow_volatile=settings.allow_volatile)
             _create_file(path, settings)
-        return FileDevice(_open(path, settings), settings.writes_in_flight_max)
+        opened = _open(path, settings)
+        try:
+            return FileDevice(opened, choose_engine(opened.fd, path, settings, direct=opened.direct))
+        except WalRefused:
+            os.close(opened.fd)
+            raise
     except OSError as error:
         raise WalRefused(f"{path}: cannot open the WAL device: {error.strerror or error}") from error
 
@@ -149,6 +156,19 @@ def _open_direct(path: Path, flags: int) -> int:
 
 
 def _open_locked(path: Path, flags: int) -> int:
+    """Open and lock. Raises WalRefused if another process has it open.
+
+    A process that was killed holds its lock until the kernel has completed its writes, up to 10 ms after its end was
+    reported. So a lock that is held is tried again for a second.
+    """
+    for _ in range(_LOCK_RETRIES):
+        with suppress(WalRefused):
+            return _lock(path, flags)
+        sleep(_LOCK_RETRY_S)
+    return _lock(path, flags)
+
+
+def _lock(path: Path, flags: int) -> int:
     """Open and lock. Raises WalRefused if another process has it open."""
     try:
         fd = os.open(path, flags)

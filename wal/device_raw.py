@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from wal.format import PAGE_BYTES
 from wal.requests import Segment
@@ -19,8 +19,8 @@ def write_all(fd: int, position: int, data: memoryview) -> None:
         done = advanced
 
 
-def write_segments(fd: int, segments: Sequence[Segment]) -> None:
-    """Write all segments. Those that are adjacent on the device share a system call."""
+def adjacent_runs(segments: Sequence[Segment]) -> Iterator[tuple[int, list[memoryview]]]:
+    """Yield position and memory of each run of segments that are adjacent on the device: they share a system call."""
     at = 0
     while at < len(segments):
         position, first = segments[at]
@@ -30,10 +30,17 @@ def write_segments(fd: int, segments: Sequence[Segment]) -> None:
             run.append(segments[at][1])
             end += len(segments[at][1])
             at += 1
-        if len(run) == 1 or os.pwritev(fd, run, position) != end - position:
+        yield position, run
+
+
+def write_segments(fd: int, segments: Sequence[Segment]) -> None:
+    """Write all segments."""
+    for position, run in adjacent_runs(segments):
+        if len(run) == 1 or os.pwritev(fd, run, position) != sum(map(len, run)):
+            at = position
             for data in run:  # one segment, or a short write: segment by segment
-                write_all(fd, position, data)
-                position += len(data)
+                write_all(fd, at, data)
+                at += len(data)
 
 
 def read_all(fd: int, position: int, data: memoryview) -> None:

@@ -1,7 +1,7 @@
 """Threads that perform device requests: the loop submits through a queue, and completions wake it through an eventfd.
 
-The loop handles several completions per wake-up and never waits for the disk. docs/adr/0002 explains the choice of
-threads over io_uring and native AIO.
+The loop handles several completions per wake-up and never waits for the disk. It is the engine for kernels and
+containers without io_uring, and for writes through the page cache (docs/adr/0007; docs/adr/0002: why not native AIO).
 """
 
 import os

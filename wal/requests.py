@@ -81,6 +81,21 @@ class Device(Protocol):
         ...
 
 
+class Engine(Protocol):
+    """Mechanism that performs the requests of a device."""
+
+    def submit(self, request: IoRequest) -> None:
+        """Start a request: see `Device.submit`."""
+        ...
+
+    async def close(self) -> bool:
+        """Complete what is in flight; return whether all of it is complete. No `done` is called afterwards.
+
+        A request that hangs on the device is abandoned after a few seconds, and its memory stays referenced.
+        """
+        ...
+
+
 async def perform(device: Device, kind: IoKind, segments: Sequence[Segment] = ()) -> None:
     """Submit one request and wait for it. Raises WalFailed."""
     durable = Durable()

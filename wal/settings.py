@@ -8,6 +8,7 @@ from wal.interface import WalRefused
 
 Durability: TypeAlias = Literal["auto", "flush", "direct"]
 Fencing: TypeAlias = Literal["auto", "strict", "local"]
+EngineName: TypeAlias = Literal["auto", "io_uring", "threads"]
 
 HEADER_IOPS: Final = 10
 _MIB = 1 << 20
@@ -40,6 +41,9 @@ class WalSettings:
     durability: Durability = "auto"
     """`flush`: each write reaches stable media before it is acked; `direct`: the device's cache is trusted; `auto`:
     flush unless the device reports that it has no volatile cache."""
+    engine: EngineName = "auto"
+    """Mechanism that hands requests to the kernel. `auto`: io_uring where it works, else threads; `io_uring`: refused
+    where it does not."""
     fencing: Fencing = "auto"
     """`strict`: the header is re-read after each block, before its ack; `local`: after header writes only, a lock keeps
     other processes of this host away; `auto`: strict for a block device that another host could attach, else local."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from broker.settings.area import KIB, MIB, Area, Bytes
 from compaction.settings import CompactionSettings
 from s3stream.settings import GcSettings, StorageSettings
-from wal.settings import Durability, Fencing, WalSettings
+from wal.settings import Durability, EngineName, Fencing, WalSettings
 
 _WAL, _STORAGE, _GC, _COMPACTION = WalSettings(), StorageSettings(), GcSettings(), CompactionSettings()
 """Values with every default."""
@@ -38,6 +38,14 @@ class WalArea(Area):
             "Durability of writes: `flush` (each write reaches stable media before its ack), `direct` "
             "(O_DIRECT only, which trusts the device's cache), `auto` (`flush`, unless the device reports that it has "
             "no volatile cache)."
+        ),
+    )
+    engine: EngineName = Field(
+        default=_WAL.engine,
+        description=(
+            "Mechanism that writes the log: `io_uring` (the fastest; the node does not start where the kernel or a "
+            "container's seccomp profile forbids it), `threads` (works everywhere), `auto` (`io_uring` where it works, "
+            "else `threads`; the log text at the start names the reason)."
         ),
     )
     iops_max: int = Field(

@@ -5,16 +5,17 @@ import sys
 from pathlib import Path
 from random import Random
 
-from tests.support.wal_writer import body_of, number_of, settings_of
+from tests.support.wal_writer import body_of, number_of
 from wal.device import open_device
 from wal.log import DeltaWal
+from wal.settings import WalSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_writer(path: Path, epoch: int, capacity_bytes: int, durability: str, first: int, lines: int) -> list[str]:
+def run_writer(path: Path, epoch: int, settings: WalSettings, first: int, lines: int) -> list[str]:
     """Start a writer, kill it with SIGKILL after it printed `lines` lines, and return its output."""
-    arguments = [str(path), str(epoch), str(capacity_bytes), durability, str(first)]
+    arguments = [str(path), str(epoch), str(settings.capacity_bytes), settings.durability, settings.engine, str(first)]
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.wal_writer", *arguments],
         stdout=subprocess.PIPE,
@@ -30,17 +31,16 @@ def run_writer(path: Path, epoch: int, capacity_bytes: int, durability: str, fir
     return [line for line in printed if line.endswith("\n")]
 
 
-async def kill_and_recover(
-    path: Path, rounds: int, capacity_bytes: int, durability: str, random: Random
-) -> tuple[int, int]:
+async def kill_and_recover(path: Path, rounds: int, settings: WalSettings, random: Random) -> tuple[int, int]:
     """Return how many records were acked in all, and how many kills came before the file was written in full.
 
-    Raises AssertionError for a record that was lost, doubled or changed.
+    `settings` are those of `wal_writer.settings_of`. Raises AssertionError for a record that was lost, doubled or
+    changed.
     """
     acked, trimming, trimmed, total, early = -1, -1, -1, 0, 0
     for round_number in range(rounds):
         epoch = 2 * round_number + 1
-        printed = run_writer(path, epoch, capacity_bytes, durability, acked + 1, random.randrange(1, 3000))
+        printed = run_writer(path, epoch, settings, acked + 1, random.randrange(1, 3000))
         for line in printed:
             what, number = line.split()
             if what == "acked":
@@ -51,7 +51,6 @@ async def kill_and_recover(
                 trimming = int(number)
             else:
                 trimmed = int(number)
-        settings = settings_of(capacity_bytes, durability)
         device = open_device(path, settings)
         early += bool(await device.unwritten())
         wal = DeltaWal(device, settings, node_id=1, node_epoch=epoch + 1, now_ms=lambda: 0)

@@ -1,6 +1,6 @@
 """A process that appends numbered records to a log as fast as it can, reports each ack, and waits to be killed.
 
-`python -m tests.support.wal_writer PATH EPOCH CAPACITY DURABILITY`. Each line it prints is a guarantee
+`python -m tests.support.wal_writer PATH EPOCH CAPACITY DURABILITY ENGINE FIRST`. Each line it prints is a guarantee
 from then on: `acked N` (every record up to number N is durable) or `trimmed N`.
 """
 
@@ -10,13 +10,14 @@ import sys
 from asyncio import sleep
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import structlog
 
 from wal.device import open_device
 from wal.interface import AppendedRecord, OverCapacity, QueueFull, RecoveredRecord
 from wal.log import DeltaWal
-from wal.settings import WalSettings
+from wal.settings import Durability, EngineName, WalSettings
 
 
 def body_of(number: int) -> bytes:
@@ -29,7 +30,7 @@ def number_of(record: RecoveredRecord) -> int:
     return int.from_bytes(record.body[:8], "little")
 
 
-def settings_of(capacity_bytes: int, durability: str) -> WalSettings:
+def settings_of(capacity_bytes: int, durability: Durability, engine: EngineName) -> WalSettings:
     """Return settings with which a new file takes a while to be written, so that a kill comes in the middle."""
     return WalSettings(
         capacity_bytes=capacity_bytes,
@@ -39,20 +40,20 @@ def settings_of(capacity_bytes: int, durability: str) -> WalSettings:
         queue_bytes_max=1 << 20,
         prewrite_bytes=4 << 10,
         prewrite_ahead_bytes=16 << 10,
-        durability="flush" if durability == "flush" else "direct",
+        durability=durability,
+        engine=engine,
         allow_volatile=True,
     )
 
 
-async def main(path: Path, epoch: int, capacity_bytes: int, durability: str) -> None:
-    settings = settings_of(capacity_bytes, durability)
+async def main(path: Path, epoch: int, settings: WalSettings, first: int) -> None:
     wal = DeltaWal(open_device(path, settings), settings, node_id=1, node_epoch=epoch, now_ms=lambda: epoch)
     offsets: list[tuple[int, int]] = []
     number = 0
     async for record in wal.recover():
         offsets.append((number_of(record), record.offset))
         number = number_of(record) + 1
-    number = max(number, int(sys.argv[5]))
+    number = max(number, first)
 
     def say(text: str) -> None:
         os.write(1, f"{text}\n".encode())
@@ -86,4 +87,6 @@ async def main(path: Path, epoch: int, capacity_bytes: int, durability: str) -> 
 
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
+    path, epoch, capacity_bytes, durability, engine, first = sys.argv[1:]
+    settings = settings_of(int(capacity_bytes), cast("Durability", durability), cast("EngineName", engine))
+    asyncio.run(main(Path(path), int(epoch), settings, int(first)))

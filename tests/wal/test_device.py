@@ -1,4 +1,4 @@
-"""Real files: flags, alignment, locking, fall-back, and the threads behind them."""
+"""Real files: flags, alignment, locking, fall-back, with each engine behind them."""
 
 import errno
 import os
@@ -21,19 +21,24 @@ from wal.format import PAGE_BYTES, RING_POSITION
 from wal.interface import Durable, WalFailed, WalRefused
 from wal.log import DeltaWal
 from wal.requests import IoKind, IoRequest, perform
-from wal.settings import WalSettings
+from wal.settings import EngineName, WalSettings
 
 MIB = 1 << 20
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True)
+
+
+@pytest.fixture
+def settings(engine: EngineName) -> WalSettings:
+    return replace(SETTINGS, engine=engine)
 
 
 def make_wal(device: FileDevice, *, epoch: int = 1) -> DeltaWal:
     return DeltaWal(device, SETTINGS, node_id=1, node_epoch=epoch, now_ms=lambda: 5)
 
 
-async def test_a_file_is_made_whole_and_holds_a_log(tmp_path: Path) -> None:
+async def test_a_file_is_made_whole_and_holds_a_log(tmp_path: Path, settings: WalSettings) -> None:
     path = tmp_path / "new" / "wal"
-    device = open_device(path, SETTINGS)
+    device = open_device(path, settings)
     assert path.stat().st_size == 4 * MIB
     assert path.stat().st_blocks * 512 >= 4 * MIB
     assert list(path.parent.iterdir()) == [path]
@@ -46,7 +51,7 @@ async def test_a_file_is_made_whole_and_holds_a_log(tmp_path: Path) -> None:
     for _ in range(3):
         wal.append([b"head", memoryview(big)])
     await wal.close()
-    wal = make_wal(open_device(path, SETTINGS), epoch=2)
+    wal = make_wal(open_device(path, settings), epoch=2)
     assert [bytes(record.body) async for record in wal.recover()] == [b"head" + big] * 3
     await wal.close()
 
@@ -149,8 +154,8 @@ async def test_holes_between_records_are_found_and_filled_without_changing_any(t
         await wal.device.close()
 
 
-async def test_large_records_come_back_across_the_chunks_of_a_recovery(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, capacity_bytes=16 * MIB)
+async def test_large_records_come_back_across_the_chunks_of_a_recovery(tmp_path: Path, settings: WalSettings) -> None:
+    settings = replace(settings, capacity_bytes=16 * MIB)
     sizes = [3 * MIB, 100, 2 * MIB + 7, 3 * MIB]
     wal = DeltaWal(open_device(tmp_path / "wal", settings), settings, node_id=1, node_epoch=1, now_ms=lambda: 5)
     assert [record async for record in wal.recover()] == []
@@ -164,13 +169,13 @@ async def test_large_records_come_back_across_the_chunks_of_a_recovery(tmp_path:
     await wal.close()
 
 
-async def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
+async def test_a_file_in_use_is_refused(tmp_path: Path, settings: WalSettings) -> None:
     path = tmp_path / "wal"
-    device = open_device(path, SETTINGS)
+    device = open_device(path, settings)
     with pytest.raises(WalRefused, match="in use by another process"):
-        open_device(path, SETTINGS)
+        open_device(path, settings)
     await device.close()
-    await open_device(path, SETTINGS).close()
+    await open_device(path, settings).close()
 
 
 async def test_o_direct_refused_falls_back_to_flushed_buffered_writes(
@@ -230,16 +235,16 @@ def test_the_write_cache_is_asked_of_the_disk(tmp_path: Path) -> None:
     assert write_cache(Path("/proc").stat()) == "unknown"
 
 
-async def test_errors_come_back_through_the_loop(tmp_path: Path) -> None:
-    device = open_device(tmp_path / "wal", SETTINGS)
+async def test_errors_come_back_through_the_loop(tmp_path: Path, settings: WalSettings) -> None:
+    device = open_device(tmp_path / "wal", settings)
     with pytest.raises(WalFailed, match=r"read at position 4194304 failed: \[Errno 5\] read 0 of 4096 bytes"):
         await perform(device, IoKind.READ, [(4 * MIB, aligned_buffer(PAGE_BYTES))])
     await perform(device, IoKind.FLUSH)
     await device.close()
 
 
-async def test_a_checked_write_brings_both_header_copies_back(tmp_path: Path) -> None:
-    device = open_device(tmp_path / "wal", SETTINGS)
+async def test_a_checked_write_brings_both_header_copies_back(tmp_path: Path, settings: WalSettings) -> None:
+    device = open_device(tmp_path / "wal", settings)
     done = Durable()
     page = aligned_buffer(PAGE_BYTES)
     page[:] = b"h" * PAGE_BYTES

@@ -5,16 +5,18 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.support.wal_kill import kill_and_recover
+from tests.support.wal_writer import settings_of
 from wal.device import open_device
 from wal.interface import WalRefused
 from wal.log import DeltaWal
-from wal.settings import WalSettings
+from wal.settings import EngineName, WalSettings
 from wal.tools import examine, resize
 
 MIB = 1 << 20
@@ -25,6 +27,11 @@ pytestmark = pytest.mark.root
 
 def losetup(*arguments: str) -> str:
     return subprocess.run(["losetup", *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def settings(engine: EngineName) -> WalSettings:
+    return replace(SETTINGS, engine=engine)
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def loop_device(tmp_path: Path) -> Iterator[Path]:
     losetup("-d", device)
 
 
-def make_wal(path: Path, settings: WalSettings = SETTINGS, *, epoch: int = 1) -> DeltaWal:
+def make_wal(path: Path, settings: WalSettings, *, epoch: int = 1) -> DeltaWal:
     return DeltaWal(open_device(path, settings), settings, node_id=1, node_epoch=epoch, now_ms=lambda: epoch)
 
 
@@ -52,8 +59,8 @@ async def bodies(wal: DeltaWal) -> list[bytes]:
     return [bytes(record.body) async for record in wal.recover()]
 
 
-async def test_a_log_on_a_raw_device(loop_device: Path) -> None:
-    wal = make_wal(loop_device)
+async def test_a_log_on_a_raw_device(loop_device: Path, settings: WalSettings) -> None:
+    wal = make_wal(loop_device, settings)
     assert "block device, O_DIRECT" in wal.description
     assert await bodies(wal) == []
     kept = []
@@ -65,44 +72,44 @@ async def test_a_log_on_a_raw_device(loop_device: Path) -> None:
             await appended.durable
             await wal.trim(kept[-100][0] if len(kept) > 100 else kept[0][0])
     await wal.close()
-    second = make_wal(loop_device, epoch=2)
+    second = make_wal(loop_device, settings, epoch=2)
     assert await bodies(second) == [body for _, body in kept[-99:]]
     await second.close()
 
 
-async def test_larger_and_smaller_devices(loop_device: Path) -> None:
-    too_large = WalSettings(capacity_bytes=16 * MIB)
+async def test_larger_and_smaller_devices(loop_device: Path, settings: WalSettings) -> None:
+    too_large = replace(settings, capacity_bytes=16 * MIB)
     wal = make_wal(loop_device, too_large)
     with pytest.raises(WalRefused, match="8388608 bytes, smaller than the configured capacity of 16777216 bytes"):
         await bodies(wal)
     await wal.close()
-    wal = make_wal(loop_device)
+    wal = make_wal(loop_device, settings)
     assert await bodies(wal) == []
     assert wal.capacity_bytes == 4 * MIB - 8192
     await wal.append([b"kept"]).durable
     await wal.close()
-    device = open_device(loop_device, SETTINGS)
+    device = open_device(loop_device, settings)
     await resize(device, 8 * MIB, now_ms=lambda: 1)
     assert (await examine(device)).live_records == 1
     await device.close()
-    wal = make_wal(loop_device, epoch=2)
+    wal = make_wal(loop_device, settings, epoch=2)
     assert await bodies(wal) == [b"kept"]
     assert wal.capacity_bytes == 8 * MIB - 8192
     await wal.close()
 
 
-async def test_foreign_content_and_other_users_are_refused(loop_device: Path) -> None:
+async def test_foreign_content_and_other_users_are_refused(loop_device: Path, settings: WalSettings) -> None:
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("mkfs.ext4 is not installed")
     await asyncio.to_thread(subprocess.run, ["mkfs.ext4", "-q", str(loop_device)], check=True, capture_output=True)
-    wal = make_wal(loop_device)
+    wal = make_wal(loop_device, settings)
     with pytest.raises(WalRefused, match="holds an ext2, ext3 or ext4 file system, not a WAL"):
         await bodies(wal)
     with pytest.raises(WalRefused, match="in use"):
-        open_device(loop_device, SETTINGS)
+        open_device(loop_device, settings)
     await wal.close()
 
 
-async def test_kill_9_on_a_raw_device(loop_device: Path) -> None:
-    acked, _ = await kill_and_recover(loop_device, 4, 4 * MIB, "direct", Random(5))
+async def test_kill_9_on_a_raw_device(loop_device: Path, engine: EngineName) -> None:
+    acked, _ = await kill_and_recover(loop_device, 4, settings_of(4 * MIB, "direct", engine), Random(5))
     assert acked > 500

@@ -1,0 +1,189 @@
+"""An io_uring: two rings in memory shared with the kernel, and the system calls `io_uring_setup` and `io_uring_enter`.
+
+Called through ctypes: docs/adr/0007 gives the reasons. Names and layouts are those of linux/io_uring.h. After its
+set-up, one thread uses a ring: that of the event loop.
+
+Memory order. Submission needs no barrier: the kernel reads the entries in `io_uring_enter`, on the same thread.
+Completion does: an entry must be read after the tail that announces it, and a kernel worker on another core may have
+written both. x86-64 keeps loads in order. On arm64 `ready` makes a system call between the two: a load, a branch on its
+value and the exception of a system call order all later loads behind the first.
+"""
+
+import ctypes
+import errno
+import os
+from enum import IntEnum
+from mmap import MAP_POPULATE, MAP_SHARED, mmap
+from platform import machine
+from struct import Struct
+from typing import Final, NamedTuple
+
+SYSTEM_CALLS: Final = {"x86_64": (425, 426), "aarch64": (425, 426)}
+"""Numbers of `io_uring_setup` and `io_uring_enter` by machine."""
+_ORDERED_LOADS: Final = machine() == "x86_64"
+_FEATURES: Final = 0b1111
+"""SINGLE_MMAP, NODROP, SUBMIT_STABLE and RW_CUR_POS: Linux 5.6 has them all."""
+_SQES_OFFSET: Final = 0x10000000
+_PARAMS: Final = Struct("=40I")
+_FEATURES_AT, _SQ_AT, _CQ_AT = 5, 10, 20
+"""Indices in `struct io_uring_params` as 32-bit words: features, and the offsets of the two rings."""
+_SQE: Final = Struct("=BBHiQQIIQ24x")
+"""opcode, flags, ioprio, fd, off, addr, len, rw_flags, user_data."""
+_CQE: Final = Struct("=QiI")
+"""user_data, res, flags."""
+_U32: Final = 0xFFFFFFFF
+_PROBE: Final = 1
+
+
+class Opcode(IntEnum):
+    """Operations of the kernel (`enum io_uring_op`)."""
+
+    NOP = 0
+    READV = 1
+    WRITEV = 2
+    FSYNC = 3
+
+
+class SubmissionFlag(IntEnum):
+    """Flags of an entry (`IOSQE_*`)."""
+
+    NONE = 0
+    ASYNC = 1 << 4
+    """Perform the operation in a kernel worker, which may block."""
+
+
+class FsyncFlag(IntEnum):
+    """Flags of an operation."""
+
+    NONE = 0
+    DATASYNC = 1
+
+
+class Submission(NamedTuple):
+    """One operation, as the kernel takes it."""
+
+    opcode: Opcode
+    position: int = 0
+    address: int = 0
+    """Address of an array of `struct iovec`, whose memory outlives the operation."""
+    length: int = 0
+    """Number of buffers in the array."""
+    flags: SubmissionFlag = SubmissionFlag.NONE
+    fsync: FsyncFlag = FsyncFlag.NONE
+
+
+# PyDLL keeps the interpreter lock during a call. `io_uring_enter` only hands requests over, in 10 to 20 us. To release
+# the lock and take it again can take longer beside other threads, and is what the ring is to avoid.
+_CALL: Final = ctypes.PyDLL(None, use_errno=True).syscall
+_CALL.restype = ctypes.c_long
+_CALL.argtypes = [ctypes.c_ulong] * 7
+
+
+def _call(number: int, first: int, second: int, third: int = 0) -> int:
+    """Make a system call of up to three arguments, the others 0. Raises OSError."""
+    result: int = _CALL(number, first, second, third, 0, 0, 0)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+class Ring:
+    """An io_uring with room for `entries` operations, a power of two. Raises OSError if the kernel refuses it.
+
+    At most `entries` operations may be between `push` and `take`: then neither ring overflows.
+    """
+
+    def __init__(self, entries: int) -> None:
+        if machine() not in SYSTEM_CALLS:
+            raise OSError(errno.ENOSYS, f"no io_uring on {machine()}")
+        self.entries: Final = entries
+        setup, self._enter = SYSTEM_CALLS[machine()]
+        params = bytearray(_PARAMS.size)
+        self.fd: Final = _call(setup, entries, _address_of(params))
+        """Descriptor of the ring: readable while completions wait to be taken."""
+        try:
+            self._map(_PARAMS.unpack(params))
+            self._probe()
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def _map(self, words: tuple[int, ...]) -> None:
+        if words[_FEATURES_AT] & _FEATURES != _FEATURES:
+            raise OSError(errno.ENOSYS, "the kernel is older than 5.6")
+        sq_entries, cq_entries = words[:2]
+        sq, cq = words[_SQ_AT:_CQ_AT], words[_CQ_AT:]
+        self._sq_head, self._sq_tail, array = sq[0] // 4, sq[1] // 4, sq[6] // 4
+        self._cq_head, self._cq_tail, self._cqes = cq[0] // 4, cq[1] // 4, cq[5]
+        self._sq_mask, self._cq_mask = sq_entries - 1, cq_entries - 1
+        size_bytes = max(sq[6] + 4 * sq_entries, cq[5] + _CQE.size * cq_entries)
+        self._rings = mmap(self.fd, size_bytes, flags=MAP_SHARED | MAP_POPULATE)
+        self._entries = mmap(self.fd, _SQE.size * sq_entries, flags=MAP_SHARED | MAP_POPULATE, offset=_SQES_OFFSET)
+        # A load or store of an aligned 32-bit element is one access, as the kernel expects of heads and tails.
+        self._words = memoryview(self._rings).cast("I")
+        for index in range(sq_entries):
+            self._words[array + index] = index
+
+    def _probe(self) -> None:
+        """Perform an operation that does nothing: a filter may allow one system call and not the other."""
+        self.push(Submission(Opcode.NOP), -1, _PROBE)
+        self.submit()
+        if self.ready() != 1 or self.take() != (_PROBE, 0):
+            raise OSError(errno.EIO, "an operation without effect did not complete")
+
+    def push(self, submission: Submission, fd: int, user_data: int) -> None:
+        """Add an operation on `fd`. It begins at the next `submit`; its completion carries `user_data`."""
+        opcode, position, address, length, flags, fsync = submission
+        tail = self._words[self._sq_tail]
+        at = (tail & self._sq_mask) * _SQE.size
+        _SQE.pack_into(self._entries, at, opcode, flags, 0, fd, position, address, length, fsync, user_data)
+        self._words[self._sq_tail] = (tail + 1) & _U32
+
+    @property
+    def pushed(self) -> int:
+        """Operations that were pushed and not submitted yet."""
+        return (self._words[self._sq_tail] - self._words[self._sq_head]) & _U32
+
+    def submit(self) -> None:
+        """Hand what was pushed to the kernel. Raises OSError; what it did not accept stays pushed."""
+        while count := self.pushed:
+            _call(self._enter, self.fd, count)
+
+    def withdraw(self) -> list[int]:
+        """Take back what was pushed and not submitted; return the user data of each."""
+        words, mask = self._words, self._sq_mask
+        head = words[self._sq_head]
+        places = [((head + number) & mask) * _SQE.size for number in range(self.pushed)]
+        words[self._sq_tail] = head
+        return [_SQE.unpack_from(self._entries, at)[-1] for at in places]
+
+    def ready(self) -> int:
+        """Return the number of completions that may be taken."""
+        count = (self._words[self._cq_tail] - self._words[self._cq_head]) & _U32
+        if count and not _ORDERED_LOADS:
+            os.getppid()  # a cheap system call: see "Memory order"
+        return count
+
+    def take(self) -> tuple[int, int]:
+        """Return the user data and the result of the oldest completion: an errno, negated, or a number of bytes."""
+        head = self._words[self._cq_head]
+        user_data, result, _ = _CQE.unpack_from(self._rings, self._cqes + (head & self._cq_mask) * _CQE.size)
+        self._words[self._cq_head] = (head + 1) & _U32
+        return user_data, result
+
+    def close(self) -> None:
+        """Give the rings back. No operation may be under way: the kernel would still use its buffers."""
+        self._words.release()
+        self._rings.close()
+        self._entries.close()
+        os.close(self.fd)
+
+
+def _address_of(buffer: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+def address_of(memory: memoryview) -> int:
+    """Return the address of writable memory. The caller keeps the memory alive."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
