@@ -1,10 +1,10 @@
 """The write-ahead log compared with its device: fio with the same pattern on the same file or device, in the same run.
 
-    python -m benchmarks.wal [--quick] [--json FILE] [--only PART ...] [--path FILE_OR_DEVICE]
+    python -m benchmarks.wal [--quick] [--json FILE] [--only PART ...] [--engine ENGINE ...] [--path FILE_OR_DEVICE]
 
 The target of --path is overwritten; without it a temporary file is used. The throttled part needs root (a loop device
-in a cgroup with limits). Rounds of fio and of the log alternate, and medians are compared: only ratios within one run
-count.
+in a cgroup with limits). Rounds of fio and of the log with each engine alternate, and medians are compared: only ratios
+within one run count.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -31,15 +31,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support import CONSOLE, Report, middle, p99, parser
 from wal.device import open_device
-from wal.interface import AppendedRecord, OverCapacity, WalError
+from wal.interface import AppendedRecord, OverCapacity, WalError, WalRefused
 from wal.log import DeltaWal
-from wal.settings import Durability, WalSettings
+from wal.settings import Durability, EngineName, WalSettings
 
 KIB, MIB = 1 << 10, 1 << 20
 FULL_BLOCK = 256 * KIB - 24 - 32
 """Body of a record that fills a block to the last byte: the device gets writes of exactly 256 KiB."""
 SEED_BANDWIDTH, SEED_IOPS = 125 * MIB, 3000
 MODES: tuple[Durability, ...] = ("direct", "flush")
+ENGINES: tuple[EngineName, ...] = ("io_uring", "threads")
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,13 @@ class Run:
 # --- driving the log -------------------------------------------------------------------------------------------------
 
 
-def settings_of(capacity_bytes: int, durability: Durability, *, iops: int = 0, bandwidth: int = 0) -> WalSettings:
+def settings_of(
+    capacity_bytes: int, durability: Durability, engine: EngineName, *, iops: int = 0, bandwidth: int = 0
+) -> WalSettings:
     return WalSettings(
         capacity_bytes=capacity_bytes,
         durability=durability,
+        engine=engine,
         fencing="local",
         iops_max=iops,
         bandwidth_bytes_max=bandwidth,
@@ -260,9 +264,8 @@ async def append_cost(path: Path, settings: WalSettings, body_bytes: int) -> flo
     return best
 
 
-async def recovery(path: Path, capacity_bytes: int, body_bytes: int) -> tuple[int, float, float]:
+async def recovery(path: Path, settings: WalSettings, body_bytes: int) -> tuple[int, float, float]:
     """Fill the ring, leave it without a clean stop, and open it again. Returns records, seconds, CPU seconds."""
-    settings = settings_of(capacity_bytes, "direct")
     wal, _ = await opened(path, settings)
     body = memoryview(os.urandom(body_bytes))
     appended: list[AppendedRecord] = []
@@ -294,58 +297,76 @@ def fio(path: Path, size_bytes: int, pattern: str, block: str, seconds: float, *
     return float(job["write" if pattern == "write" else "read"]["bw_bytes"]) / 1e6
 
 
-def against_fio(report: Report, path: Path, sizes: Sizes) -> None:
+def against_fio(report: Report, path: Path, sizes: Sizes, engines: Sequence[EngineName]) -> None:
     """Alternate rounds of fio's sequential writes and large appends."""
     goals = {"256 KiB blocks": (FULL_BLOCK, 0.9), "appends of 64 KiB": (64 * KIB, 0.8), "appends of 1 MiB": (MIB, 0.8)}
     for mode in MODES:
         limit: list[float] = []
-        runs: dict[str, list[Run]] = {name: [] for name in goals}
+        runs: dict[tuple[EngineName, str], list[Run]] = {(engine, name): [] for engine in engines for name in goals}
         for _ in range(sizes.rounds):
             for name, (body_bytes, _) in goals.items():
                 limit.append(fio(path, sizes.ring_bytes, "write", "256k", sizes.seconds, dsync=mode == "flush"))
-                blank(path, sizes.ring_bytes)
-                runs[name].append(
-                    uvloop.run(flood(path, settings_of(sizes.ring_bytes, mode), body_bytes, sizes.seconds))
-                )
+                for engine in engines:
+                    blank(path, sizes.ring_bytes)
+                    settings = settings_of(sizes.ring_bytes, mode, engine)
+                    runs[engine, name].append(uvloop.run(flood(path, settings, body_bytes, sizes.seconds)))
         top = report.add(f"{mode}: fio 256 KiB, 4 in flight", middle(limit), "MB/s")
-        for name, (_, goal) in goals.items():
-            rate = report.add(f"{mode}: {name}", middle([run.mb_per_s for run in runs[name]]), "MB/s")
-            report.add(f"{mode}: {name} / fio", rate / top, "ratio", f">= {goal}")
-        cost = middle([run.cpu_seconds / run.body_bytes * 1e9 for run in runs["256 KiB blocks"]])
-        report.add(f"{mode}: CPU of 256 KiB blocks", cost, "s/GB")
+        for (engine, name), rounds in runs.items():
+            rate = report.add(f"{mode}, {engine}: {name}", middle([run.mb_per_s for run in rounds]), "MB/s")
+            goal = f">= {goals[name][1]}" if engine == engines[0] else None
+            report.add(f"{mode}, {engine}: {name} / fio", rate / top, "ratio", goal)
+            cost = middle([run.cpu_seconds / run.body_bytes * 1e9 for run in rounds])
+            report.add(f"{mode}, {engine}: CPU of {name}", cost, "s/GB")
 
 
-def small_appends(report: Report, path: Path, sizes: Sizes) -> None:
+def small_appends(report: Report, path: Path, sizes: Sizes, engines: Sequence[EngineName]) -> None:
     """Measure many concurrent tasks, one task alone, and the cost of a call."""
-    settings = settings_of(sizes.ring_bytes, "direct")
-    for body_bytes, name in ((100, "100 B"), (KIB, "1 KiB"), (16 * KIB, "16 KiB")):
+    bodies = ((100, "100 B"), (KIB, "1 KiB"), (16 * KIB, "16 KiB"))
+
+    def rounds(mode: Durability, body_bytes: int, tasks: int) -> dict[EngineName, list[Run]]:
+        runs: dict[EngineName, list[Run]] = {engine: [] for engine in engines}
+        for _ in range(sizes.rounds):
+            for engine in engines:
+                blank(path, sizes.ring_bytes)
+                settings = settings_of(sizes.ring_bytes, mode, engine)
+                runs[engine].append(uvloop.run(many_tasks(path, settings, body_bytes, tasks, sizes.seconds)))
+        return runs
+
+    for body_bytes, name in bodies:
+        for engine, runs in rounds("direct", body_bytes, 1024).items():
+            label = f"{engine}: 1,024 tasks, {name}"
+            report.add(label, middle([run.records / run.seconds for run in runs]), "records/s")
+            report.add(f"{label}: CPU", middle([run.cpu_seconds / run.records * 1e6 for run in runs]), "us/record")
+            report.add(f"{label}: p50", middle([middle(run.latencies_ms) for run in runs]), "ms")
+    for body_bytes, name in bodies:
         blank(path, sizes.ring_bytes)
-        run = uvloop.run(many_tasks(path, settings, body_bytes, 1024, sizes.seconds))
-        report.add(f"1,024 tasks, {name}", run.records / run.seconds, "records/s")
-        report.add(f"1,024 tasks, {name}: CPU", run.cpu_seconds / run.records * 1e6, "us/record")
-        report.add(f"1,024 tasks, {name}: p50", middle(run.latencies_ms), "ms")
-    for body_bytes, name in ((100, "100 B"), (KIB, "1 KiB"), (16 * KIB, "16 KiB")):
-        blank(path, sizes.ring_bytes)
+        settings = settings_of(sizes.ring_bytes, "direct", engines[0])
         report.add(f"append() call, {name}", uvloop.run(append_cost(path, settings, body_bytes)), "us CPU")
     for mode in MODES:
-        blank(path, sizes.ring_bytes)
-        run = uvloop.run(many_tasks(path, settings_of(sizes.ring_bytes, mode), KIB, 1, sizes.seconds))
-        report.add(f"{mode}: lone 1 KiB append, mean", mean(run.latencies_ms), "ms")
-        report.add(f"{mode}: lone 1 KiB append, p99", p99(run.latencies_ms), "ms")
+        for tasks, name in ((1, "lone 1 KiB append"), (4, "1 KiB appends of 4 tasks")):
+            for engine, runs in rounds(mode, KIB, tasks).items():
+                label = f"{mode}, {engine}: {name}"
+                report.add(f"{label}, mean", middle([mean(run.latencies_ms) for run in runs]), "ms")
+                report.add(f"{label}, p99", middle([p99(run.latencies_ms) for run in runs]), "ms")
+                report.add(f"{label}: CPU", middle([run.cpu_seconds / run.records * 1e6 for run in runs]), "us/record")
 
 
-def recoveries(report: Report, path: Path, sizes: Sizes, *, with_fio: bool) -> None:
+def recoveries(report: Report, path: Path, sizes: Sizes, engines: Sequence[EngineName], *, with_fio: bool) -> None:
     """Measure the recovery of a full ring."""
     limit = []
     for body_bytes, name in ((64 * KIB, "64 KiB"), (KIB, "1 KiB")):
-        blank(path, sizes.recovery_bytes)
-        records, seconds, cpu_seconds = uvloop.run(recovery(path, sizes.recovery_bytes, body_bytes))
-        rate = report.add(f"recovery, {name} records", sizes.recovery_bytes / seconds / 1e6, "MB/s")
-        report.add(f"recovery, {name} records: CPU", cpu_seconds / records * 1e6, "us/record")
         if with_fio:
             limit.append(fio(path, sizes.recovery_bytes, "read", "1M", sizes.seconds))
-            goal = ">= 0.5" if name == "64 KiB" else None
-            report.add(f"recovery, {name} records / fio read ({limit[-1]:,.0f} MB/s)", rate / limit[-1], "ratio", goal)
+        for engine in engines:
+            blank(path, sizes.recovery_bytes)
+            settings = settings_of(sizes.recovery_bytes, "direct", engine)
+            records, seconds, cpu_seconds = uvloop.run(recovery(path, settings, body_bytes))
+            label = f"{engine}: recovery, {name} records"
+            rate = report.add(label, sizes.recovery_bytes / seconds / 1e6, "MB/s")
+            report.add(f"{label}: CPU", cpu_seconds / records * 1e6, "us/record")
+            if with_fio:
+                goal = ">= 0.5" if name == "64 KiB" else None
+                report.add(f"{label} / fio read ({limit[-1]:,.0f} MB/s)", rate / limit[-1], "ratio", goal)
 
 
 # --- the seed's disk -------------------------------------------------------------------------------------------------
@@ -403,10 +424,10 @@ def limits(number: str) -> Iterator[None]:
         group.rmdir()
 
 
-def seed_figures(report: Report, device: Path, sizes: Sizes) -> None:
+def seed_figures(report: Report, device: Path, sizes: Sizes, engine: EngineName) -> None:
     """Measure the seed's main claim: a cloud disk's free allowance fully used, at low latency."""
     capacity = sizes.ring_bytes
-    budgets = settings_of(capacity, "direct", iops=SEED_IOPS, bandwidth=SEED_BANDWIDTH)
+    budgets = settings_of(capacity, "direct", engine, iops=SEED_IOPS, bandwidth=SEED_BANDWIDTH)
     top = SEED_BANDWIDTH / 1e6
     report.add("throttled to 125 MiB/s, 3000 IOPS: fio 256 KiB", fio(device, capacity, "write", "256k", 2.0), "MB/s")
     for body_bytes, name in ((16 * KIB, "16 KiB"), (64 * KIB, "64 KiB"), (MIB, "1 MiB")):
@@ -431,22 +452,38 @@ def seed_figures(report: Report, device: Path, sizes: Sizes) -> None:
 PARTS = ("fio", "appends", "recovery", "throttled")
 
 
-def measure(part: str, report: Report, path: Path, folder: Path, sizes: Sizes, *, with_fio: bool) -> None:
+def measure(part: str, report: Report, path: Path, folder: Path, sizes: Sizes, engines: Sequence[EngineName]) -> None:
     """Run one part on the file or device."""
+    with_fio = shutil.which("fio") is not None
     if part == "fio" and with_fio:
-        against_fio(report, path, sizes)
+        against_fio(report, path, sizes, engines)
     elif part == "fio":
         CONSOLE.print("[yellow]fio is not installed: no comparison with the device's own speed")
     elif part == "appends":
-        small_appends(report, path, sizes)
+        small_appends(report, path, sizes, engines)
     elif part == "recovery":
-        recoveries(report, path, sizes, with_fio=with_fio)
+        recoveries(report, path, sizes, engines, with_fio=with_fio)
     else:
         try:
             with throttled_device(folder, sizes.ring_bytes) as device:
-                seed_figures(report, device, sizes)
+                seed_figures(report, device, sizes, engines[0])
         except RuntimeError as error:
             CONSOLE.print(f"[yellow]the throttled part was left out: {error}")
+
+
+def available(path: Path, wanted: Sequence[EngineName]) -> list[EngineName]:
+    """Return the engines that this machine allows, and print the device with each."""
+    engines = []
+    for engine in wanted:
+        try:
+            device = open_device(path, WalSettings(engine=engine))
+        except WalRefused as refused:
+            CONSOLE.print(f"[yellow]{refused}")
+            continue
+        CONSOLE.print(f"{device.name}: {device.description}", soft_wrap=True)
+        asyncio.run(device.close())
+        engines.append(engine)
+    return engines
 
 
 def main() -> None:
@@ -456,19 +493,19 @@ def main() -> None:
     options_parser.add_argument(
         "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS)
     )
+    options_parser.add_argument(
+        "--engine", nargs="+", choices=ENGINES, default=ENGINES, metavar="ENGINE", help=", ".join(ENGINES)
+    )
     options = options_parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     sizes = QUICK if options.quick else FULL
     report = Report("Write-ahead log")
-    with_fio = shutil.which("fio") is not None
     with tempfile.TemporaryDirectory(prefix="anabranch-wal-", dir=options.folder) as folder:
         path = options.path or Path(folder) / "wal"
         blank(path, max(sizes.ring_bytes, sizes.recovery_bytes))
-        device = open_device(path, replace(WalSettings(), capacity_bytes=sizes.ring_bytes))
-        CONSOLE.print(f"{device.name}: {device.description}", soft_wrap=True)
-        asyncio.run(device.close())
+        engines = available(path, options.engine)
         for part in options.only:
-            measure(part, report, path, Path(folder), sizes, with_fio=with_fio)
+            measure(part, report, path, Path(folder), sizes, engines)
     report.finish(options)
 
 

@@ -14,6 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from tests.support.node import STOP_TIMEOUT_S, NodeProcess, running_node
+from tests.support.seccomp import without_io_uring
 
 
 async def _produce(bootstrap: str, topic: str, values: list[bytes]) -> list[int]:
@@ -58,6 +59,29 @@ async def test_a_killed_process_has_everything_it_acked(tmp_path: Path) -> None:
         assert node.events("stopped")[0]["wal_used_bytes"] == 0
         node.start()
         assert await _consume(node.bootstrap, "events", 200) == values
+
+
+async def test_a_node_serves_where_io_uring_is_forbidden_and_says_so(tmp_path: Path) -> None:
+    values = [b"%d" % at for at in range(200)]
+    node = NodeProcess(tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.push(node)
+        without_io_uring(node.start)
+        (said,) = node.events("threads write the log, not io_uring")
+        assert "seccomp" in str(said["reason"])
+        assert "threads (the kernel refuses io_uring" in str(node.events("serving")[0]["wal"])
+        await _produce(node.bootstrap, "events", values)
+        node.kill9()
+        node.start()  # with io_uring, where this machine allows it: the log is the same
+        assert await _consume(node.bootstrap, "events", 200) == values
+        assert node.terminate() == 0
+
+
+def test_a_node_that_must_use_io_uring_does_not_start_where_it_is_forbidden(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path, wal_engine="io_uring")
+    refusal = without_io_uring(node.refusal)
+    assert "wal.engine is io_uring, but the kernel refuses io_uring: Operation not permitted" in refusal
+    assert "set wal.engine to auto or threads" in refusal
 
 
 def test_a_node_that_is_stopped_as_soon_as_it_serves_stops_cleanly(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from wal.device import (
     write_cache,
 )
 from wal.device_raw import read_all, write_all, write_segments
-from wal.format import PAGE_BYTES, RING_POSITION
-from wal.interface import Durable, WalFailed, WalRefused
+from wal.format import PAGE_BYTES, RING_POSITION, encode_header
+from wal.interface import Durable, WalFailed, WalFenced, WalRefused
 from wal.log import DeltaWal
+from wal.owner import read_header
 from wal.requests import IoKind, IoRequest, perform
 from wal.settings import EngineName, WalSettings
 
@@ -241,6 +243,43 @@ async def test_errors_come_back_through_the_loop(tmp_path: Path, settings: WalSe
         await perform(device, IoKind.READ, [(4 * MIB, aligned_buffer(PAGE_BYTES))])
     await perform(device, IoKind.FLUSH)
     await device.close()
+
+
+async def test_a_write_past_the_limit_of_file_sizes_fails_the_log(tmp_path: Path, settings: WalSettings) -> None:
+    wal = make_wal(open_device(tmp_path / "wal", settings))
+    assert [record async for record in wal.recover()] == []
+    await wal.append([b"kept"]).durable
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (RING_POSITION + PAGE_BYTES, hard))
+    try:
+        with pytest.raises(WalFailed, match=r"write of 4096 bytes at position 12288 .* \[Errno 27\] File too large"):
+            await wal.append([b"lost"]).durable
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(WalFailed, match="File too large"):
+        wal.append([b"more"])
+    await wal.close()
+    again = make_wal(open_device(tmp_path / "wal", settings), epoch=2)
+    assert [bytes(record.body) async for record in again.recover()] == [b"kept"]
+    await again.close()
+
+
+async def test_strict_fencing_withholds_the_ack_of_a_block_written_after_a_claim(
+    tmp_path: Path, settings: WalSettings
+) -> None:
+    device = open_device(tmp_path / "wal", settings)
+    wal = DeltaWal(device, replace(settings, fencing="strict"), node_id=1, node_epoch=1, now_ms=lambda: 5)
+    assert [record async for record in wal.recover()] == []
+    await wal.append([b"acked"]).durable
+    header = await read_header(device)
+    assert header is not None
+    claim = replace(header, node_epoch=2, state_epoch=2)
+    with (tmp_path / "wal").open("r+b") as other:
+        for copy in (replace(claim, sequence=header.sequence + 1), replace(claim, sequence=header.sequence + 2)):
+            os.pwrite(other.fileno(), encode_header(copy), copy.position)
+    with pytest.raises(WalFenced, match="claimed by node 1 with epoch 2"):
+        await wal.append([b"too late"]).durable
+    await wal.close()
 
 
 async def test_a_checked_write_brings_both_header_copies_back(tmp_path: Path, settings: WalSettings) -> None:

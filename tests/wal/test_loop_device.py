@@ -13,9 +13,12 @@ import pytest
 
 from tests.support.wal_kill import kill_and_recover
 from tests.support.wal_writer import settings_of
+from wal.block import aligned_buffer
 from wal.device import open_device
-from wal.interface import WalRefused
+from wal.format import PAGE_BYTES
+from wal.interface import WalFailed, WalRefused
 from wal.log import DeltaWal
+from wal.requests import IoKind, perform
 from wal.settings import EngineName, WalSettings
 from wal.tools import examine, resize
 
@@ -108,6 +111,17 @@ async def test_foreign_content_and_other_users_are_refused(loop_device: Path, se
     with pytest.raises(WalRefused, match="in use"):
         open_device(loop_device, settings)
     await wal.close()
+
+
+async def test_a_write_past_the_end_of_the_device_fails(loop_device: Path, settings: WalSettings) -> None:
+    device = open_device(loop_device, settings)
+    with pytest.raises(WalFailed, match=r"write at position 8388608 failed: \[Errno 28\] No space left on device"):
+        await perform(device, IoKind.WRITE, [(8 * MIB, aligned_buffer(PAGE_BYTES))])
+    with pytest.raises(WalFailed, match=r"write at position 8384512 failed: \[Errno 28\] No space left on device"):
+        await perform(device, IoKind.WRITE, [(8 * MIB - PAGE_BYTES, aligned_buffer(2 * PAGE_BYTES))])
+    with pytest.raises(WalFailed, match=r"read at position 8384512 failed: \[Errno 5\] read 0 of 4096 bytes"):
+        await perform(device, IoKind.READ, [(8 * MIB - PAGE_BYTES, aligned_buffer(2 * PAGE_BYTES))])
+    await device.close()
 
 
 async def test_kill_9_on_a_raw_device(loop_device: Path, engine: EngineName) -> None:
