@@ -148,7 +148,8 @@ class Ring:
     def submit(self) -> None:
         """Hand what was pushed to the kernel. Raises OSError; what it did not accept stays pushed."""
         while count := self.pushed:
-            _call(self._enter, self.fd, count)
+            if not _call(self._enter, self.fd, count):
+                raise OSError(errno.EAGAIN, "the kernel accepted no operation")
 
     def withdraw(self) -> list[int]:
         """Take back what was pushed and not submitted; return the user data of each."""
