@@ -8,9 +8,10 @@ CHECKED := broker protocol s3stream wal compaction spark tests scripts benchmark
 PYTEST_ARGS ?=
 SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
+GUARD_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test coverage test-spark-next suites bench soak soak-wal clean
+.PHONY: help setup tools demo test coverage test-spark-next suites bench guard soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -48,8 +49,11 @@ suites: tools ## run client libraries' own integration tests on a node (SUITES_A
 
 bench: tools ## run every benchmark, about a minute each (BENCH_ARGS= for the long runs)
 	@$(BIN)/python -m scripts.tools fio
-	@for file in $$(grep -l __main__ benchmarks/*.py); do module=$$(basename $$file .py); echo "== $$module"; \
+	@for file in $$(grep -l __main__ benchmarks/*.py | grep -v guard); do module=$$(basename $$file .py); echo "== $$module"; \
 		$(BIN)/python -m benchmarks.$$module $(BENCH_ARGS) || exit 1; done
+
+guard: setup ## check that no hot path costs more than before (GUARD_ARGS=--update stores the costs of this code)
+	@$(BIN)/python -m benchmarks.guard $(GUARD_ARGS)
 
 soak: tools ## run the tests for longer, with more random cases
 	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 $(PYTEST_ARGS)
