@@ -11,14 +11,16 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support import Report, middle, p99, parser
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import UploadCommit
+from s3stream.catalog.values import NodeInfo, UploadCommit
 from s3stream.model import NewObject, ObjectKind, StreamRange
 
 NODE = 1
@@ -27,31 +29,86 @@ OBJECTS = 1_000
 RECORDS_PER_RANGE = 100
 MS_PER_OBJECT = 60_000
 OBJECTS_PER_PREPARE = 50
+COMMITS_MEASURED = 10
 
 
-async def fill(catalog: Catalog) -> list[int]:
-    """Commit `OBJECTS` objects with a range of each of `STREAMS` streams. Returns the streams."""
-    node = await catalog.register_node(NODE, "127.0.0.1", 9092, now_ms=0, lease_ms=10_000)
-    topic = await catalog.create_topic("t", bytes(16), partitions=STREAMS, configs={}, leader=NODE, internal=False)
-    streams = [partition.stream_id for partition in topic.partitions]
-    await catalog.open_streams(streams, node_id=NODE, node_epoch=node.epoch)
-    for first in range(0, OBJECTS, OBJECTS_PER_PREPARE):
-        ids = await catalog.prepare_objects(
-            OBJECTS_PER_PREPARE,
-            node_id=NODE,
-            node_epoch=node.epoch,
-            writer_id="writer",
-            store="main",
-            now_ms=0,
-            deadline_ms=10_000,
-        )
-        for number, object_id in enumerate(ids, first):
-            begin = number * RECORDS_PER_RANGE
-            end, peak = begin + RECORDS_PER_RANGE, number * MS_PER_OBJECT
-            ranges = [StreamRange(stream, begin, end, RECORDS_PER_RANGE, 10_000, peak) for stream in streams]
-            made = NewObject(object_id=object_id, kind=ObjectKind.SSO, size_bytes=10_000 * STREAMS + 48, ranges=ranges)
-            await catalog.commit_upload(UploadCommit(NODE, node.epoch, [made], dict.fromkeys(streams, 1), {}, 0))
-    return streams
+@dataclass
+class Filler:
+    """Commits objects with a range of each stream."""
+
+    catalog: Catalog
+    node: NodeInfo
+    streams: Sequence[int]
+    objects: int = 0
+
+    @classmethod
+    async def create(cls, catalog: Catalog, streams: int) -> Self:
+        """Register a node and create a topic of so many partitions."""
+        node = await catalog.register_node(NODE, "127.0.0.1", 9092, now_ms=0, lease_ms=10_000)
+        topic = await catalog.create_topic("t", bytes(16), partitions=streams, configs={}, leader=NODE, internal=False)
+        opened = [partition.stream_id for partition in topic.partitions]
+        await catalog.open_streams(opened, node_id=NODE, node_epoch=node.epoch)
+        return cls(catalog, node, opened)
+
+    @property
+    def end_offset(self) -> int:
+        """End of each stream."""
+        return self.objects * RECORDS_PER_RANGE
+
+    async def commit(self, count: int) -> float:
+        """Commit more objects; return the seconds of a commit."""
+        began = time.perf_counter()
+        for first in range(0, count, OBJECTS_PER_PREPARE):
+            ids = await self.catalog.prepare_objects(
+                min(OBJECTS_PER_PREPARE, count - first),
+                node_id=NODE,
+                node_epoch=self.node.epoch,
+                writer_id="writer",
+                store="main",
+                now_ms=0,
+                deadline_ms=10_000,
+            )
+            for object_id in ids:
+                begin = self.end_offset
+                end, peak = begin + RECORDS_PER_RANGE, self.objects * MS_PER_OBJECT
+                ranges = [StreamRange(stream, begin, end, RECORDS_PER_RANGE, 10_000, peak) for stream in self.streams]
+                size_bytes = 10_000 * len(self.streams) + 48
+                made = NewObject(object_id=object_id, kind=ObjectKind.SSO, size_bytes=size_bytes, ranges=ranges)
+                epochs = dict.fromkeys(self.streams, 1)
+                await self.catalog.commit_upload(UploadCommit(NODE, self.node.epoch, [made], epochs, {}, 0))
+                self.objects += 1
+        return (time.perf_counter() - began) / count
+
+
+async def growth(
+    points: Sequence[int], streams: int = 100, look_ups: int = 1_000
+) -> list[tuple[int, dict[str, float]]]:
+    """Measure a catalog while it grows to each of `points`, in ranges: commits of an object with 100, and look-ups."""
+    rng, results = random.Random(1), []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "catalog.sqlite"
+        catalog = Catalog(f"sqlite:///{path}")
+        await catalog.open(cluster="bench")
+        try:
+            filler = await Filler.create(catalog, streams)
+            for ranges in points:
+                await filler.commit(ranges // streams - filler.objects)
+                end, found = filler.end_offset, []
+                for _ in range(look_ups):
+                    began = time.perf_counter()
+                    await catalog.find_ranges(rng.choice(filler.streams), rng.randrange(end), end, limit=64)
+                    found.append(time.perf_counter() - began)
+                commit_s = await filler.commit(COMMITS_MEASURED)
+                figures = {
+                    "find us": middle(found) * 1e6,
+                    "find p99 us": p99(found) * 1e6,
+                    "commit ms": commit_s * 1e3,
+                    "MiB": path.stat().st_size / (1 << 20),
+                }
+                results.append((ranges, figures))
+        finally:
+            await catalog.close()
+    return results
 
 
 async def look_up(report: Report, what: str, call: Callable[[], Awaitable[object]], count: int) -> None:
@@ -73,13 +130,11 @@ async def measure(report: Report, count: int) -> None:
         catalog = Catalog(f"sqlite:///{path}")
         await catalog.open(cluster="bench")
         try:
-            began = time.perf_counter()
-            streams = await fill(catalog)
-            report.add(
-                f"commit of an object with {STREAMS:,} ranges", (time.perf_counter() - began) / OBJECTS * 1e3, "ms"
-            )
+            filler = await Filler.create(catalog, STREAMS)
+            streams = filler.streams
+            report.add(f"commit of an object with {STREAMS:,} ranges", await filler.commit(OBJECTS) * 1e3, "ms")
             report.add(f"catalog of {STREAMS * OBJECTS:,} ranges", path.stat().st_size / (1 << 20), "MiB")
-            end = OBJECTS * RECORDS_PER_RANGE
+            end = filler.end_offset
 
             def find(limit: int) -> Callable[[], Awaitable[object]]:
                 return lambda: catalog.find_ranges(rng.choice(streams), rng.randrange(end), end, limit=limit)

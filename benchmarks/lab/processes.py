@@ -94,6 +94,11 @@ class Broker:
 
     def __enter__(self) -> Self:
         self.home.mkdir(parents=True)
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start it, and wait until it answers. Raises RuntimeError."""
         log = self.home / "output.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -103,7 +108,12 @@ class Broker:
                 self.__exit__()
                 raise RuntimeError(f"{self.name} did not start:\n{log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.05)
-        return self
+
+    def kill(self) -> None:
+        """End it as a crash does; `start` starts it again."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def _answers(self) -> bool:
         try:
@@ -113,6 +123,12 @@ class Broker:
         return True
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self.home / "data", ignore_errors=True)
+        shutil.rmtree(self.home / "logs", ignore_errors=True)
+
+    def stop(self) -> float:
+        """Stop it cleanly, unless it has ended; return the CPU seconds of its whole life, shutdown included."""
         assert self._process is not None
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
@@ -128,8 +144,7 @@ class Broker:
             else:
                 self._process.kill()
                 self._process.wait()
-        shutil.rmtree(self.home / "data", ignore_errors=True)
-        shutil.rmtree(self.home / "logs", ignore_errors=True)
+        return self.session_cpu_s
 
     def connect(self) -> CommandConnection:
         """Open a connection to it."""
