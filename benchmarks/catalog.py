@@ -81,9 +81,9 @@ class Filler:
 
 
 async def growth(
-    points: Sequence[int], streams: int = 100, look_ups: int = 1_000
+    points: Sequence[int], streams: int = STREAMS, look_ups: int = 1_000
 ) -> list[tuple[int, dict[str, float]]]:
-    """Measure a catalog while it grows to each of `points`, in ranges: commits of an object with 100, and look-ups."""
+    """Measure a catalog while it grows to each of `points`, in ranges: commits of objects, and look-ups."""
     rng, results = random.Random(1), []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "catalog.sqlite"
@@ -102,7 +102,7 @@ async def growth(
                 figures = {
                     "find us": middle(found) * 1e6,
                     "find p99 us": p99(found) * 1e6,
-                    "commit ms": commit_s * 1e3,
+                    "commit of 1,000 ms": commit_s * 1e3,
                     "MiB": path.stat().st_size / (1 << 20),
                 }
                 results.append((ranges, figures))

@@ -4,14 +4,15 @@
 
 A node with its log and objects on one disk answers Produce requests that a small client in another process has built in
 advance. Each sample takes at most 2 s and 160 MiB, so that no upload falls into it, except in the curve of the log
-cache, which is about uploads. The upload of all partitions is measured by itself, when the node stops. Samples of all
-points
-alternate, and figures are medians. Tables are printed as Markdown, pictures written with `--pictures`.
+cache, which is about uploads. The upload of all partitions is measured by itself, when the node stops. The curves of
+the catalog and of fetch sessions are measured inside one process. Samples of all points alternate, and figures are
+medians. Tables are printed as Markdown, pictures written with `--pictures`.
 """
 
 import argparse
 import asyncio
 import json
+import logging
 import shutil
 import tempfile
 import time
@@ -21,8 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from benchmarks.catalog import growth as catalog_growth
 from benchmarks.lab.curves import Curve, Figures
+from benchmarks.lab.hot_paths import idle_session
+from benchmarks.lab.in_process import in_process_node
 from benchmarks.lab.load import Load, Loaded
 from benchmarks.lab.processes import Anabranch
 from benchmarks.support import parser
@@ -245,11 +250,30 @@ def _recovered_bytes(broker: Anabranch) -> int:
 
 def catalog(points: Points, _home: Path) -> Sequence[Curve]:
     """Measure calls of a catalog on SQLite that grows."""
-    curve = Curve("catalog", "Catalog", "ranges", ("find us", "commit ms"))
-    for _ in range(points.rounds):
-        for ranges, found in asyncio.run(catalog_growth(points.ranges)):
-            curve.add(ranges, found)
-            say(curve.last(ranges))
+    curve = Curve("catalog", "Catalog", "ranges", ("find us", "commit of 1,000 ms"))
+    for ranges, found in asyncio.run(catalog_growth(points.ranges)):  # once: each point is a mean of many calls
+        curve.add(ranges, found)
+        say(curve.last(ranges))
+    return [curve]
+
+
+def fetch_sessions(points: Points, _home: Path) -> Sequence[Curve]:
+    """Measure fetches that find nothing, in sessions of all partitions of a topic, without a network."""
+    curve = Curve("fetch-session", "Fetch session", "partitions", ("CPU us/fetch",))
+
+    async def run() -> None:
+        async with in_process_node() as lab:
+            runs = {count: await idle_session(lab, f"idle-{count}", count) for count in points.partitions}
+            for _ in range(points.rounds):
+                for count, fetch in runs.items():
+                    repeats = max(3, 10_000 // count)
+                    began = time.process_time()
+                    await fetch(repeats)
+                    curve.add(count, {"CPU us/fetch": (time.process_time() - began) / repeats * 1e6})
+                    say(curve.last(count))
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    asyncio.run(run())
     return [curve]
 
 
@@ -257,6 +281,7 @@ CURVES: Final[Mapping[str, Callable[[Points, Path], Sequence[Curve]]]] = {
     "partitions": partitions,
     "connections": connections,
     "record-size": record_sizes,
+    "fetch-session": fetch_sessions,
     "catalog": catalog,
     "log-cache": log_cache,
     "recovery": recovery,

@@ -164,7 +164,6 @@ async def _fetch_paths(lab: InProcessNode) -> list[HotPath]:
     warm = await _create(lab, "fetch", 1)
     cold = await _create(lab, "fetch-cold", 1)
     tail = await _create(lab, "fetch-tail", 1)
-    idle = await _create(lab, "fetch-idle", 100)
     for topic in (warm, cold):
         for _ in range(128):
             await client.exchange([_produce(topic, batch_of(16 * KIB))])
@@ -183,15 +182,12 @@ async def _fetch_paths(lab: InProcessNode) -> list[HotPath]:
         assert not found.error_code, found
         assert len(found.records or b"") > MIB // 2, found.records
     assert lab.node.storage.block_cache_bytes > MIB, "the cold topic is read from objects"
-    await client.exchange([_fetch(idle, 0, MIB, session=(0, 0))])
-    session_id = client.answer_to(FetchRequest).session_id
-    assert session_id > 0, "a session was made"
     fetched = _checking(client, FetchRequest)
     return [
         HotPath("fetch, 1 MiB of 16 KiB batches from the log cache", _asking(client, from_memory), 16, fetched),
         HotPath("fetch, 1 MiB of 16 KiB batches from the block cache", _asking(client, from_blocks), 16, fetched),
         HotPath("fetch at the tail, ended by a produce of 1 KiB", await _tailing(lab, tail), 32),
-        HotPath("fetch of 100 idle partitions, in a session", _session(client, idle, session_id), 16, fetched),
+        HotPath("fetch of 100 idle partitions, in a session", await idle_session(lab, "fetch-idle", 100), 16, fetched),
     ]
 
 
@@ -216,7 +212,12 @@ async def _tailing(lab: InProcessNode, topic: _Topic) -> Run:
     return run
 
 
-def _session(client: InProcessClient, topic: _Topic, session_id: int) -> Run:
+async def idle_session(lab: InProcessNode, name: str, partitions: int) -> Run:
+    """Create a topic and a fetch session of all its partitions; return a run that fetches nothing from it."""
+    client, topic = lab.client, await _create(lab, name, partitions)
+    await client.exchange([_fetch(topic, 0, MIB, session=(0, 0))])
+    session_id = client.answer_to(FetchRequest).session_id
+    assert session_id > 0, "a session was made"
     fetch = _Patched(_fetch(topic, 0, MIB, session=(session_id, ANY_INT32)), ANY_INT32.to_bytes(4))
     epoch = 0
 

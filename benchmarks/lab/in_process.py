@@ -40,6 +40,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "network.node_bytes_max": "256MiB",
     "catalog.lease_ms": "86400000",
     "compaction.enabled": "false",
+    "topic.partitions_max": "20000",
     "group.initial_rebalance_delay_ms": "0",
     "group.consumer_session_timeout_ms": "86400000",
     "group.consumer_session_timeout_max_ms": "86400000",
