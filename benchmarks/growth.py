@@ -223,14 +223,15 @@ def recovery(points: Points, home: Path) -> Sequence[Curve]:
             node = nodes[percent] = GrowthNode(stack, home / f"recovery-{percent}", 16, flags)
             objects = node.broker.home / "data" / "objects"
             # Uploads, which begin when the log is 60 % full, fail as long as a file is in the place of the folder.
-            shutil.rmtree(objects)
-            objects.touch()
+            away = objects.rename(node.broker.home / "objects")
+            objects.touch(exist_ok=False)
             size = int(LOG_BYTES * percent / 100 * 0.98)
             if size:
                 batch = replace(LOAD, connections=2, batch_bytes=FILL_BATCH_BYTES, seconds=60, bytes_max=size)
                 node.run(batch)
             node.broker.kill()
             objects.unlink()
+            away.rename(objects)
 
         def measure(percent: int) -> Figures:
             node = nodes[percent]
