@@ -183,9 +183,15 @@ async def _fetch_paths(lab: InProcessNode) -> list[HotPath]:
         assert len(found.records or b"") > MIB // 2, found.records
     assert lab.node.storage.block_cache_bytes > MIB, "the cold topic is read from objects"
     fetched = _checking(client, FetchRequest)
+
+    def filled() -> None:
+        fetched()
+        (found,) = client.answer_to(FetchRequest).responses[0].partitions
+        assert len(found.records or b"") > MIB // 2, "a fetch of less would be a fast one"
+
     return [
-        HotPath("fetch, 1 MiB of 16 KiB batches from the log cache", _asking(client, from_memory), 16, fetched),
-        HotPath("fetch, 1 MiB of 16 KiB batches from the block cache", _asking(client, from_blocks), 16, fetched),
+        HotPath("fetch, 1 MiB of 16 KiB batches from the log cache", _asking(client, from_memory), 16, filled),
+        HotPath("fetch, 1 MiB of 16 KiB batches from the block cache", _asking(client, from_blocks), 16, filled),
         HotPath("fetch at the tail, ended by a produce of 1 KiB", await _tailing(lab, tail), 32),
         HotPath("fetch of 100 idle partitions, in a session", await idle_session(lab, "fetch-idle", 100), 16, fetched),
     ]
