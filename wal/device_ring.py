@@ -42,6 +42,7 @@ class Opcode(IntEnum):
     READV = 1
     WRITEV = 2
     FSYNC = 3
+    WRITE = 23
 
 
 class SubmissionFlag(IntEnum):
@@ -65,9 +66,9 @@ class Submission(NamedTuple):
     opcode: Opcode
     position: int = 0
     address: int = 0
-    """Address of an array of `struct iovec`, whose memory outlives the operation."""
+    """Address of an array of `struct iovec`, or for WRITE of the memory itself. Both outlive the operation."""
     length: int = 0
-    """Number of buffers in the array."""
+    """Number of buffers in the array, or for WRITE of bytes."""
     flags: SubmissionFlag = SubmissionFlag.NONE
     fsync: FsyncFlag = FsyncFlag.NONE
 

@@ -116,15 +116,18 @@ def _complete(opcode: Opcode, position: int = 0, memory: Sequence[memoryview] = 
 
 
 class _Flight:
-    """A request whose operation is at the kernel, or waits for room."""
+    """A request whose operation is at the kernel, or waits for room. It references the memory that the kernel uses."""
 
-    __slots__ = ("operation", "operations", "request")
+    __slots__ = ("length", "operation", "operations", "request", "submission")
 
-    def __init__(self, request: IoRequest, operations: Operations, operation: Operation) -> None:
+    def __init__(self, request: IoRequest, submission: Submission) -> None:
         self.request = request
-        self.operations = operations
-        self.operation = operation
-        """References the memory that the kernel uses."""
+        self.submission = submission
+        self.length = submission.length
+        """Result of a write that is complete."""
+        self.operations: Operations | None = None
+        """None for a plain write that was not short."""
+        self.operation: Operation | None = None
 
 
 class UringEngine:
@@ -150,13 +153,21 @@ class UringEngine:
             return
         if self._loop is None:
             self._start()
+        segments = request.segments
+        if len(segments) == 1 and request.kind is IoKind.WRITE and not request.check_header:
+            # Nearly all writes of a log: one operation, without the generators that cover the other cases.
+            ((position, memory),) = segments
+            self._push(_Flight(request, Submission(Opcode.WRITE, position, address_of(memory), len(memory))))
+            return
         operations = operations_of(request)
         operation = next(operations, None)
         if operation is None:  # nothing to read or write
             assert self._loop is not None, "the engine has started"
             self._loop.call_soon(request.done, request)
         else:
-            self._push(_Flight(request, operations, operation))
+            flight = _Flight(request, operation.submission)
+            flight.operations, flight.operation = operations, operation
+            self._push(flight)
 
     def _start(self) -> None:
         self._loop = get_running_loop()
@@ -170,7 +181,7 @@ class UringEngine:
             return
         self._user_data += 1
         self._in_flight[self._user_data] = flight
-        self._ring.push(flight.operation.submission, self._fd, self._user_data)
+        self._ring.push(flight.submission, self._fd, self._user_data)
         # At once: to collect the requests of a turn would delay the first by the turn, to save 1 us for each other.
         self._enter()
 
@@ -202,8 +213,17 @@ class UringEngine:
     def _advance(self, user_data: int, result: int) -> None:
         """Continue a request with the result of its operation."""
         flight = self._in_flight.pop(user_data)
+        operations = flight.operations
+        if operations is None:
+            if result == flight.length:
+                self._finish(flight.request)
+                return
+            # A short write, or an error. The first of the request's operations is the one that has this result.
+            operations = flight.operations = operations_of(flight.request)
+            next(operations)
         try:
-            flight.operation = flight.operations.send(result)
+            flight.operation = operation = operations.send(result)
+            flight.submission = operation.submission
         except StopIteration:
             self._finish(flight.request)
         except OSError as error:
