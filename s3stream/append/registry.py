@@ -162,6 +162,7 @@ class StreamRegistry:
         stream.refuse(StorageStopped(f"stream {stream_id} is closed"))
         if discard:
             self.drop(stream_id)
+            stream.release()
         elif stream.next_offset > stream.committed_offset and stream_id not in self._sealer.not_replayed:
             await self._sealer.flush()
         if self._streams.pop(stream_id, None) is stream:

@@ -269,6 +269,15 @@ class Stream(StreamAdmission):
                     return found
         return None
 
+    def release(self) -> None:
+        """Release the memory of a deleted stream.
+
+        The stream and its owner refer to each other, so that the garbage collector would release it much later.
+        """
+        self._run = None
+        self._runs = StreamRuns()
+        self.recovered = ()
+
     def _mark_replayed(self) -> None:
         if not self._is_replayed:
             self._is_replayed = True

@@ -508,3 +508,30 @@ async def test_a_stream_taken_over_between_recovery_and_opening_holds_up_no_othe
             assert same(await read_all(one), [elsewhere])
             assert list(engine.stopped_streams) == [ids[0]]
             assert cluster.wal.used_bytes > 0, "its records are kept for a person to decide"
+
+
+async def test_a_deleted_streams_memory_is_free_without_a_garbage_collection(tmp_path: Path) -> None:
+    class Payload(bytearray):
+        """Memory that can be watched."""
+
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            # The owner and the stream refer to each other, as partitions do.
+            owner = [stream]
+            stream.snapshot_source = lambda: bytes(len(owner))
+            gone = []
+            for at in range(3):
+                payload = Payload(1000)
+                gone.append(weakref.ref(payload))
+                await stream.append(StreamBatch(stream_id, at, at + 1, 1, -1, memoryview(payload)))
+            gc.collect()
+            gc.disable()
+            try:
+                await engine.close_stream(stream, discard=True)
+                del stream, owner, payload
+                await engine.flush()
+                assert [ref() for ref in gone] == [None, None, None]
+            finally:
+                gc.enable()
