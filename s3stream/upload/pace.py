@@ -12,7 +12,7 @@ objects of a block share its pace.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
 from s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo
@@ -25,6 +25,9 @@ BEHIND_BYTES: Final = 16 * 1024 * 1024
 """An upload that is this far behind hurries."""
 WAIT_S_MAX: Final = 0.05
 """Longest wait before the level is looked at again."""
+TURN_S_MAX: Final = 0.5
+"""Longest wait for a turn before the level is looked at again: others may hold the turns for as long as a call that
+deletes objects from an unreachable store takes."""
 
 
 class UploadPace:
@@ -48,15 +51,23 @@ class UploadPace:
     async def piece(self, size_bytes: int) -> AsyncIterator[None]:
         """Wait until the piece is due, and for its turn."""
         self._sent_bytes += size_bytes
+        async with AsyncExitStack() as turn:
+            if not await self._take_turn(turn, size_bytes):
+                await turn.enter_async_context(self._background.hurried_piece())
+            yield
+
+    async def _take_turn(self, turn: AsyncExitStack, size_bytes: int) -> bool:
+        """Enter the turn of a piece that is due into `turn`; return False once the upload must hurry instead."""
         while not self._is_behind():
             wait_s = self._wait_s()
-            if wait_s <= 0:
-                async with self._background.piece(size_bytes):
-                    yield
-                return
-            await asyncio.sleep(min(wait_s, WAIT_S_MAX))
-        async with self._background.hurried_piece():
-            yield
+            if wait_s > 0:
+                await asyncio.sleep(min(wait_s, WAIT_S_MAX))
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TURN_S_MAX):
+                    await turn.enter_async_context(self._background.piece(size_bytes))
+                return True
+        return False
 
     def _due_share(self) -> float:
         """Share of the block that should be written by now."""

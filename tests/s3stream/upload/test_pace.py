@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo
-from s3stream.upload.pace import BEHIND_BYTES, BYTES_PER_SECOND_MIN, PACE_SHARE, UploadPace
+from s3stream.upload.pace import BEHIND_BYTES, BYTES_PER_SECOND_MIN, PACE_SHARE, TURN_S_MAX, UploadPace
 from tests.support.virtual_time import run_virtual
 
 MIB: Final = 1024 * 1024
@@ -98,5 +98,28 @@ def test_the_objects_of_a_block_share_its_pace() -> None:
         made = pace(lambda: 0.0)
         await asyncio.gather(*(upload(made, BLOCK_BYTES // 8) for _ in range(8)))
         assert loop.time() == pytest.approx(FILL_S * PACE_SHARE, rel=0.02)
+
+    run_virtual(main())
+
+
+def test_a_piece_that_waits_for_a_turn_hurries_when_it_must() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        background = BackgroundIo(lambda: None)
+        hurry = asyncio.Event()
+        made = UploadPace(
+            background, size_bytes=BLOCK_BYTES, fill_s=3600, level=lambda: inf if hurry.is_set() else 0.0
+        )
+        async with background.piece(0):  # a call that hangs
+            tasks = [asyncio.create_task(upload(made, PIECE_BYTES)) for _ in range(8)]
+            await asyncio.sleep(10)
+            assert not any(task.done() for task in tasks)
+            hurry.set()
+            async with asyncio.timeout(2):
+                await asyncio.gather(*tasks)
+            assert loop.time() <= 10 + TURN_S_MAX + 0.1
+        # Nobody holds the turn for ever.
+        async with asyncio.timeout(1), background.piece(0):
+            pass
 
     run_virtual(main())
