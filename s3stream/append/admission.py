@@ -51,7 +51,17 @@ UPLOADING: Final = frozenset({AdmissionState.OPEN, AdmissionState.FULL, Admissio
 class Admission:
     """The engine's admission state, and the callers that wait for room."""
 
-    __slots__ = ("_cache", "_cache_bytes_max", "_stopped", "_waiters", "_wal", "_wal_bytes_max", "error", "state")
+    __slots__ = (
+        "_cache",
+        "_cache_bytes_max",
+        "_stopped",
+        "_waiters",
+        "_wal",
+        "_wal_bytes_max",
+        "error",
+        "needs_upload",
+        "state",
+    )
 
     def __init__(self, wal: WriteAheadLog, cache: LogCache, *, cache_bytes_max: int, wal_bytes_max: int) -> None:
         """Clients must wait while uncommitted bytes of `cache`, or used bytes of `wal`, exceed their limit."""
@@ -66,16 +76,20 @@ class Admission:
         """Changed by the methods of this class only."""
         self.error: StorageStopped | None = None
         """Reason for which all appends are refused; None in OPEN and FULL."""
+        self.needs_upload = False
+        """True in FULL if only an upload makes the room that an append lacked."""
 
     # transitions
 
-    def wal_full(self) -> None:
-        """Enter FULL: the WAL had no room for an append."""
+    def wal_full(self, *, needs_upload: bool = True) -> None:
+        """Enter FULL: the WAL had no room for an append. It is written out soon unless it needs an upload."""
         if self.state is AdmissionState.OPEN:
             self._enter(AdmissionState.FULL)
+        self.needs_upload |= needs_upload and self.state is AdmissionState.FULL
 
     def made_room(self) -> None:
         """Leave FULL and wake the waiters: something was written out or uploaded."""
+        self.needs_upload = False
         if self.state is AdmissionState.FULL:
             self._enter(AdmissionState.OPEN)
         self._wake()

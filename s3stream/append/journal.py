@@ -93,7 +93,7 @@ class Journal:
     def no_room(self, error: OverCapacity) -> StorageError:
         """Return the error of an append that the WAL has no room for: StorageFull if waiting may help."""
         if isinstance(error, QueueFull):
-            self.admission.wal_full()
+            self.admission.wal_full(needs_upload=False)
             error.durable.add_done_callback(lambda _: self.admission.made_room())
         elif self.wal.used_bytes == 0:
             return AppendTooLarge(f"no append of this size will ever fit: {error}")

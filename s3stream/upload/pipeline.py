@@ -89,7 +89,7 @@ class UploadPipeline:
 
         def level() -> float:
             """Share of the room at the seal that is taken."""
-            is_awaited = self._sealer.flushes or admission.error is not None
+            is_awaited = self._sealer.flushes or admission.needs_upload or admission.error is not None
             if is_awaited or cache.current is not next_block or cache_room <= 0 or wal_room <= 0:
                 return inf
             return max(

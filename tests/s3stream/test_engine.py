@@ -3,12 +3,14 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from s3stream.append.stream import Stream
+from s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo, Pace
 from s3stream.engine import S3Stream
 from s3stream.errors import (
     AppendTooLarge,
@@ -20,10 +22,14 @@ from s3stream.errors import (
     UnknownStreams,
 )
 from s3stream.model import ObjectKind, StreamBatch, StreamInfo
+from s3stream.upload import pipeline
+from s3stream.upload.pace import UploadPace
+from s3stream.upload.uploader import Uploader
 from tests.support.catalog_node import CLUSTER, UploadingNode, delete_topic
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
-from wal.interface import AppendedRecord, Buffer, Durable, QueueFull
+from tests.support.waiting import until
+from wal.interface import AppendedRecord, Buffer, Durable, OverCapacity, QueueFull
 from wal.memory import MemoryWal
 
 
@@ -182,6 +188,39 @@ async def test_an_empty_log_whose_device_is_behind_is_waited_for(
             await engine.wait_writable()
             fill(stream, 1)
             assert engine.stats.uploads == 0
+
+
+async def test_an_upload_hurries_for_an_append_that_the_log_has_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paces: list[Pace] = []
+
+    async def stuck(_uploader: Uploader, _block: object, _previous: object, pace: Pace) -> None:
+        paces.append(pace)
+        await asyncio.Event().wait()
+
+    def slow(background: BackgroundIo, *, size_bytes: int, fill_s: float, level: Callable[[], float]) -> UploadPace:
+        return UploadPace(background, size_bytes=size_bytes, fill_s=fill_s + 3600, level=level)
+
+    monkeypatch.setattr(Uploader, "upload", stuck)
+    monkeypatch.setattr(pipeline, "UploadPace", slow)
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            fill(stream, 30)
+            engine.request_upload()
+            await until(lambda: bool(paces))
+            assert paces[0].piece_bytes == PIECE_BYTES
+            # Half of the log is free, and this batch needs more.
+            monkeypatch.setattr(cluster.wal, "append", _refuse)
+            with pytest.raises(StorageFull, match="too large for the rest"):
+                fill(stream, 1)
+            assert paces[0].piece_bytes == HURRIED_PIECE_BYTES
+
+
+def _refuse(_parts: Sequence[Buffer]) -> AppendedRecord:
+    raise OverCapacity("too large for the rest")
 
 
 async def test_an_append_that_never_fits_is_refused_for_good(tmp_path: Path) -> None:
@@ -520,17 +559,19 @@ async def test_a_deleted_streams_memory_is_free_without_a_garbage_collection(tmp
             (stream,) = await engine.open_streams([stream_id])
             # The owner and the stream refer to each other, as partitions do.
             owner = [stream]
-            stream.snapshot_source = lambda: bytes(len(owner))
-            gone = []
-            for at in range(3):
+            stream.snapshot_source = lambda owner=owner: bytes(len(owner))
+
+            async def append(stream: Stream, at: int) -> "weakref.ref[Payload]":
                 payload = Payload(1000)
-                gone.append(weakref.ref(payload))
                 await stream.append(StreamBatch(stream_id, at, at + 1, 1, -1, memoryview(payload)))
+                return weakref.ref(payload)
+
+            gone = [await append(stream, at) for at in range(3)]
             gc.collect()
             gc.disable()
             try:
                 await engine.close_stream(stream, discard=True)
-                del stream, owner, payload
+                del stream, owner
                 await engine.flush()
                 assert [ref() for ref in gone] == [None, None, None]
             finally:

@@ -64,6 +64,19 @@ def test_states_and_their_reasons(steps: tuple[str, ...], state: str, reason: st
     assert admission.is_writable == (state == "OPEN")
 
 
+def test_only_a_log_that_is_full_needs_an_upload() -> None:
+    admission = new_admission()
+    admission.wal_full(needs_upload=False)
+    assert not admission.needs_upload
+    admission.wal_full()
+    assert admission.needs_upload
+    admission.wal_full(needs_upload=False)
+    assert admission.needs_upload
+    admission.made_room()
+    assert not admission.needs_upload
+    assert not after("begin_close", "wal_full").needs_upload
+
+
 def test_only_the_first_failure_counts() -> None:
     admission = new_admission()
     assert admission.fail(FAILURE)

@@ -107,9 +107,7 @@ def test_a_piece_that_waits_for_a_turn_hurries_when_it_must() -> None:
         loop = asyncio.get_running_loop()
         background = BackgroundIo(lambda: None)
         hurry = asyncio.Event()
-        made = UploadPace(
-            background, size_bytes=BLOCK_BYTES, fill_s=3600, level=lambda: inf if hurry.is_set() else 0.0
-        )
+        made = UploadPace(background, size_bytes=BLOCK_BYTES, fill_s=3600, level=lambda: inf if hurry.is_set() else 0.0)
         async with background.piece(0):  # a call that hangs
             tasks = [asyncio.create_task(upload(made, PIECE_BYTES)) for _ in range(8)]
             await asyncio.sleep(10)
