@@ -68,17 +68,11 @@ class ObjectFiles:
         with self.explain(str(self.root)):
             os.scandir(self.root).close()
 
-    def start_put(self, key: str, writer_id: str) -> "NewFile":
-        """Create the temporary file of an object."""
-        trailer = self.trailer(key, writer_id)
-        with self.explain(key):
-            fd, temporary = tempfile.mkstemp(dir=self.temporary, prefix="put-")
-        return NewFile(self, key, writer_id, trailer, fd, Path(temporary))
-
     def put(self, key: str, parts: Sequence[Buffer], writer_id: str) -> int:
         """Create an object; return its size."""
-        file = self.start_put(key, writer_id)
+        file = NewFile(self, key, writer_id)
         try:
+            file.open()
             file.write(parts)
             file.publish()
         finally:
@@ -258,14 +252,21 @@ class ObjectFiles:
 class NewFile:
     """The temporary file of an object that is written in order. Its calls are made one after the other."""
 
-    def __init__(self, files: ObjectFiles, key: str, writer_id: str, trailer: bytes, fd: int, temporary: Path) -> None:
+    def __init__(self, files: ObjectFiles, key: str, writer_id: str) -> None:
+        """`open` creates the file. Raises StoreError if the key or the writer's id is invalid."""
         self._files = files
         self._key = key
         self._writer_id = writer_id
-        self._trailer = trailer
-        self._fd = fd
-        self._temporary = temporary
+        self._trailer = files.trailer(key, writer_id)
+        self._fd = -1
+        self._temporary = Path()
         self.size_bytes = 0
+
+    def open(self) -> None:
+        """Create the file, which `close` removes."""
+        with self._files.explain(self._key):
+            self._fd, temporary = tempfile.mkstemp(dir=self._files.temporary, prefix="put-")
+            self._temporary = Path(temporary)
 
     def write(self, parts: Sequence[Buffer]) -> None:
         """Append the bytes of `parts`."""
@@ -280,10 +281,11 @@ class NewFile:
             self._files.publish(self._temporary, self._key, self._writer_id)
 
     def close(self) -> None:
-        """Remove the temporary file. A published object stays."""
-        with self._files.explain(self._key):
-            os.close(self._fd)
-            self._temporary.unlink(missing_ok=True)
+        """Remove the temporary file, if it was created. A published object stays."""
+        if self._fd >= 0:
+            with self._files.explain(self._key):
+                os.close(self._fd)
+                self._temporary.unlink(missing_ok=True)
 
 
 class UploadFiles:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from s3stream.background import Pace
 from s3stream.errors import StoreError
 from s3stream.store.direct import PAGE_BYTES, cut
-from s3stream.store.files import ObjectFiles, UploadFiles
+from s3stream.store.files import NewFile, ObjectFiles, UploadFiles
 from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
 from s3stream.store.rules import check_range
 from wal.interface import Buffer
@@ -91,8 +91,9 @@ class LocalStore:
         if pace is None:
             self._calls.bytes_written += await run(lambda: self._files.put(key, parts, writer_id))
             return
-        file = await run(lambda: self._files.start_put(key, writer_id))
+        file = NewFile(self._files, key, writer_id)
         try:
+            await run(file.open)
             for piece in cut(parts, _piece_sizes(0, pace)):
                 async with pace.piece(sum(len(view) for view in piece)):
                     await run(partial(file.write, piece))

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -93,6 +94,42 @@ async def test_a_cancelled_paced_put_leaves_nothing(root: Path) -> None:
         await task
     assert left_over(root) == []
     assert await store.writer_id("o") is None
+    await store.close()
+
+
+async def test_a_paced_put_cancelled_while_its_file_is_created_leaves_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Free:
+        piece_bytes = 65536
+
+        @asynccontextmanager
+        async def piece(self, _size_bytes: int) -> AsyncIterator[None]:
+            yield
+
+    store = await opened(root)
+    created: list[int] = []
+    begun, go_on = threading.Event(), threading.Event()
+    real = tempfile.mkstemp
+
+    def slow(*, dir: Path, prefix: str) -> tuple[int, str]:  # noqa: A002 - its name in the library
+        fd, path = real(dir=dir, prefix=prefix)
+        created.append(fd)
+        begun.set()
+        assert go_on.wait(10)
+        return fd, path
+
+    monkeypatch.setattr(tempfile, "mkstemp", slow)
+    task = asyncio.create_task(store.put("o", [bytes(MIB)], writer_id="w", pace=Free()))
+    await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left_over(root) == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(created[0])
     await store.close()
 
 
