@@ -18,6 +18,8 @@ from s3stream.store.interface import PartReceipt
 OBSERVED_MIN = 8
 """Number of parts observed before one can be considered slow."""
 OBSERVED_MAX = 64
+LOOK_S_MIN = 0.02
+"""Least time between two looks at a part that may be slow."""
 HEDGES_PER_PART = 0.1
 HEDGES_MAX = 4.0
 """Limit of unused hedges that accumulate."""
@@ -66,7 +68,7 @@ class PartHedge:
         The time in which a part waits for its pace does not make it slow.
         """
         delay_s = self.delay_s(size_bytes)
-        timed = None if pace is None else TimedPace(pace)
+        timed = _measured(pace)
         if delay_s is None:
             return await self._timed(send, size_bytes, timed)
         async with asyncio.TaskGroup() as group:
@@ -75,7 +77,7 @@ class PartHedge:
             if not attempts[0].done() and self._budget >= 1:
                 self._budget -= 1
                 self._counts.hedged_parts += 1
-                attempts.append(group.create_task(self._attempt(send, size_bytes, timed)))
+                attempts.append(group.create_task(self._attempt(send, size_bytes, _measured(pace))))
             first = await _first_success(attempts)
             outcome = first.result()
             self._counts.hedges_won += first is not attempts[0]
@@ -90,7 +92,8 @@ class PartHedge:
         began = self._clock()
         left_s = delay_s
         while not attempt.done() and left_s > 0:
-            await asyncio.wait([attempt], timeout=left_s)
+            # What is left gets ever smaller while the attempt waits for its pace: do not look all the time.
+            await asyncio.wait([attempt], timeout=max(left_s, LOOK_S_MIN))
             left_s = delay_s - (self._clock() - began) + (0.0 if pace is None else pace.waited_s)
 
     async def _attempt(self, send: SendPart, size_bytes: int, pace: TimedPace | None) -> "PartReceipt | StorageError":
@@ -109,6 +112,11 @@ class PartHedge:
         self._seconds_per_byte.append((self._clock() - began) / max(1, size_bytes))
         self._budget = min(HEDGES_MAX, self._budget + HEDGES_PER_PART)
         return receipt
+
+
+def _measured(pace: Pace | None) -> TimedPace | None:
+    """Return a pace of one attempt's own: its waits are no other attempt's."""
+    return None if pace is None else TimedPace(pace)
 
 
 async def _first_success(

@@ -10,7 +10,7 @@ import pytest
 from s3stream.background import BackgroundIo, Pace
 from s3stream.errors import StoreError
 from s3stream.model import ObjectKind, StreamBatch
-from s3stream.object.hedge import HEDGES_MAX, OBSERVED_MIN, PartHedge
+from s3stream.object.hedge import HEDGES_MAX, LOOK_S_MIN, OBSERVED_MIN, PartHedge
 from s3stream.object.reader import read_index
 from s3stream.object.writer import ObjectWriter, PartLimits
 from s3stream.store.interface import PartReceipt
@@ -132,6 +132,62 @@ def test_waiting_for_a_turn_makes_no_part_slow() -> None:
         # A part that is slow by itself is still sent twice.
         assert await elapsed(made.put(TimedAttempts(100, 2).send, 100, pace)) == ("2", 5)
         assert counts == Counts(1, 1)
+
+    run_virtual(main())
+
+
+def test_a_part_that_waits_is_not_looked_at_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    real = asyncio.wait
+
+    async def wait(tasks: Any, *, timeout: float | None = None, **options: Any) -> Any:
+        looks.append(asyncio.get_running_loop().time())
+        return await real(tasks, timeout=timeout, **options)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        made = await practised(Counts())
+        log_write = Durable()
+
+        async def send(*, pace: Pace | None) -> PartReceipt:
+            assert pace is not None
+            await asyncio.sleep(2.9999)
+            async with pace.piece(100):
+                return PartReceipt(1, "1", 100)
+
+        loop.call_later(10, log_write.complete)
+        await made.put(send, 100, BackgroundIo(lambda: log_write))
+        assert len(looks) <= 10 / LOOK_S_MIN + 5
+
+    monkeypatch.setattr(asyncio, "wait", wait)
+    run_virtual(main())
+
+
+def test_the_waits_of_a_second_attempt_are_its_own() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        counts = Counts()
+        made = hedge(counts)
+        for _ in range(OBSERVED_MIN):
+            await made.put(TimedAttempts(1).send, 100)
+        log_write = Durable()
+        loop.call_later(20, log_write.complete)
+        sent = 0
+
+        async def send(*, pace: Pace | None) -> PartReceipt:
+            nonlocal sent
+            sent += 1
+            assert pace is not None
+            if sent == 2:
+                async with pace.piece(100):
+                    await asyncio.sleep(100)
+            await asyncio.sleep(50)
+            return PartReceipt(1, "1", 100)
+
+        await made.put(send, 100, BackgroundIo(lambda: log_write))
+        assert counts.hedged_parts == 1
+        # The first attempt took fifty seconds, and waited for nothing. It is the slowest of nine.
+        assert made.delay_s(100) == pytest.approx(3 * 50)
 
     run_virtual(main())
 
