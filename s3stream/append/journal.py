@@ -12,7 +12,7 @@ from typing import Protocol
 import structlog
 
 from s3stream.append.admission import Admission, AdmissionState
-from s3stream.append.log_cache import LogCache, UploadRun
+from s3stream.append.log_cache import EVICT_BATCHES_MAX, LogCache, UploadRun
 from s3stream.append.sealer import Sealer
 from s3stream.errors import AppendTooLarge, StorageError, StorageFull, StorageStopped
 from wal.interface import Durable, OverCapacity, QueueFull, WalError, WriteAheadLog
@@ -121,6 +121,6 @@ class Journal:
             return
         for stream, end_offset in pending.items():
             stream.confirmed_offset = end_offset
-        self.cache.evict()
+        self.cache.evict(EVICT_BATCHES_MAX + 2 * len(pending))  # more than came, or the cache would grow
         if self.wal.used_bytes > self._pressure_bytes:
             self.sealer.request()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from s3stream.append.log_cache import EVICT_BATCHES_MAX
 from s3stream.append.stream import Stream
 from s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo, Pace
 from s3stream.engine import S3Stream
@@ -221,6 +222,27 @@ async def test_an_upload_hurries_for_an_append_that_the_log_has_no_room_for(
 
 def _refuse(_parts: Sequence[Buffer]) -> AppendedRecord:
     raise OverCapacity("too large for the rest")
+
+
+async def test_the_log_cache_keeps_its_bound_when_one_write_of_the_log_has_many_batches(tmp_path: Path) -> None:
+    streams_count = 3 * EVICT_BATCHES_MAX
+    async with memory_cluster(tmp_path, replace(SMALL, upload_threshold_bytes=1 << 20)) as cluster:
+        ids = await cluster.create(streams_count)
+        cluster.wal.auto_complete = False
+        async with cluster.engine() as engine:
+            streams = await engine.open_streams(ids)
+
+            def write() -> None:
+                for stream in streams:
+                    fill(stream, 1, size_bytes=100)
+                cluster.wal.complete()
+
+            while engine.uncommitted_bytes < SMALL.log_cache_bytes * 3 // 4:
+                write()
+            await engine.flush()
+            while engine.uncommitted_bytes < SMALL.log_cache_bytes * 3 // 4:
+                write()
+                assert engine.log_cache_bytes <= SMALL.log_cache_bytes
 
 
 async def test_an_append_that_never_fits_is_refused_for_good(tmp_path: Path) -> None:
