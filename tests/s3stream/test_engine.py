@@ -194,17 +194,7 @@ async def test_an_empty_log_whose_device_is_behind_is_waited_for(
 async def test_an_upload_hurries_for_an_append_that_the_log_has_no_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paces: list[Pace] = []
-
-    async def stuck(_uploader: Uploader, _block: object, _previous: object, pace: Pace) -> None:
-        paces.append(pace)
-        await asyncio.Event().wait()
-
-    def slow(background: BackgroundIo, *, size_bytes: int, fill_s: float, level: Callable[[], float]) -> UploadPace:
-        return UploadPace(background, size_bytes=size_bytes, fill_s=fill_s + 3600, level=level)
-
-    monkeypatch.setattr(Uploader, "upload", stuck)
-    monkeypatch.setattr(pipeline, "UploadPace", slow)
+    paces = _hold_uploads(monkeypatch)
     async with memory_cluster(tmp_path) as cluster:
         (stream_id,) = await cluster.create(1)
         async with cluster.engine() as engine:
@@ -218,6 +208,43 @@ async def test_an_upload_hurries_for_an_append_that_the_log_has_no_room_for(
             with pytest.raises(StorageFull, match="too large for the rest"):
                 fill(stream, 1)
             assert paces[0].piece_bytes == HURRIED_PIECE_BYTES
+
+
+async def test_a_log_under_pressure_is_relieved_by_one_upload_without_a_hurry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paces = _hold_uploads(monkeypatch)
+    async with memory_cluster(tmp_path, wal_bytes=60_000) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            while cluster.wal.used_bytes <= 60_000 * SMALL.wal_pressure_ratio:
+                await stream.append(make_batch(stream_id, stream.next_offset))
+            await until(lambda: bool(paces))
+            for _ in range(3):
+                await stream.append(make_batch(stream_id, stream.next_offset))
+                await asyncio.sleep(0)
+            assert paces[0].piece_bytes == PIECE_BYTES
+            while engine.writable:
+                await stream.append(make_batch(stream_id, stream.next_offset))
+            assert paces[0].piece_bytes == HURRIED_PIECE_BYTES
+            assert len(paces) == 1
+
+
+def _hold_uploads(monkeypatch: pytest.MonkeyPatch) -> list[Pace]:
+    """Let uploads make no progress, as if their blocks had taken long to fill; return their paces."""
+    paces: list[Pace] = []
+
+    async def stuck(_uploader: Uploader, _block: object, _previous: object, pace: Pace) -> None:
+        paces.append(pace)
+        await asyncio.Event().wait()
+
+    def slow(background: BackgroundIo, *, size_bytes: int, fill_s: float, level: Callable[[], float]) -> UploadPace:
+        return UploadPace(background, size_bytes=size_bytes, fill_s=fill_s + 3600, level=level)
+
+    monkeypatch.setattr(Uploader, "upload", stuck)
+    monkeypatch.setattr(pipeline, "UploadPace", slow)
+    return paces
 
 
 def _refuse(_parts: Sequence[Buffer]) -> AppendedRecord:
