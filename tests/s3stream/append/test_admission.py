@@ -14,6 +14,7 @@ from wal.memory import MemoryWal
 FAILURE = StorageStopped("the WAL failed: pulled out")
 STEPS = {
     "wal_full": lambda admission: admission.wal_full(),
+    "queue_full": lambda admission: admission.wal_full(needs_upload=False),
     "made_room": lambda admission: admission.made_room(),
     "begin_close": lambda admission: admission.begin_close(),
     "fail": lambda admission: admission.fail(FAILURE),
@@ -64,17 +65,19 @@ def test_states_and_their_reasons(steps: tuple[str, ...], state: str, reason: st
     assert admission.is_writable == (state == "OPEN")
 
 
-def test_only_a_log_that_is_full_needs_an_upload() -> None:
-    admission = new_admission()
-    admission.wal_full(needs_upload=False)
-    assert not admission.needs_upload
-    admission.wal_full()
-    assert admission.needs_upload
-    admission.wal_full(needs_upload=False)
-    assert admission.needs_upload
-    admission.made_room()
-    assert not admission.needs_upload
-    assert not after("begin_close", "wal_full").needs_upload
+@pytest.mark.parametrize(
+    ("steps", "needs_upload"),
+    [
+        (("queue_full",), False),
+        (("wal_full",), True),
+        (("queue_full", "wal_full"), True),
+        (("wal_full", "queue_full"), True),
+        (("wal_full", "made_room"), False),
+        (("begin_close", "wal_full"), False),
+    ],
+)
+def test_only_a_log_that_is_full_needs_an_upload(steps: tuple[str, ...], needs_upload: bool) -> None:
+    assert after(*steps).needs_upload == needs_upload
 
 
 def test_only_the_first_failure_counts() -> None:
