@@ -40,6 +40,11 @@ class Budget:
             wait_s = max(wait_s, (1 - self.bytes_left) / self.bandwidth_bytes)
         return wait_s
 
+    def cost_s(self, size_bytes: int, ios: int) -> float:
+        """Return how many seconds of the budget a write uses up, 0 if no rate is limited."""
+        seconds = ios / (self.iops - self.reserved_iops) if self.iops else 0.0
+        return max(seconds, size_bytes / self.bandwidth_bytes) if self.bandwidth_bytes else seconds
+
     def take(self, size_bytes: int, ios: int) -> None:
         """Account for a write that is handed to the device."""
         self.ios_left -= ios

@@ -29,7 +29,8 @@ from wal.settings import WalSettings
 
 _LOG = structlog.get_logger(__name__)
 _REST: Final = 4
-"""Pause after a write, in times of its duration: a fifth of the disk's time for zeros, the rest for records."""
+"""Pause after a write, in times of its duration, or of what it used of the budget if that is more: about a fifth of the
+disk's time for zeros, the rest for records."""
 NO_LIMIT: Final = 1 << 64
 """Value of `limit_offset` when nothing is left to write: more than any offset."""
 
@@ -205,7 +206,9 @@ class Prewriter:
         self.unwritten_bytes -= end - start
         self.limit_offset = self._ranges[0][0] if self._ranges else NO_LIMIT
         if self._ranges:
-            self._continue(self._loop.time() - self._chunk_began_s)
+            # Under a budget a write may be quick and still use up the time of many records.
+            cost_s = self._budget.cost_s(end - start, io_count(end - start))
+            self._continue(max(self._loop.time() - self._chunk_began_s, cost_s))
         else:
             self._finish()
         progress.complete()

@@ -49,3 +49,11 @@ def test_no_budget_never_waits() -> None:
 
 def test_a_write_counts_in_units_of_256_kib() -> None:
     assert [io_count(size) for size in (1, 262144, 262145, 1 << 20)] == [1, 1, 2, 4]
+
+
+def test_a_write_costs_the_time_of_the_scarcer_rate() -> None:
+    assert Budget(110, 0, 10).cost_s(1 << 20, 4) == 0.04
+    assert Budget(0, 1 << 20, 0).cost_s(1 << 19, 2) == 0.5
+    assert Budget(110, 1 << 20, 10).cost_s(1 << 20, 4) == 1.0
+    assert Budget(110, 1 << 30, 10).cost_s(1 << 20, 4) == 0.04
+    assert Budget(0, 0, 0).cost_s(1 << 20, 4) == 0.0
