@@ -8,7 +8,8 @@ Invariants:
 - Zeros go only to positions that the file system reported as never written after the log was recovered, at or past
   `limit_offset`. Blocks end at or before `limit_offset`. So zeros never overwrite a record.
 - `limit_offset` moves when the zeros before it are durable, their metadata included, and never backwards.
-- One write is at the device at a time.
+- One write is at the device at a time. With strict fencing the next one follows when both copies of the header, read
+  after it, still name this node.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
@@ -24,6 +25,7 @@ from wal.block import aligned_buffer
 from wal.budget import Budget, io_count
 from wal.format import PAGE_BYTES, RING_POSITION, Header, page_up
 from wal.interface import Durable, WalError, WalFailed
+from wal.owner import confirm_owner
 from wal.requests import Device, IoKind, IoRequest
 from wal.settings import WalSettings
 
@@ -76,6 +78,7 @@ class Prewriter:
         """Returns the end of the newest block: what lies before it belongs to records."""
         self._failed: Final = failed
         self._header: Header
+        self._strict = False
         self._loop: AbstractEventLoop
         self._ranges: deque[tuple[int, int]] = deque()
         self._zeros = memoryview(b"")
@@ -102,6 +105,7 @@ class Prewriter:
         if not self._ranges:
             return
         self._header = header
+        self._strict = in_full
         self._loop = get_running_loop()
         self._began_s = self._loop.time()
         self._zeros = aligned_buffer(self._chunk_bytes)
@@ -183,12 +187,21 @@ class Prewriter:
         self._chunk_began_s = self._loop.time()
         self._timeout_timer = self._loop.call_later(self._timeout_s, self._overdue)
         self._budget.take(end - start, io_count(end - start))
-        self._device.submit(IoRequest(IoKind.WRITE, segments, partial(self._written, end)))
+        self._device.submit(IoRequest(IoKind.WRITE, segments, partial(self._written, end), check_header=self._strict))
 
     def _written(self, end: int, request: IoRequest) -> None:
-        """Flush: a write that is durable by itself may still be one whose metadata is not."""
+        """Go on once this node is known to have owned the log after the write."""
         if request.error is not None:
             self._fail(f"write of zeros at position {request.segments[0][0]} failed: {request.error}")
+        elif request.header is None:
+            self._flush(end, None)
+        else:
+            confirm_owner(self._device, request.header, self._header, partial(self._flush, end))
+
+    def _flush(self, end: int, error: WalError | None) -> None:
+        """Flush: a write that is durable by itself may still be one whose metadata is not."""
+        if error is not None:
+            self._failed(error)
         elif self._progress is not None:
             self._device.submit(IoRequest(IoKind.FLUSH, (), partial(self._flushed, end)))
 

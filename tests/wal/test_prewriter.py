@@ -11,7 +11,7 @@ from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
 from wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown
-from wal.interface import QueueFull, WalFailed
+from wal.interface import QueueFull, WalFailed, WalFenced
 from wal.log import DeltaWal
 from wal.prewriter import unwritten_offsets
 from wal.requests import IoKind, IoRequest
@@ -309,3 +309,23 @@ async def test_a_log_with_strict_fencing_opens_when_all_is_written() -> None:
     await wal.append([RECORD]).durable
     assert not device.disordered
     await wal.close()
+
+
+async def test_a_paused_host_writes_no_zeros_over_the_records_of_the_next_owner() -> None:
+    disk = new_disk()
+    strict = replace(SETTINGS, fencing="strict")
+    paused = SlowZeros(disk)
+    paused.holds_zeros = True
+    paused.in_order = False
+    former = DeltaWal(paused, strict, node_id=1, node_epoch=1, now_ms=lambda: 0)
+    opening = get_running_loop().create_task(anext(former.recover(), None))
+    await until(lambda: bool(paused.held_zeros))
+    successor = await opened(SlowZeros(disk), strict, epoch=2)
+    appended = [successor.append([RECORD]) for _ in range(10)]
+    await appended[-1].durable
+    paused.release_zeros()
+    with pytest.raises(WalFenced, match="claimed by node 1 with epoch 2"):
+        await opening
+    assert len(paused.began) == 1, "only the write that was at the device"
+    await former.close()
+    await successor.close()
