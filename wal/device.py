@@ -80,10 +80,17 @@ class FileDevice:
         return self._opened.block_device and _sys_folder(os.fstat(self._opened.fd), "loop") is None
 
     async def unwritten(self) -> list[tuple[int, int]]:
-        """Return the ranges of a file that were never written. A device has none."""
-        if self._opened.block_device:
+        """Reserve and return the ranges of a file that were never written. A device has none. Raises WalRefused.
+
+        In a sparse copy of a log they have no space yet: a full disk is reported here, not at a later record.
+        """
+        opened = self._opened
+        if opened.block_device:
             return []
-        return await to_thread(unwritten_ranges, self._opened.fd, self._opened.size_bytes)
+        try:
+            return await to_thread(_reserve_unwritten, opened.fd, opened.size_bytes)
+        except OSError as error:
+            raise WalRefused(f"{opened.path}: cannot reserve the space of the file: {error.strerror}") from error
 
     def submit(self, request: IoRequest) -> None:
         """Start a request."""
@@ -244,6 +251,14 @@ def _reserve(fd: int, start: int, end: int) -> None:
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
             raise
+
+
+def _reserve_unwritten(fd: int, size_bytes: int) -> list[tuple[int, int]]:
+    """Reserve the ranges that were never written, and return them. Raises OSError."""
+    ranges = unwritten_ranges(fd, size_bytes)
+    for start, end in ranges:
+        _reserve(fd, start, end)
+    return ranges
 
 
 def unwritten_ranges(fd: int, size_bytes: int) -> list[tuple[int, int]]:

@@ -128,6 +128,23 @@ async def test_a_full_disk_is_met_when_the_file_is_created(tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("holes")
+async def test_a_sparse_copy_is_refused_if_the_disk_is_too_full_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reserve(fd: int, position: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "wal").touch()
+    os.truncate(tmp_path / "wal", 4 * MIB)
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    wal = make_wal(open_device(tmp_path / "wal", SETTINGS))
+    with pytest.raises(WalRefused, match="wal: cannot reserve the space of the file: No space left on device"):
+        async for _ in wal.recover():
+            pass
+    await wal.close()
+
+
+@pytest.mark.usefixtures("holes")
 async def test_holes_between_records_are_found_and_filled_without_changing_any(tmp_path: Path) -> None:
     """As in a copy that was made sparse: zeros inside records became holes."""
     settings = replace(SETTINGS, window_bytes=2 * MIB)
@@ -148,6 +165,7 @@ async def test_holes_between_records_are_found_and_filled_without_changing_any(t
     for epoch in (2, 3):
         device = open_device(tmp_path / "copy", settings)
         assert len(await device.unwritten()) > 2 or epoch == 3
+        assert (tmp_path / "copy").stat().st_blocks * 512 >= 4 * MIB, "reserved"
         wal = DeltaWal(device, settings, node_id=1, node_epoch=epoch, now_ms=lambda: 5)
         found = [bytes(record.body) async for record in wal.recover()]
         assert found == [part for body in bodies for part in (body, b"")]
