@@ -215,9 +215,13 @@ class FaultyRing(Ring):
         """Errors of the next calls of `submit`."""
         self.instead: int | None = None
         """Descriptor that operations go to."""
+        self.results: list[int] = []
+        """Results of the next operations, instead of the real ones."""
+        self.pushes: list[Submission] = []
         super().__init__(8)
 
     def push(self, submission: Submission, fd: int, user_data: int) -> None:
+        self.pushes.append(submission)
         super().push(submission, fd if self.instead is None else self.instead, user_data)
 
     def submit(self) -> None:
@@ -225,6 +229,10 @@ class FaultyRing(Ring):
             code = self.refusals.pop(0)
             raise OSError(code, os.strerror(code))
         super().submit()
+
+    def take(self) -> tuple[int, int]:
+        user_data, result = super().take()
+        return user_data, self.results.pop(0) if self.results else result
 
 
 @pytest.fixture
@@ -309,6 +317,40 @@ async def test_a_kernel_that_refuses_fails_the_requests(file: OpenFile, ring: Fa
     back = aligned_buffer(PAGE_BYTES)
     await perform_all(engine, [request_of(IoKind.READ, [(2 * PAGE_BYTES, back)])])
     assert back[0] == 0, "what was refused is not written later"
+    await file.device.close()
+
+
+@pytest.mark.parametrize(
+    ("result", "continued_from", "code"),
+    [
+        (4 * PAGE_BYTES, None, None),
+        (PAGE_BYTES, 1, None),
+        (2 * PAGE_BYTES + 512, 2, None),
+        (0, None, errno.EIO),
+        (512, None, errno.EIO),
+        (-errno.EAGAIN, 0, None),
+        (-errno.EINTR, 0, None),
+        (-errno.ECANCELED, None, errno.ECANCELED),
+        (-errno.EIO, None, errno.EIO),
+    ],
+)
+async def test_a_plain_write_continues_as_any_other(
+    file: OpenFile, ring: FaultyRing, result: int, continued_from: int | None, code: int | None
+) -> None:
+    data = pages(b"abcd")
+    request = request_of(IoKind.WRITE, [(5 * PAGE_BYTES, data)])
+    ring.pushes.clear()
+    ring.results = [result]
+    await perform_all(file.engine, [request])
+    assert (request.error and request.error.errno) == code
+    first, *rest = ring.pushes
+    assert (first.opcode, first.position, first.length) == (Opcode.WRITE, 5 * PAGE_BYTES, len(data))
+    expected = [] if continued_from is None else [(Opcode.WRITEV, (5 + continued_from) * PAGE_BYTES)]
+    assert [(submission.opcode, submission.position) for submission in rest] == expected
+    assert {submission.flags for submission in rest} <= {SubmissionFlag.ASYNC if result < 0 else SubmissionFlag.NONE}
+    back = aligned_buffer(6 * PAGE_BYTES)
+    await perform_all(file.engine, [request_of(IoKind.READ, [(4 * PAGE_BYTES, back)])])
+    assert bytes(back[::PAGE_BYTES]) == b"\0abcd\0"
     await file.device.close()
 
 
