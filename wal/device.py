@@ -8,7 +8,7 @@ import errno
 import fcntl
 import os
 import stat
-from asyncio import to_thread
+from asyncio import Task, create_task, shield, to_thread, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,8 @@ class FileDevice:
     def __init__(self, opened: OpenedDevice, chosen: ChosenEngine) -> None:
         self._opened: Final = opened
         self._chosen: Final = chosen
+        self._reserving: Task[list[tuple[int, int]]] | None = None
+        """Work on a thread, which does not end with a caller that is cancelled."""
 
     @property
     def name(self) -> str:
@@ -88,7 +90,8 @@ class FileDevice:
         if opened.block_device:
             return []
         try:
-            return await to_thread(_reserve_unwritten, opened.fd, opened.size_bytes)
+            self._reserving = create_task(to_thread(_reserve_unwritten, opened.fd, opened.size_bytes))
+            return await shield(self._reserving)
         except OSError as error:
             raise WalRefused(f"{opened.path}: cannot reserve the space of the file: {error.strerror}") from error
 
@@ -98,6 +101,8 @@ class FileDevice:
 
     async def close(self) -> None:
         """Release the device. The descriptor stays open if a request never returns."""
+        if self._reserving is not None:
+            await wait([self._reserving])  # else it would go on with another file that gets the descriptor's number
         if await self._chosen.engine.close():
             os.close(self._opened.fd)
 

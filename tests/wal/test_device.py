@@ -1,10 +1,12 @@
 """Real files: flags, alignment, locking, fall-back, with each engine behind them."""
 
+import asyncio
 import errno
 import os
 import resource
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -142,6 +144,35 @@ async def test_a_sparse_copy_is_refused_if_the_disk_is_too_full_for_it(
         async for _ in wal.recover():
             pass
     await wal.close()
+
+
+@pytest.mark.usefixtures("holes")
+async def test_close_waits_for_a_reservation_whose_caller_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, release = Event(), Event()
+
+    def reserve(fd: int, position: int, length: int) -> None:
+        began.set()
+        release.wait()
+        os.fstat(fd)
+        reserved.append(fd)
+
+    reserved: list[int] = []
+    device = open_device(tmp_path / "wal", SETTINGS)
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    listing = asyncio.create_task(device.unwritten())
+    await until(began.is_set)
+    listing.cancel()
+    await asyncio.wait([listing])
+    closing = asyncio.create_task(device.close())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    waited = not closing.done()
+    release.set()
+    await closing
+    assert waited
+    assert len(reserved) == 1
 
 
 @pytest.mark.usefixtures("holes")
