@@ -48,12 +48,8 @@ def describe_threads() -> str:
     lines = []
     for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented, for this use
         lines.append(f"Thread 0x{ident:016x} (most recent call last):")
-        lines += [f'  File "{each.filename}", line {each.lineno}, in {each.name}' for each in _summary(frame)]
+        lines += [_frame_line(each.f_code, line) for each, line in traceback.walk_stack(frame)][::-1]
     return "\n".join(lines)
-
-
-def _summary(frame: FrameType) -> list[traceback.FrameSummary]:
-    return list(traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False))[::-1]
 
 
 def describe_tasks(tasks: Iterable["asyncio.Task[object]"]) -> str:
@@ -82,9 +78,13 @@ def _frames(work: object) -> list[str]:
             frames.append(f"  on {type(work).__name__}")
             break
         line = code.co_firstlineno if frame is None else frame.f_lineno
-        frames.append(f'  File "{code.co_filename}", line {line}, in {code.co_qualname}')
+        frames.append(_frame_line(code, line))
         work = inner
     return frames
+
+
+def _frame_line(code: CodeType, line: int) -> str:
+    return f'  File "{code.co_filename}", line {line}, in {code.co_qualname}'
 
 
 def _nonblocking(fd: int) -> int:
