@@ -53,8 +53,8 @@ QUICK = Plan(
 )
 FULL = Plan(
     rounds=5,
-    produce_bytes=512 * MIB,
-    produce_s=4,
+    produce_bytes=0,
+    produce_s=10,
     fetch_bytes=192 * MIB,
     fetch_passes=8,
     steady_cycles=4,

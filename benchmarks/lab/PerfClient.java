@@ -303,7 +303,7 @@ public class PerfClient {
                 made.producer.partitionsFor(topic);
             }
             awaitAssignment(consumers, partitions, error);
-            long primed = options.number("prime") > 0 ? prime(options, producers, topic, error) : 0;
+            long primed = prime(options, producers, topic, error);
             awaitRecords(consumers, primed, error);
             awaitStart();
             double requests = 0;
@@ -334,16 +334,18 @@ public class PerfClient {
         }
     }
 
-    /** Send a record to each partition before the load, so that its latencies have no connects and producer ids. */
+    /** Send `prime` records to each partition before the load, so that its latencies have no first times in them. */
     static long prime(Options options, List<Sender> producers, String topic, AtomicReference<Exception> error)
             throws Exception {
-        int partitions = options.count("partitions");
+        int partitions = options.count("partitions"), times = options.count("prime");
         byte[] value = new byte[options.count("record.bytes")];
-        for (int at = 0; at < partitions; at++)
-            producers.get(at % producers.size()).send(topic, at, value, UNTIMED);
-        for (Sender each : producers) each.producer.flush();
-        if (error.get() != null) throw error.get();
-        return partitions;
+        for (int time = 0; time < times; time++) {
+            for (int at = 0; at < partitions; at++)
+                producers.get(at % producers.size()).send(topic, at, value, UNTIMED);
+            for (Sender each : producers) each.producer.flush();
+            if (error.get() != null) throw error.get();
+        }
+        return (long) partitions * times;
     }
 
     static long send(Options options, List<Sender> producers, String topic, long began,

@@ -209,6 +209,7 @@ class Anabranch(Broker):
             "--wal-allow-volatile": "true",
             "--group-initial-rebalance-delay-ms": "0",
             "--log-format": "json",
+            "--storage-delete-delay-ms": "1000",  # as DELETE_SOON: a long run would fill the disk
         }
         return [sys.executable, "-m", "broker", "serve", *(w for pair in flags.items() for w in pair), *self._flags]
 

@@ -24,6 +24,8 @@ QUIET_S = 0.5
 QUIET_CPU_SHARE = 0.1
 """A broker that used less than this share of a processor for QUIET_S has finished earlier work."""
 QUIET_TIMEOUT_S = 15.0
+WARM_S = 2.0
+"""Longest duration of a load of the warm-up."""
 WARM_UNITS = 3
 WARM_SPREAD = 0.1
 """A process is warm when its CPU per GB in the last WARM_UNITS units of warm-up differs by no more than this."""
@@ -48,9 +50,9 @@ class Plan:
 
     rounds: int
     produce_bytes: int
-    """Bytes of a produce load without a rate."""
+    """Bytes of a produce load without a rate; 0: as many as go into `produce_s`."""
     produce_s: float
-    """Longest duration of such a load."""
+    """Longest duration of such a load. Ten seconds are enough for the kernel to write back what it caches."""
     fetch_bytes: int
     """Bytes of a topic that is read from memory: less than the node's log cache keeps of the newest data (512 MiB)."""
     fetch_passes: int
@@ -262,8 +264,8 @@ class Session:
                 load = Load(
                     partitions,
                     batch_bytes=batch_bytes,
-                    seconds=self.plan.produce_s / 2,
-                    size_bytes=self.plan.produce_bytes // 4,
+                    seconds=WARM_S,
+                    size_bytes=self.plan.fetch_bytes // 2,
                 )
                 self.load(broker, load, topic)
                 self.read(broker, topic, partitions, 1)
