@@ -39,6 +39,7 @@ from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
 from tests.support.node import NodeProcess
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+STATUS_TIMEOUT_S = 5.0
 MINUTE_MS = 60_000
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
 PARALLEL = 8
@@ -279,7 +280,7 @@ async def produce_latency(sizes: Sizes, report: Report) -> None:
         ) as node,
     ):
         host, _, port = node.admin.rpartition(":")
-        status = partial(AdminPort(host, int(port)).call, "GET", "/status")
+        status = partial(AdminPort(host, int(port)).call, "GET", "/status", STATUS_TIMEOUT_S)
         loop = asyncio.get_running_loop()
         end = loop.time() + sizes.produce_seconds
         running = False
