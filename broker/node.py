@@ -200,6 +200,7 @@ class Node:
         if self.settings.compaction.enabled:
             self.tasks.spawn(self._until_fenced(self.compaction.run()))
             self.tasks.spawn(self._until_fenced(self.cleaning.run()))
+        self.topics.on_removed = self.forget_topics
         self.lease.on_renewed = self._follow_catalog
         self.lease.on_failed = lambda error: self.storage.outages.note(CATALOG, error)
 
@@ -231,11 +232,14 @@ class Node:
 
     # while it runs
 
+    def forget_topics(self, names: Sequence[str]) -> None:
+        """Make the coordinators forget deleted topics."""
+        self.groups.forget_topics(names)
+        self.transactions.forget_topics(names)
+
     async def _follow_catalog(self) -> None:
         """Apply changes that other nodes made in the catalog, and complete own changes whose outcome was unknown."""
-        if gone := await self.topics.resolve_outcomes():
-            self.groups.forget_topics(gone)
-            self.transactions.forget_topics(gone)
+        await self.topics.resolve_outcomes()
         await self.cluster_configs.resolve_outcomes()
         await self.storage.damaged.forget_removed(self.catalog)
         self.storage.outages.over(CATALOG)

@@ -47,8 +47,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
         place, requested_name, requested_id = found[gone]
         responses[place] = _failure(requested_name, requested_id, unknown, unknown.message)
     if deleted:
-        node.groups.forget_topics(deleted)
-        node.transactions.forget_topics(deleted)
+        node.forget_topics(deleted)
     return DeleteTopicsResponse(responses=responses)
 
 

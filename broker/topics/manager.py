@@ -62,6 +62,8 @@ class TopicManager(TopicMap):
         new_topic_id: Callable[[], bytes],
     ) -> None:
         super().__init__()
+        self.on_removed: Callable[[Sequence[str]], None] | None = None
+        """Called with the names of deleted topics whose deletion is found out later, before the next change begins."""
         self._work = work
         self._catalog = catalog
         self._storage = storage
@@ -275,16 +277,16 @@ class TopicManager(TopicMap):
                 await self._catalog.delete_topics(ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
             return gone
 
-    async def resolve_outcomes(self) -> Sequence[str]:
-        """Read outcomes of changes whose answers were lost; returns names of removed topics. Raises CatalogError."""
+    async def resolve_outcomes(self) -> None:
+        """Read outcomes of changes whose answers were lost. Raises CatalogError."""
         async with self._changes:
-            return await self._resolve_outcomes()
+            await self._resolve_outcomes()
 
-    async def _resolve_outcomes(self) -> Sequence[str]:
+    async def _resolve_outcomes(self) -> None:
         if self._configs_unknown:
             await self._refresh_configs()
         if not self._being_removed and not self._growth_pending:
-            return ()
+            return
         known = {info.topic_id: info for info in await self._catalog.list_topics()}
         held = await self._still_held([topic for topic_id, topic in self._being_removed.items() if topic_id in known])
         gone = []
@@ -296,8 +298,9 @@ class TopicManager(TopicMap):
                 if topic_id not in known:
                     gone.append(topic.name)
             del self._being_removed[topic_id]
+        if gone and self.on_removed is not None:
+            self.on_removed(gone)
         await self._resolve_growth(known)
-        return gone
 
     async def _still_held(self, topics: Sequence[Topic]) -> set[bytes]:
         """Return the ids of those topics whose streams still have this node's epochs: no other node has opened them."""

@@ -1,11 +1,16 @@
 """The map of topics follows the catalog, also when the catalog becomes unavailable in the middle of a change."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from broker.coordination.internal_topics import OFFSETS_TOPIC
+from broker.coordination.topic_partition import TopicPartition
+from broker.groups.offsets import CommittedOffset
+from broker.node import Node
 from broker.topics.creation import TopicSpec
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.append.stream import Stream
@@ -17,6 +22,22 @@ from tests.support.raw_client import batch_of, raw_client
 
 class CrashError(Exception):
     """The process ends here."""
+
+
+async def commit_offset(node: Node, topic: str) -> None:
+    """Commit offset 5 of a topic's partition 0 for group `g`; returns when it is durable."""
+    await node.groups.ensure_topic()
+    done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    commits = [(TopicPartition(topic, 0), CommittedOffset(5, -1, "", 1_000))]
+    node.groups.shard("g").offsets.commit("g", "", None, -1, commits, done.set_result)
+    assert await done is ErrorCode.NONE
+
+
+def committed_offset(node: Node, topic: str) -> int | None:
+    """Return the offset that `commit_offset` has committed, None if there is none."""
+    offsets = node.groups.shard("g").offsets.of("g")
+    found = None if offsets is None else offsets.get(topic, 0)
+    return None if found is None else found.offset
 
 
 async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> None:
@@ -56,7 +77,7 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
             with pytest.raises(CatalogUnavailable):
                 await topics.alter("t", set_configs={"retention.ms": "2000"}, unset=())
         assert topic.config.retention_ms == 1000
-        assert not await topics.resolve_outcomes()
+        await topics.resolve_outcomes()
         assert topic.config.retention_ms == (2000 if altered else 1000)
         (partition,) = topics.led_partitions()
         assert partition.config is topic.config
@@ -82,6 +103,8 @@ async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: P
 async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, deleted: bool) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         topics, catalog = node.topics, node.catalog
+        removed: list[str] = []
+        topics.on_removed = removed.extend
         topic = await topics.create("t", partitions=2, configs={})
         await topics.create("u", partitions=1, configs={})
         await client.produce("t", [batch_of(b"a")])
@@ -98,8 +121,9 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
                 await topics.delete("t", "u")
         assert topics.get("t") is None, "its state is unknown: it is not served"
         assert topics.get("u") is None
-        assert list(await topics.resolve_outcomes()) == (["t", "u"] if deleted else [])
-        assert list(await topics.resolve_outcomes()) == []
+        for _ in range(2):
+            await topics.resolve_outcomes()
+            assert removed == (["t", "u"] if deleted else []), "they are told once"
         if deleted:
             assert topics.get("t") is None
             assert list(await topics.delete("t")) == []
@@ -112,6 +136,53 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
             assert list(await topics.delete("t", "v", "u")) == ["t", "u"]
             assert list(await catalog.list_topics()) == []
         await node.storage.flush()
+
+
+async def test_offsets_of_a_deleted_topic_are_gone_also_when_the_next_change_finds_the_deletion_out(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        topics, catalog = node.topics, node.catalog
+        await topics.create("t", partitions=1, configs={})
+        await commit_offset(node, "t")
+        really = catalog.delete_topics
+
+        async def answer_lost(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
+            await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
+            raise OutcomeUnknown("a commit was not answered")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "delete_topics", answer_lost)
+            with pytest.raises(OutcomeUnknown):
+                await topics.delete("t")
+        assert list(await topics.delete("t")) == []
+        await topics.create("t", partitions=1, configs={})
+        response = await client.produce("t", [batch_of(b"a")])
+        assert response.responses[0].partition_responses[0].error_code == 0, "what was written before is durable"
+        assert committed_offset(node, "t") is None
+
+
+async def test_a_coordinator_starts_over_when_the_next_change_finds_out_that_its_topic_was_deleted(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path) as node:
+        topics, catalog = node.topics, node.catalog
+        await topics.create("t", partitions=1, configs={})
+        await commit_offset(node, "t")
+        really = catalog.delete_topics
+
+        async def answer_lost(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
+            await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
+            raise OutcomeUnknown("a commit was not answered")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "delete_topics", answer_lost)
+            with pytest.raises(OutcomeUnknown):
+                await topics.delete(OFFSETS_TOPIC)
+        await topics.create("u", partitions=1, configs={})
+        assert not node.groups.is_open
+        await commit_offset(node, "t")
+        assert committed_offset(node, "t") == 5
 
 
 async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Path) -> None:
@@ -204,7 +275,7 @@ async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Pat
             patch.setattr(catalog, "add_partitions", answer_lost)
             with pytest.raises(OutcomeUnknown):
                 await topics.grow("t", 4)
-        assert not await topics.resolve_outcomes()
+        await topics.resolve_outcomes()
         assert [partition is not None for partition in topic.partitions] == [True] * (4 if grown else 1)
         if grown:
             response = await client.produce("t", [batch_of(b"a")], partition=3)
