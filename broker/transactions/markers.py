@@ -8,6 +8,7 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.groups.coordinator import GroupCoordinator
 from broker.partitions.producers import Producer
 from broker.topics.manager import TopicManager
+from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType
 from wal.interface import WalError
 
@@ -33,7 +34,12 @@ class MarkerWriter:
         self._groups = groups
 
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
-        """Append a marker. Raises KafkaError or StorageError, and then does not call `done`."""
+        """Append a marker. Raises KafkaError or StorageError, and then does not call `done`.
+
+        Raises NOT_LEADER_OR_FOLLOWER while the topic is being removed: it may be served again.
+        """
+        if self._topics.is_being_removed(where.topic):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition = self._topics.partition(*where)
         # A shard that is being loaded is refused: its replay may already be past the marker's offset.
         shard = self._groups.shard_at(where.partition) if where.topic == OFFSETS_TOPIC else None

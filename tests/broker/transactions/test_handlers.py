@@ -1,7 +1,7 @@
 """Transactions on the wire, against a real node: both versions, isolation, offsets, errors, tools, restarts."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,7 @@ from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from s3stream.errors import OutcomeUnknown
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -302,6 +303,36 @@ async def test_init_checks_what_it_is_asked(client: TransactionalClient) -> None
     assert (await client.end(commit=True)).error_code == ErrorCode.INVALID_REQUEST
     client.name = "unknown"
     assert (await client.end(commit=True)).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_transaction_ends_once_it_is_known_whether_its_topic_was_deleted(
+    client: TransactionalClient, node: Node, deleted: bool
+) -> None:
+    """Given up too early, its marker would be missing in a topic that is served again: open forever for readers."""
+    assert await client.produce(b"a") is ErrorCode.NONE
+    really = node.catalog.delete_topics
+
+    async def answer_lost(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
+        if deleted:
+            await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
+        raise OutcomeUnknown("a commit was not answered")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.catalog, "delete_topics", answer_lost)
+        with pytest.raises(OutcomeUnknown):
+            await node.topics.delete("t")
+    assert (await client.end(commit=True)).error_code == ErrorCode.NONE
+    await node.transactions.retry()
+    assert await client.state() == "PrepareCommit"
+    await node.topics.resolve_outcomes()
+    async with asyncio.timeout(20):
+        while await client.state() != "CompleteCommit":
+            pass
+    if deleted:
+        assert node.topics.get("t") is None
+    else:
+        assert await client.latest(0) == await client.latest(READ_COMMITTED) == 2, "the record and the marker"
 
 
 @pytest.mark.parametrize("version", [3, 5])
