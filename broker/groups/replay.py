@@ -67,8 +67,10 @@ class Replay:
                     self.offsets[group_id].supersede(key)
             case OffsetRecord(group_id, key, CommittedOffset() as committed):
                 kept = self.offsets.setdefault(group_id, GroupOffsets())
-                kept.put(*key, committed)
-                kept.supersede(key)
+                # A rewrite repeats live records. If it has stopped half-way, the open transactions' do not follow them.
+                if kept.get(*key) != committed:
+                    kept.put(*key, committed)
+                    kept.supersede(key)
             case ClassicGroupRecord(group_id, None):
                 self.classic_groups.pop(group_id, None)
             case ClassicGroupRecord(group_id, GroupSnapshot() as snapshot):

@@ -1,10 +1,11 @@
 """Offsets that are part of transactions, in a group's shard over a log in memory."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from broker.coordination.log import LogWriter
+from broker.coordination.log import KeyValue, LogWriter
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
@@ -13,6 +14,7 @@ from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode
 from s3stream.errors import StorageFull
 from tests.support.memory_log import MemoryLog
+from wal.interface import Durable
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 P, Q = Producer(7, 0), Producer(8, 0)
@@ -106,6 +108,56 @@ async def test_a_rewrite_keeps_what_is_undecided(group: Group) -> None:
     assert (group.offset(T0), group.unstable(T0)) == (1, True)
     group.mark(P, committed=True)
     assert group.offset(T0) == 5
+
+
+class FailingLog(MemoryLog):
+    """A log that refuses the next append of a transaction's records if told so."""
+
+    refuses_transactional = False
+
+    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
+        if producer is not None and self.refuses_transactional:
+            self.refuses_transactional = False
+            raise StorageFull("full")
+        return super().append(records, producer)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_rewrite_that_stops_half_way_changes_no_transaction(crashes: bool) -> None:
+    """The live records are in the log a second time then, behind the open transaction's."""
+    log = FailingLog()
+    group = Group(log)
+    await group.shard.load()
+    await group.commit(T0, 1)
+    await group.commit(T0, 5, P)
+    log.refuses_transactional = True
+    with pytest.raises(StorageFull):
+        await group.shard.writer.rewrite(group.shard.live_records, group.shard.offsets.open_transactions)
+    if crashes:
+        group = await group.crash()
+    assert (group.offset(T0), group.unstable(T0)) == (1, True)
+    group.mark(P, committed=True)
+    assert group.offset(T0) == 5
+    assert (await group.crash()).offset(T0) == 5
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_the_next_rewrite_after_one_that_stopped_half_way_keeps_what_is_undecided(crashes: bool) -> None:
+    log = FailingLog()
+    group = Group(log)
+    await group.shard.load()
+    await group.commit(T0, 1)
+    await group.commit(T0, 5, P)
+    log.refuses_transactional = True
+    with pytest.raises(StorageFull):
+        await group.shard.writer.rewrite(group.shard.live_records, group.shard.offsets.open_transactions)
+    if crashes:
+        group = await group.crash()
+    await group.shard.writer.rewrite(group.shard.live_records, group.shard.offsets.open_transactions)
+    group = await group.crash()
+    group.mark(P, committed=True)
+    assert group.offset(T0) == 5
+    assert (await group.crash()).offset(T0) == 5
 
 
 async def test_a_group_with_undecided_offsets_does_not_expire(group: Group) -> None:
