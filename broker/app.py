@@ -1,7 +1,6 @@
 """The composition root: creates the components of a node, and starts and stops them in order.
 
-In a running node only this module reads the wall clock and creates random numbers and uuids. Other modules receive
-them as arguments.
+Clocks, random numbers and the ways to disk, catalog, stores and network come from an `Environment`.
 
 Start: lock the data directory; reserve the ports; check that log, catalog and object stores belong together and to this
 node; wait until no process holds the node's id; register, which fences the previous holder; recover the log; record in
@@ -10,10 +9,7 @@ the catalog that the log is in use; open the streams; load groups and transactio
 Stop: refuse new connections; answer requests under way; upload; trim; close the log; end the lease.
 """
 
-import random
-import secrets
 import time
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -30,18 +26,18 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import advertised_apis
 from broker.handlers.dispatch import Dispatcher
 from broker.logging.levels import LogLevels
+from broker.membership.environment import Environment
 from broker.membership.join import join, log_owner, open_catalog_and_stores
 from broker.membership.lease import LeaseKeeper
 from broker.membership.log_identity import wal_id_of
 from broker.membership.node_log import NodeLog
 from broker.membership.other_nodes import other_nodes, warn_of_other_nodes
-from broker.net.ports import reserve_ports
 from broker.net.server import Server
 from broker.node import Address, Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
 from broker.settings.clock import CautiousClock
-from broker.settings.data_dir import DataDirError, DataDirLock
+from broker.settings.data_dir import DataDirError
 from broker.settings.memory import MemoryPlan, memory_for, with_sizes
 from broker.settings.model import Settings
 from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
@@ -71,33 +67,17 @@ class StartError(Exception):
     """The node cannot start. The text is the one line to show."""
 
 
-def now_ms() -> int:
-    """The wall clock in ms since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-def steady_ms() -> int:
-    """The monotonic clock, in ms since an arbitrary moment."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def _new_uuid() -> bytes:
-    return uuid.uuid4().bytes
-
-
-def _new_writer_id() -> str:
-    return uuid.uuid4().hex
-
-
 @asynccontextmanager
-async def run_node(settings: Settings, log_levels: LogLevels | None = None) -> AsyncIterator[Node]:
+async def run_node(
+    settings: Settings, log_levels: LogLevels | None = None, environment: Environment | None = None
+) -> AsyncIterator[Node]:
     """Start a node, serve while the body runs, then stop cleanly: requests answered, data uploaded, WAL trimmed.
 
     Raises StartError. When the body raises, the node stops as in a crash: no acked record is lost, nothing is uploaded.
     """
     async with AsyncExitStack() as stack:
         try:
-            node, admin = await _start(settings, stack, log_levels or LogLevels())
+            node, admin = await _start(settings, stack, log_levels or LogLevels(), environment or Environment())
         except (DataDirError, StorageError, WalError, OSError) as error:
             raise StartError(str(error)) from error
         yield node
@@ -110,6 +90,7 @@ async def run_node(settings: Settings, log_levels: LogLevels | None = None) -> A
 class _OpenStorage:
     """Catalog, object stores, log and storage of a registered node, open and recovered."""
 
+    environment: Environment
     settings: Settings
     memory: MemoryPlan
     catalog: Catalog
@@ -120,21 +101,24 @@ class _OpenStorage:
     storage: S3Stream
 
 
-async def _start(settings: Settings, stack: AsyncExitStack, log_levels: LogLevels) -> tuple[Node, AdminServer]:
+async def _start(
+    settings: Settings, stack: AsyncExitStack, log_levels: LogLevels, environment: Environment
+) -> tuple[Node, AdminServer]:
     """Start all components, and push onto `stack` what stops them again."""
     began = time.perf_counter()
-    cautious = CautiousClock(now_ms, steady_ms)
+    now_ms = environment.now_ms
+    cautious = CautiousClock(now_ms, environment.steady_ms)
     memory = memory_for(settings)
     settings = with_sizes(settings, memory.sizes)
-    lock = DataDirLock(settings.node.data_dir)
+    lock = environment.lock_directory(settings.node.data_dir)
     stack.callback(lock.release)
-    bound, admin_bound = reserve_ports(settings, stack)
+    bound, admin_bound = environment.reserve_ports(settings, stack)
     advertised = Address(
         settings.listener.advertised_host or settings.listener.host,
         settings.listener.advertised_port or int(bound.getsockname()[1]),
     )
     failure = NodeFailure()
-    opened = await _open_storage(settings, memory, advertised, lock.lock_id, failure, stack)
+    opened = await _open_storage(environment, settings, memory, advertised, lock.lock_id, failure, stack)
     work = RecordWork(memory.sizes.decompressed_bytes_max)
     stack.callback(work.close)
     configs = ClusterConfigs(opened.catalog)
@@ -147,7 +131,7 @@ async def _start(settings: Settings, stack: AsyncExitStack, log_levels: LogLevel
         work=work,
         defaults=broker_configs,
         now_ms=now_ms,
-        new_topic_id=_new_uuid,
+        new_topic_id=lambda: environment.new_uuid().bytes,
     )
     await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
@@ -171,6 +155,7 @@ async def _start(settings: Settings, stack: AsyncExitStack, log_levels: LogLevel
 
 
 async def _open_storage(
+    environment: Environment,
     settings: Settings,
     memory: MemoryPlan,
     advertised: Address,
@@ -179,16 +164,17 @@ async def _open_storage(
     stack: AsyncExitStack,
 ) -> _OpenStorage:
     """Check that catalog, log and stores belong together, take the node's id, and recover the log."""
-    catalog = Catalog(settings.catalog_url)
+    now_ms = environment.now_ms
+    catalog = environment.make_catalog(settings.catalog_url)
     stack.push_async_callback(catalog.close)
-    node_log = await stack.enter_async_context(NodeLog.opened(settings))
+    node_log = await stack.enter_async_context(NodeLog.opened(settings, files=environment.logs))
     stores = await open_catalog_and_stores(
         catalog,
         node_log,
         settings,
         stack,
-        new_catalog_id=lambda: secrets.token_bytes(CATALOG_ID_BYTES),
-        rng=random.Random(),  # noqa: S311 - spreads retries in time
+        new_catalog_id=lambda: environment.random_bytes(CATALOG_ID_BYTES),
+        make_stores=lambda: environment.make_stores(settings, environment.random()),
     )
     info = await join(catalog, node_log, settings, lock_id, host=advertised.host, port=advertised.port, now_ms=now_ms)
     lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)
@@ -205,7 +191,7 @@ async def _open_storage(
         node_id=info.node_id,
         node_epoch=info.epoch,
         now_ms=now_ms,
-        new_writer_id=_new_writer_id,
+        new_writer_id=lambda: environment.new_uuid().hex,
     )
     await stack.enter_async_context(storage)
     with node_log.errors_with_path():
@@ -217,7 +203,7 @@ async def _open_storage(
         location=str(node_log.path),
         now_ms=now_ms(),
     )
-    return _OpenStorage(settings, memory, catalog, stores, info, lease, wal, storage)
+    return _OpenStorage(environment, settings, memory, catalog, stores, info, lease, wal, storage)
 
 
 def _make_node(
@@ -233,14 +219,15 @@ def _make_node(
 ) -> Node:
     """Build the components that serve clients, and the node of them all."""
     settings, memory, catalog, storage = opened.settings, opened.memory, opened.catalog, opened.storage
-    info = opened.info
+    environment, info = opened.environment, opened.info
+    now_ms = environment.now_ms
     server = Server(settings.network, memory.sizes)
     group_configs = GroupConfigs(configs, settings.group)
     groups = GroupCoordinator(
         CoordinatorTopic(topics, OFFSETS_TOPIC, settings.group.offsets_partitions, now_ms),
         settings.group,
         now_ms=now_ms,
-        new_id=lambda: str(uuid.uuid4()),
+        new_id=lambda: str(environment.new_uuid()),
         topics=TopicImageSource(topics),
         session_timeout_ms=group_configs.session_timeout_ms,
         expiry_now_ms=cautious.now_ms,
@@ -249,7 +236,7 @@ def _make_node(
     fetch_sessions = FetchSessions(
         settings.fetch.sessions_max,
         settings.fetch.session_idle_ms,
-        random.Random(),  # noqa: S311 - session ids need no secrecy
+        environment.random(),
     )
     producer_ids = ProducerIds(catalog)
     transactions = TransactionCoordinator(
@@ -266,7 +253,7 @@ def _make_node(
         settings=settings,
         node_epoch=info.epoch,
         now_ms=now_ms,
-        new_topic_id=_new_uuid,
+        new_topic_id=lambda: environment.new_uuid().bytes,
         on_detached=transactions.forget_topics,
     )
     manifests = ManifestKeeper(
@@ -276,7 +263,7 @@ def _make_node(
         node_id=info.node_id,
         node_epoch=info.epoch,
         now_ms=now_ms,
-        new_writer_id=_new_writer_id,
+        new_writer_id=lambda: environment.new_uuid().hex,
     )
     collector = GarbageCollector(
         catalog=catalog,
@@ -318,7 +305,7 @@ def _make_node(
         broker_configs=broker_configs,
         group_configs=group_configs,
         features=Features(configs, info.node_id),
-        telemetry=ClientMetrics(configs, settings.telemetry, now_ms, _new_uuid),
+        telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: environment.new_uuid().bytes),
         log_levels=log_levels,
         tasks=tasks,
         failure=failure,
@@ -335,7 +322,7 @@ def _make_node(
 def _make_compaction(
     opened: _OpenStorage, topics: TopicManager, cautious: CautiousClock
 ) -> tuple[CompactionContext, CompactionService, CleaningScheduler]:
-    settings, storage = opened.settings, opened.storage
+    environment, settings, storage = opened.environment, opened.settings, opened.storage
     cleaning = make_cleaning(topics, storage)
     node = CompactionContext(
         catalog=opened.catalog,
@@ -345,7 +332,7 @@ def _make_compaction(
         node_id=opened.info.node_id,
         node_epoch=opened.info.epoch,
         now_ms=cautious.now_ms,
-        new_writer_id=_new_writer_id,
+        new_writer_id=lambda: environment.new_uuid().hex,
         cleaning=cleaning,
         placement=storage.store_of,
         on_replaced=storage.invalidate,
@@ -358,6 +345,6 @@ def _make_compaction(
         cleaning,
         tails=lambda stream_id: tail_of(storage, stream_id),
         request_upload=storage.request_upload,
-        steady_ms=steady_ms,
+        steady_ms=environment.steady_ms,
     )
     return node, service, scheduler

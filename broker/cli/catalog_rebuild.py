@@ -61,10 +61,10 @@ def rebuild(
 async def _run(
     settings: Settings, manifest: str | None, *, only_plan: bool, accept_loss: bool, keep_hours: int
 ) -> None:
-    from broker.app import now_ms  # it imports everything
+    from broker.membership.environment import wall_ms  # it imports much
 
     console = Console(soft_wrap=True, highlight=False)
-    entropy = ClockAndIds(now_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
+    entropy = ClockAndIds(wall_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
     async with CatalogRebuild.opened(settings, entropy) as work:
         with _progress("reading indexes") as update:
             await work.make_plan(manifest, update)

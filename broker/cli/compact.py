@@ -146,13 +146,13 @@ def warnings_only() -> Iterator[None]:
 
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
-    from broker.app import now_ms  # imported late: they import the whole broker
+    from broker.membership.environment import wall_ms  # imported late: they import the whole broker
     from broker.membership.stopped_node import StoppedNode
 
     rng = random.Random()  # noqa: S311 - spreads retries and tells writers apart, hides nothing
     async with AsyncExitStack() as stack:
         try:
-            node = await stack.enter_async_context(StoppedNode.opened(settings, rng, now_ms, plan_only=plan_only))
+            node = await stack.enter_async_context(StoppedNode.opened(settings, rng, wall_ms, plan_only=plan_only))
         except DataDirError as error:
             raise DataDirError(f"{error}; if that is the node, give its port with --admin HOST:PORT") from None
         Console(stderr=True).print(

@@ -52,7 +52,7 @@ def give_up(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:
 
 
 async def _give_up(settings: Settings, *, ask: bool) -> None:
-    from broker.app import now_ms  # imported late: it imports the whole broker
+    from broker.membership.environment import wall_ms  # imported late: it imports much
 
     async with AsyncExitStack() as stack:
         lock = DataDirLock(settings.node.data_dir)
@@ -71,7 +71,7 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
         if ask:
             click.confirm("Accept the loss?", abort=True)
         for wal in lost:
-            await catalog.give_up_wal(wal.wal_id, seen=seen, now_ms=now_ms())
+            await catalog.give_up_wal(wal.wal_id, seen=seen, now_ms=wall_ms())
             _log_loss(wal, at_risk)
 
 

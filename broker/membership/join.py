@@ -5,7 +5,6 @@ a node's id is taken only from a process that is gone.
 """
 
 import os
-import random
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -15,7 +14,6 @@ from broker.membership.log_identity import why_blank_catalog_refused
 from broker.membership.node_log import NodeLog
 from broker.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
 from broker.settings.model import Settings
-from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeHolder, NodeInfo
 from s3stream.errors import CatalogError
@@ -31,7 +29,7 @@ async def open_catalog_and_stores(
     stack: AsyncExitStack,
     *,
     new_catalog_id: Callable[[], bytes],
-    rng: random.Random,
+    make_stores: Callable[[], Mapping[str, ObjectStore]],
 ) -> Mapping[str, ObjectStore]:
     """Open the catalog and all object stores; return the stores by name. `stack` closes the stores.
 
@@ -44,7 +42,7 @@ async def open_catalog_and_stores(
         raise CatalogError(why_blank_catalog_refused(catalog.where, found))
     if not blank:
         await catalog.open(cluster=cluster, new_id=new_catalog_id())
-    stores = make_stores(settings, rng)
+    stores = make_stores()
     if not blank:
         check_stores_known(await catalog.count_committed(), stores)
     for store in stores.values():

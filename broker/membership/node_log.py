@@ -11,6 +11,7 @@ from typing import Self
 
 import structlog
 
+from broker.membership.environment import DiskLogFiles, LogFiles
 from broker.membership.log_identity import LogFacts, may_hold_records, utc, why_not_formatted, why_refused
 from broker.settings.model import Settings
 from broker.settings.package_settings import wal_settings
@@ -19,19 +20,19 @@ from s3stream.append.wal_record import RECORD_HEADER_BYTES, WalRecord, decode_re
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo
 from s3stream.errors import UnknownStreams
-from wal.device import FileDevice, open_device
 from wal.format import CATALOG_UNKNOWN, Header
 from wal.interface import WalCorrupt, WalRefused
 from wal.log import DeltaWal
 from wal.owner import Owner, check_owner, read_header
 from wal.reader import read_ring
 from wal.recovery import Scan
+from wal.requests import Device
 
 
 class NodeLog:
     """The file or device at the log's path. It stays locked until the context ends, or the log is closed."""
 
-    def __init__(self, settings: Settings, *, any_content: bool = False) -> None:
+    def __init__(self, settings: Settings, *, any_content: bool = False, files: LogFiles | None = None) -> None:
         self.path: Path = settings.wal_path.resolve()
         self.header: Header | None = None
         """Header of the log that was found."""
@@ -42,16 +43,19 @@ class NodeLog:
         self._settings = settings
         self._wal_settings = wal_settings(settings)
         self._any_content = any_content or self._wal_settings.format
-        self._device: FileDevice | None = None
+        self._files = files or DiskLogFiles()
+        self._device: Device | None = None
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, settings: Settings, *, any_content: bool = False) -> AsyncIterator[Self]:
+    async def opened(
+        cls, settings: Settings, *, any_content: bool = False, files: LogFiles | None = None
+    ) -> AsyncIterator[Self]:
         """Open the file or device, if it exists, and read the header. Raises WalError.
 
         Content that is not a valid log is an error, unless `any_content` is set or the settings allow to format it.
         """
-        log = cls(settings, any_content=any_content)
+        log = cls(settings, any_content=any_content, files=files)
         try:
             await log._probe()
             yield log
@@ -59,9 +63,9 @@ class NodeLog:
             await log._close()
 
     async def _probe(self) -> None:
-        if not await asyncio.to_thread(self.path.exists):
+        if not await asyncio.to_thread(self._files.exists, self.path):
             return
-        self._device = await asyncio.to_thread(open_device, self.path, self._wal_settings, create=False)
+        self._device = await asyncio.to_thread(self._files.open, self.path, self._wal_settings, create=False)
         try:
             self.header = await read_header(self._device)
             self.problem = "is blank"
@@ -157,12 +161,12 @@ class NodeLog:
     async def open_wal(self, owner: Owner, now_ms: Callable[[], int]) -> DeltaWal:
         """Return the log, which owns the device and is not recovered; create its file if missing. Raises WalError."""
         if self._device is None:
-            if await asyncio.to_thread(self.path.exists):
+            if await asyncio.to_thread(self._files.exists, self.path):
                 raise WalRefused(f"{self.path}: this file appeared while the node was starting: start again")
             structlog.get_logger("node").info(
                 "creating the log file", path=str(self.path), capacity_bytes=self._wal_settings.capacity_bytes
             )
-            self._device = await asyncio.to_thread(open_device, self.path, self._wal_settings)
+            self._device = await asyncio.to_thread(self._files.open, self.path, self._wal_settings, create=True)
         device, self._device = self._device, None
         return DeltaWal(
             device,

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.admin.http import AdminServer
-from broker.app import StartError, now_ms
+from broker.app import StartError
 from broker.membership import node_log
+from broker.membership.environment import wall_ms
 from broker.net.server import bind
 from broker.settings.model import Settings
 from broker.settings.package_settings import wal_settings
@@ -71,7 +72,7 @@ async def test_a_node_serves_before_its_new_log_is_written_in_full(
 async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path) -> None:
     async with running_node(tmp_path, catalog_lease_ms=1000) as older:
         # As after a pause longer than the lease: no other process takes the id while the lease is renewed.
-        await older.catalog.register_node(1, "elsewhere", 9092, now_ms=now_ms(), lease_ms=1000)
+        await older.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
         async with asyncio.timeout(10):
             assert "fenced" in await older.failed
 

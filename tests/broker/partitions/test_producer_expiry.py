@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from broker.app import run_node
+from broker.membership.environment import Environment
 from broker.partitions import producer_expiry
 from broker.partitions.partition import Partition
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.support.node import running_node
+from tests.support.node import settings_for
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until
 
@@ -57,9 +59,9 @@ async def test_a_leap_of_the_clock_leaves_deduplication_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: Callable[[], int]
 ) -> None:
     clock = SettableClock()
-    monkeypatch.setattr("broker.app.now_ms", clock.now_ms)
-    settings = {"topic_producer_id_expiration_ms": 5 * MINUTE_MS}
-    async with running_node(tmp_path, **settings) as node, raw_client(node.bootstrap) as client:
+    settings = settings_for(tmp_path, topic_producer_id_expiration_ms=5 * MINUTE_MS)
+    environment = Environment(now_ms=clock.now_ms)
+    async with run_node(settings, environment=environment) as node, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         producers = node.topics.partition("t", 0).producers
         await produce(client, PRODUCER_A)

@@ -1,0 +1,104 @@
+"""Surroundings of a node: clocks, chance, a port, and the ways to its directory, log, catalog and stores.
+
+In a running node only this module reads the wall clock and creates random numbers. Other modules receive both as
+arguments. The simulator (`tests/simulation`) gives a node another environment, and runs the same code in it.
+"""
+
+import random
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from broker.net.ports import reserve_ports
+from broker.settings.data_dir import DataDirLock
+from broker.settings.model import Settings
+from broker.settings.stores import make_stores
+from s3stream.catalog.catalog import Catalog
+from s3stream.store.interface import ObjectStore
+from wal.device import open_device
+from wal.requests import Device
+from wal.settings import WalSettings
+
+UUID_BYTES = 16
+
+
+class DirectoryLock(Protocol):
+    """The lock of a node's data directory."""
+
+    @property
+    def lock_id(self) -> str:
+        """Unique id of the lock; empty if it is unknown."""
+        ...
+
+    def release(self) -> None:
+        """Release the directory. A second call does nothing."""
+        ...
+
+
+class LogFiles(Protocol):
+    """Files and devices of logs. Both methods block."""
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or device."""
+        ...
+
+    def open(self, path: Path, settings: WalSettings, *, create: bool) -> Device:
+        """Open a device, or create its file. Raises WalRefused."""
+        ...
+
+
+class DiskLogFiles:
+    """Files and block devices of this machine."""
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or device."""
+        return path.exists()
+
+    def open(self, path: Path, settings: WalSettings, *, create: bool) -> Device:
+        """Open a device, or create its file. Raises WalRefused."""
+        return open_device(path, settings, create=create)
+
+
+def wall_ms() -> int:
+    """Return the wall clock in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Return the monotonic clock in ms since an arbitrary moment."""
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The surroundings of one node; the defaults are those of a real one."""
+
+    now_ms: Callable[[], int] = wall_ms
+    """Wall clock in ms since 1970."""
+    steady_ms: Callable[[], int] = monotonic_ms
+    """Clock in ms since an arbitrary moment, which never jumps."""
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    """That many unpredictable bytes."""
+    lock_directory: Callable[[Path], DirectoryLock] = DataDirLock
+    """Create and lock the data directory. Raises DataDirError."""
+    reserve_ports: Callable[[Settings, AsyncExitStack], tuple[socket.socket, socket.socket | None]] = reserve_ports
+    """Bind the port for Kafka clients and, if enabled, the admin port. Raises OSError."""
+    logs: LogFiles = field(default_factory=DiskLogFiles)
+    make_catalog: Callable[[str], Catalog] = Catalog
+    """Return the catalog of a URL, not opened yet."""
+    make_stores: Callable[[Settings, random.Random], Mapping[str, ObjectStore]] = make_stores
+    """Return all object stores by name, the default one first, not opened yet."""
+
+    def random(self) -> random.Random:
+        """Return a generator for what needs no secrecy: session ids, and retries spread in time."""
+        return random.Random(self.random_bytes(UUID_BYTES))  # noqa: S311
+
+    def new_uuid(self) -> uuid.UUID:
+        """Return a random UUID."""
+        return uuid.UUID(bytes=self.random_bytes(UUID_BYTES), version=4)
