@@ -215,9 +215,12 @@ class SimDevice:
                 break
             request = self.under_way.pop(random.randrange(len(self.under_way)))
             self._perform(request)
-            request.done(request)
+            self._complete(request)
         if self.under_way:
             self._schedule()
+
+    def _complete(self, request: IoRequest) -> None:
+        request.done(request)
 
     def _perform(self, request: IoRequest) -> None:
         faults, random = self.faults, self.disk.random
