@@ -229,7 +229,9 @@ def _create_file(path: Path, settings: WalSettings) -> None:
     new = path.with_name(f"{path.name}.new")
     try:
         # One folder at most: a mistyped path must not create a tree, nor hide a missing mount.
-        path.parent.mkdir(exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(exist_ok=True)
+            _sync_folder(path.parent.parent)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             _reserve(fd, 0, size_bytes)

@@ -4,6 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from s3stream.store.folders import create_folder
+
 LOCK_NAME = "LOCK"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -16,9 +18,9 @@ class DataDirLock:
     """Lock on the data directory, held until `release` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        """Create the directory if it is missing, and lock it. Raises DataDirError."""
+        """Create the directory if it is missing, durably, and lock it. Raises DataDirError."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            create_folder(path)
             self._fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise DataDirError(f"data directory {path}: {error.strerror or error}") from None

@@ -21,6 +21,7 @@ from crc32c import crc32c
 
 from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
 from s3stream.store.direct import FileWriter
+from s3stream.store.folders import create_folder, sync_folder
 from s3stream.store.interface import PartReceipt, StoredObject
 from s3stream.store.recycled import ReadBufferPool
 from s3stream.store.rules import check_key, check_range, check_receipts
@@ -56,7 +57,8 @@ class ObjectFiles:
     def prepare(self) -> None:
         """Create the directory, check that it can be written, remove old temporary files."""
         with self.explain(str(self.root)):
-            self.temporary.mkdir(parents=True, exist_ok=True)
+            create_folder(self.root)
+            self.temporary.mkdir(exist_ok=True)
             with tempfile.TemporaryFile(dir=self.temporary) as probe:
                 now = os.fstat(probe.fileno()).st_mtime
             for each in self.temporary.iterdir():
@@ -128,7 +130,7 @@ class ObjectFiles:
                 failed[key] = error
         for folder in touched:
             with contextlib.suppress(FileNotFoundError):
-                _sync_folder(folder)
+                sync_folder(folder)
         return failed
 
     def walk(self, prefix: str) -> Iterator[StoredObject]:
@@ -181,7 +183,7 @@ class ObjectFiles:
                     if found is not None:
                         raise ObjectExists(f"{self.name}:{key}: written by {found!r}, not {writer_id!r}") from None
         for folder in target.parents:
-            _sync_folder(folder)
+            sync_folder(folder)
             if folder == self.root:
                 break
 
@@ -411,14 +413,6 @@ def _copy(source: int, target: int, start: int, size: int) -> None:
             raise OSError(errno.EIO, f"file ends at {start}, {size} more bytes expected")
         start += copied
         size -= copied
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _newest(path: Path) -> float:

@@ -16,7 +16,7 @@ import pytest
 
 
 class PowerCut:
-    """Watches from `async with` or `with` on. `root` and what is in it are durable at the beginning."""
+    """Watches inside `with`. `root` and what is in it are durable at the beginning."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -50,6 +50,11 @@ class PowerCut:
         status = self.root.stat()
         self._collect("", (status.st_dev, status.st_ino), found)
         return found
+
+    def is_durable(self, path: Path) -> bool:
+        """Return whether all bytes that a file has now are durable."""
+        status = path.stat()
+        return self._bytes.get((status.st_dev, status.st_ino)) == path.read_bytes()
 
     def _collect(self, prefix: str, folder: tuple[int, int], found: dict[str, bytes]) -> None:
         for name, identity in self._entries.get(folder, {}).items():

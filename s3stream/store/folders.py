@@ -1,0 +1,22 @@
+"""Folders that survive a power cut: a folder is durable once the folder that contains it is synced."""
+
+import os
+from itertools import takewhile
+from pathlib import Path
+
+
+def create_folder(path: Path) -> None:
+    """Create a folder and its missing parents, durably. One that exists is left as it is. Raises OSError."""
+    created = list(takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in created:
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
