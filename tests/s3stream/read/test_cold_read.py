@@ -1,10 +1,11 @@
 """Reads from objects: borders, sharing, staleness, read-ahead, and the number of GETs."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from s3stream.append.stream import Stream
 from s3stream.engine import S3Stream
 from s3stream.errors import (
+    CatalogUnavailable,
     CorruptObject,
     ObjectNotFound,
     OffsetOutOfRange,
@@ -21,7 +23,7 @@ from s3stream.errors import (
     StoreError,
     StreamNotFound,
 )
-from s3stream.model import StreamBatch, object_key
+from s3stream.model import RangeLocation, StreamBatch, object_key
 from s3stream.object.reader import decode_index
 from s3stream.read.cold_read import ColdReader
 from s3stream.read.loader import LOCATIONS_PER_LOOKUP
@@ -438,3 +440,53 @@ async def test_lookups_by_time_and_size_note_damage(tmp_path: Path) -> None:
             await stream.offset_for_size(1000)
         (damage,) = engine.damaged.entries()
         assert (damage.times, damage.streams) == (2, {stream.label})
+
+
+async def test_after_a_trim_reads_look_their_place_up_again(tmp_path: Path) -> None:
+    async with cold_stream(tmp_path, 20) as (_, engine, stream, sent):
+        for _ in range(2):
+            assert same((await stream.read(100, 3000)).batches, sent[10:13])
+        assert engine.stats.location_lookups == 1
+        await stream.trim(55)
+        assert same((await stream.read(100, 3000)).batches, sent[10:13])
+        assert engine.stats.location_lookups == 2
+
+
+async def test_a_look_up_that_a_trim_overtakes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cold_stream(tmp_path, 20) as (cluster, engine, stream, sent):
+        gate, found, find_ranges = asyncio.Event(), asyncio.Event(), cluster.catalog.find_ranges
+
+        async def answer_late(stream_id: int, start: int, end: int, *, limit: int) -> Sequence[RangeLocation]:
+            locations = await find_ranges(stream_id, start, end, limit=limit)
+            found.set()
+            await gate.wait()
+            return locations
+
+        monkeypatch.setattr(cluster.catalog, "find_ranges", answer_late)
+        read = asyncio.create_task(stream.read(100, 3000))
+        await found.wait()
+        await stream.trim(55)
+        gate.set()
+        assert same((await read).batches, sent[10:13])
+        assert engine.stats.location_lookups == 2
+
+
+async def test_a_trim_whose_answer_was_lost_shows_once_its_objects_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cold_stream(tmp_path, 20, replace(NO_CACHE, block_cache_bytes=0)) as (cluster, _, stream, sent):
+        assert same((await stream.read(0, 1)).batches, sent[:1])
+        trim_stream = cluster.catalog.trim_stream
+
+        async def lose_answer(*arguments: Any, **named: Any) -> None:
+            await trim_stream(*arguments, **named)
+            raise CatalogUnavailable("no answer")
+
+        monkeypatch.setattr(cluster.catalog, "trim_stream", lose_answer)
+        with pytest.raises(CatalogUnavailable):
+            await stream.trim(200)
+        assert stream.start_offset == 0
+        cluster.store.objects.clear()
+        with pytest.raises(OffsetOutOfRange, match="before the start 200"):
+            await stream.read(0, 1)
+        assert stream.start_offset == 200
