@@ -263,6 +263,25 @@ async def test_sequences_are_remembered_over_a_restart(tmp_path: Path, crash: bo
         assert (await produce_one(client, third)).base_offset == 2
 
 
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_producers_epoch_is_remembered_over_a_restart(tmp_path: Path, crash: bool) -> None:
+    fields = {"producer_id": 5, "base_sequence": 0}
+    with contextlib.suppress(Crash):
+        async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+            await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+            assert (await produce_one(client, batch_of(b"a", producer_epoch=1, **fields))).base_offset == 0
+            await node.storage.flush()
+            assert (await produce_one(client, batch_of(b"b", producer_epoch=2, **fields))).base_offset == 1
+            if crash:
+                raise Crash
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        assert node.storage.stats.recovered_records == (1 if crash else 0)
+        zombie = await produce_one(client, batch_of(b"zombie", producer_epoch=1, **fields))
+        assert zombie.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        fields["base_sequence"] = 1
+        assert (await produce_one(client, batch_of(b"c", producer_epoch=2, **fields))).base_offset == 2
+
+
 async def test_log_append_time_is_written_into_the_batch(node: Node, client: RawClient) -> None:
     await create(client, "stamped", message_timestamp_type="LogAppendTime")
     answer = await produce_one(client, batch_of(b"a", b"b", timestamp_ms=12), topic="stamped")

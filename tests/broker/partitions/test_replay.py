@@ -1,9 +1,12 @@
 """A partition's state, rebuilt from all kinds of batches that an object may hold."""
 
+import pytest
+
 from broker.partitions.cleaning import KafkaBatches
 from broker.partitions.replay import PartitionReplay
 from broker.partitions.snapshot import SnapshotState, decode_snapshot
 from protocol.batch import TRANSACTIONAL_MASK, parse_batch
+from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType, Record, build_batch, build_marker
 from s3stream.model import StreamBatch
 
@@ -82,6 +85,23 @@ def test_a_log_that_begins_amid_a_transaction_knows_what_is_left_of_it() -> None
     )
     assert aborted(state) == [(1, 50, 53)]
     assert aborted(replayed(marker(53, ControlType.ABORT, 1), start=53)) == []
+
+
+def test_the_newest_epoch_of_each_producer_is_told_by_data_and_by_markers() -> None:
+    state = replayed(
+        data(0, producer_id=1, sequence=0, epoch=3),
+        data(3, producer_id=2, sequence=0, epoch=6),
+        data(6, producer_id=2, sequence=0, epoch=7),
+        data(9, producer_id=3, sequence=0, epoch=8, transactional=True),
+        marker(12, ControlType.ABORT, 3, epoch=9),
+        emptied(marker(13, ControlType.COMMIT, 4, epoch=5)),
+    )
+    assert [state.producers.epoch(producer_id) for producer_id in range(1, 6)] == [3, 7, 9, 5, -1]
+    for producer_id, older in ((1, 2), (2, 6), (3, 8), (4, 4)):
+        with pytest.raises(KafkaError) as refused:
+            state.producers.check(producer_id, older, 0, 1)
+        assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert [len(state.producers.entries[producer_id].batches) for producer_id in range(1, 5)] == [1, 1, 0, 0]
 
 
 def test_what_compaction_has_emptied_opens_nothing_and_ends_nothing() -> None:
