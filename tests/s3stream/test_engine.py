@@ -571,14 +571,49 @@ async def test_stream_cached_here_but_grown_elsewhere_is_read_from_objects(tmp_p
             assert same(await read_all(stream), sent)
 
 
-async def commit_elsewhere(cluster: EngineCluster, stream_id: int, base: int) -> StreamBatch:
+async def commit_elsewhere(cluster: EngineCluster, stream_id: int, base: int, end: int | None = None) -> StreamBatch:
     """Have another node append a batch to the stream and leave."""
     batch = make_batch(stream_id, base)
+    if end is not None:
+        batch = batch._replace(end_offset=end)
     node = UploadingNode(cluster.catalog, cluster.store, cluster.clock, node_id=2)
     await node.register()
     await node.open_streams([stream_id])
     await node.upload((ObjectKind.SSO, [batch]))
     return batch
+
+
+@pytest.mark.parametrize("begin", [2**31 - 25, 2**32 - 25])
+async def test_offsets_of_more_than_32_bits_go_through_log_crash_and_objects(tmp_path: Path, begin: int) -> None:
+    """The stream has one batch before them: log compaction leaves such gaps."""
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(1)
+        compacted = await commit_elsewhere(cluster, ids[0], 0, begin)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams(ids)
+            assert stream.next_offset == begin
+            sent = [compacted, *fill(stream, 5)]
+            await engine.flush()
+            sent += fill(stream, 5)
+            assert stream.last_durable is not None
+            await stream.last_durable
+            assert same(await read_all(stream), sent)
+        cluster.crash()
+        async with cluster.engine() as engine:
+            assert engine.stats.recovered_records == 5
+            (stream,) = await engine.open_streams(ids)
+            stream.snapshot_source = bytes
+            assert (stream.committed_offset, stream.next_offset) == (begin + 50, begin + 100)
+            assert same(await read_all(stream), sent)
+            await engine.flush()
+            await stream.trim(begin + 35)
+            assert stream.start_offset == begin + 35
+            await engine.close_stream(stream)
+            (stream,) = await engine.open_streams(ids)
+            assert same(await read_all(stream), sent[4:])
+            found = await stream.offset_for_time(begin + 61)
+            assert found is not None
+            assert same([found], [sent[8]])
 
 
 async def test_a_stream_taken_over_between_recovery_and_opening_holds_up_no_other(tmp_path: Path) -> None:

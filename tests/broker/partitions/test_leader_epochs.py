@@ -5,6 +5,9 @@ from hypothesis import strategies as st
 
 from broker.partitions.leader_epochs import UNDEFINED, LeaderEpochs
 
+BEGINNINGS = (0, 2**31 - 3, 2**32 - 3, 2**33)
+"""First offsets of a log: offsets are 64 bit."""
+
 
 def made(*entries: tuple[int, int]) -> LeaderEpochs:
     epochs = LeaderEpochs()
@@ -39,20 +42,25 @@ def test_trimming_forgets_epochs_before_the_start() -> None:
     assert epochs.end_offset_of(5, 44) == (5, 30)
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=20), st.integers(0, 60))
-def test_every_offset_has_the_epoch_it_was_written_in(steps: list[tuple[int, int]], at: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=20),
+    st.sampled_from(BEGINNINGS),
+    st.integers(0, 60),
+)
+def test_every_offset_has_the_epoch_it_was_written_in(steps: list[tuple[int, int]], begin: int, at: int) -> None:
     epochs = LeaderEpochs()
-    epoch = end = 0
-    written = []
+    epoch, end = 0, begin
+    written: dict[int, int] = {}
     for increase, records in steps:
         epoch += increase
         epochs.assign(epoch, end)
-        written += [epoch] * records
+        written |= dict.fromkeys(range(end, end + records), epoch)
         end += records
     epochs, position = LeaderEpochs.decode(b"x" + epochs.encode() + b"more", 1)
     assert position == 1 + len(epochs.encode())
+    at += begin
     if at < end:
         assert epochs.epoch_of(at) == written[at]
         found, end_offset = epochs.end_offset_of(written[at], end)
         assert found == written[at]
-        assert end_offset == max(offset for offset in range(end) if written[offset] == written[at]) + 1
+        assert end_offset == max(offset for offset in written if written[offset] == written[at]) + 1

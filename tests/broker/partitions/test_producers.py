@@ -74,17 +74,23 @@ def test_the_number_of_producers_is_bounded() -> None:
     assert PRODUCERS_MAX in states.entries
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.integers(0, SEQUENCE_MAX))
-def test_exactly_the_last_five_are_duplicates(counts: list[int], start: int) -> None:
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=30),
+    st.integers(0, SEQUENCE_MAX),
+    st.sampled_from([0, 2**31 - 3, 2**32 - 3, 2**33]),
+)
+def test_exactly_the_last_five_are_duplicates(counts: list[int], start: int, begin: int) -> None:
     states = ProducerStates()
-    sequence, offset = start, 0
+    sequence, offset = start, begin
     sent = []
     for count in counts:
         assert judge(states, sequence, count) == "append"
         append(states, sequence, count, offset)
         sent.append((sequence, count, offset))
         sequence, offset = add_sequence(sequence, count), offset + count
+    before = states.entries
     states = ProducerStates.decode(b"ahead" + states.encode(), 5)
+    assert states.entries == before
     for at, (first, count, base) in enumerate(sent):
         remembered = at >= len(sent) - WINDOW_BATCHES
         assert judge(states, first, count) == (base if remembered else "OUT_OF_ORDER_SEQUENCE_NUMBER")

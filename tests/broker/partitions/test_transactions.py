@@ -10,6 +10,9 @@ from broker.partitions import transactions as in_partition
 from broker.partitions.transactions import PartitionTransactions
 from protocol.errors import ErrorCode, KafkaError
 
+BEGINNINGS = (0, 2**31 - 3, 2**32 - 3, 2**33)
+"""First offsets of a log: offsets are 64 bit."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -25,12 +28,13 @@ class Entry:
 class TransactionsModel:
     """The log itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
         self.log: list[Entry] = []
 
     @property
     def end_offset(self) -> int:
-        return self.log[-1].end_offset if self.log else 0
+        return self.log[-1].end_offset if self.log else self.begin
 
     def transactions(self) -> list[tuple[Entry, Entry | None]]:
         """The first batch of each transaction with its marker."""
@@ -73,10 +77,12 @@ steps = st.lists(
 )
 
 
-@given(steps, st.integers(0, 30), st.data())
-def test_it_agrees_with_the_log(steps: list[tuple[int, int, bool | None]], restart: int, data: st.DataObject) -> None:
-    model, state = TransactionsModel(), PartitionTransactions()
-    durable = 0
+@given(steps, st.sampled_from(BEGINNINGS), st.integers(0, 30), st.data())
+def test_it_agrees_with_the_log(
+    steps: list[tuple[int, int, bool | None]], begin: int, restart: int, data: st.DataObject
+) -> None:
+    model, state = TransactionsModel(begin), PartitionTransactions()
+    durable = begin
     for at, (producer_id, count, verdict) in enumerate(steps):
         base = model.end_offset
         entry = Entry(producer_id, base, base + (count if verdict is None else 1), verdict)
@@ -84,11 +90,13 @@ def test_it_agrees_with_the_log(steps: list[tuple[int, int, bool | None]], resta
         follow(state, entry)
         if at == restart:  # all there is was uploaded
             durable = model.end_offset
-            state, end = PartitionTransactions.decode(b"ahead" + state.encode(), 5)
+            before = state
+            state, end = PartitionTransactions.decode(b"ahead" + before.encode(), 5)
+            assert (state.open, state.aborted) == (before.open, before.aborted)
             assert end == 5 + len(state.encode())
         durable = data.draw(st.sampled_from(sorted({durable, model.end_offset})))
         assert state.last_stable_offset(durable) == model.stable(durable)
-        start = data.draw(st.integers(0, model.end_offset))
+        start = data.draw(st.integers(begin, model.end_offset))
         end = data.draw(st.integers(start, model.end_offset))
         found = {(aborted.producer_id, aborted.first_offset) for aborted in state.aborted_between(start, end)}
         assert found == model.aborted(start, end)

@@ -13,7 +13,9 @@ OVERHEAD = BATCH_OVERHEAD_BYTES
 class CacheModel:
     """Appends to a cache and to lists; streams of one cache."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, begin: int = 0) -> None:
+        """Streams begin at offset `begin`."""
+        self.begin = begin
         self.stats = StorageStats()
         self.cache = LogCache(bytes_max, self.stats)
         self.batches: dict[int, list[StreamBatch]] = {}
@@ -22,7 +24,7 @@ class CacheModel:
 
     def append(self, stream_id: int, size_bytes: int, span: int) -> None:
         batches = self.batches.setdefault(stream_id, [])
-        base = batches[-1].end_offset if batches else 0
+        base = batches[-1].end_offset if batches else self.begin
         batch = StreamBatch(stream_id, base, base + span, span, -1, bytes(size_bytes))
         batches.append(batch)
         self.cache.runs_of(stream_id).is_open = True
@@ -45,7 +47,8 @@ class CacheModel:
         self.batches.pop(stream_id, None)
         self.superseded.pop(stream_id, None)
 
-    def supersede(self, stream_id: int, end_offset: int) -> None:
+    def supersede(self, stream_id: int, offsets: int) -> None:
+        end_offset = self.begin + offsets
         self.cache.supersede(stream_id, end_offset)
         if stream_id in self.batches:
             self.superseded[stream_id] = max(self.superseded.get(stream_id, 0), end_offset)
@@ -69,11 +72,11 @@ actions = st.lists(
 )
 
 
-@given(actions, st.integers(1, 6000), st.data())
+@given(actions, st.sampled_from([0, 2**31 - 3, 2**32 - 3, 2**33]), st.integers(1, 6000), st.data())
 def test_reads_are_contiguous_and_what_is_not_committed_stays(
-    todo: list[tuple[object, ...]], bytes_max: int, data: st.DataObject
+    todo: list[tuple[object, ...]], begin: int, bytes_max: int, data: st.DataObject
 ) -> None:
-    model = CacheModel(bytes_max=10_000)
+    model = CacheModel(bytes_max=10_000, begin=begin)
     for name, *arguments in todo:
         getattr(model, str(name))(*arguments)
         blocks = [*model.sealed, model.cache.current]
@@ -92,7 +95,7 @@ def test_reads_are_contiguous_and_what_is_not_committed_stays(
             run.start_offset >= model.superseded.get(stream_id, 0) for run in runs.runs if run.block.committed
         ), "what was removed from objects is served from memory no more"
         end = batches[-1].end_offset
-        offset = data.draw(st.integers(0, end - 1))
+        offset = data.draw(st.integers(begin, end - 1))
         limit = data.draw(st.integers(offset + 1, end))
         found = runs.read(offset, limit, bytes_max)
         if offset < start:

@@ -32,3 +32,10 @@ def test_reset() -> None:
 def test_nonsense_is_refused_by_name(body: bytes, message: str) -> None:
     with pytest.raises(WalRecordError, match=message):
         decode_record(9, memoryview(body))
+
+
+@pytest.mark.parametrize("base", [2**31 - 1, 2**32 - 1, 2**62])
+def test_offsets_are_64_bit(base: int) -> None:
+    body = RECORD_HEADER.pack(1, RecordKind.BATCH, 0, 1, 42, 5, base, base + 2**33, -1) + b"abc"
+    assert decode_record(0, memoryview(body)).batch == (42, base, base + 2**33, 1, -1, b"abc")
+    assert decode_record(0, memoryview(encode_reset(42, 6, base))).batch.base_offset == base
