@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from broker.handlers.produce import _while_connected
 from broker.net.exchange import Exchange
 from broker.node import Node
+from broker.partitions.record_work import TURN_BYTES_MAX
 from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, check_crc, iterate_batches, parse_batch, patch, seal
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -23,6 +25,7 @@ from protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
 from protocol.records import Record, build_batch, decode_records
@@ -425,3 +428,97 @@ async def test_nothing_waits_for_a_client_that_is_gone_already() -> None:
     async with asyncio.timeout(5), _while_connected(gone):
         await asyncio.Event().wait()
     assert gone.on_close is None
+
+
+@contextlib.asynccontextmanager
+async def held_writes(node: Node) -> AsyncIterator[list[IoRequest]]:
+    """Hold all requests to the log's device, in the order of the list, until the end of the block."""
+    device = node.wal.device
+    await until(lambda: not node.wal.snapshot().unwritten_bytes)  # else zeros would be among them
+    held: list[IoRequest] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "submit", held.append)
+        yield held
+
+
+def fail(request: IoRequest) -> None:
+    """Complete a request as a broken disk does."""
+    request.error = OSError(errno.EIO, "Input/output error")
+    request.done(request)
+
+
+def two_topics(first: bytearray, second: bytearray) -> ProduceRequest:
+    """A request with a batch for each of the topics `t` and `u`, and one for a partition that does not exist."""
+    bad = PartitionProduceData(index=7, records=bytes(first))
+    return ProduceRequest(
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=bytes(first)), bad]),
+            TopicProduceData(name="u", partition_data=[PartitionProduceData(index=0, records=bytes(second))]),
+        ],
+    )
+
+
+def outcomes(response: ProduceResponse) -> list[tuple[int, int]]:
+    return [(each.error_code, each.base_offset) for topic in response.responses for each in topic.partition_responses]
+
+
+async def test_what_the_log_fails_to_write_is_answered_with_an_error_by_all_requests_that_wait(
+    node: Node, client: RawClient
+) -> None:
+    await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="u")]), 9)
+    lost, unknown = (ErrorCode.KAFKA_STORAGE_ERROR, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    partition = node.topics.partition("t", 0)
+    async with held_writes(node) as held:
+        client.send(two_topics(batch_of(b"a", **fields), batch_of(b"b")), 9)
+        await until(lambda: len(held) == 1)
+        client.send(two_topics(batch_of(b"a", **fields), batch_of(b"c")), 9)  # a retry, behind the first try
+        client.send(produce_request("u", [batch_of(b"d")]), 9)
+        await until(lambda: node.topics.partition("u", 0).stream.next_offset == 3)
+        fail(held[0])
+        for _ in range(2):
+            _, response = await client.receive(ProduceRequest, 9)
+            assert outcomes(response) == [lost, unknown, lost]
+            assert "Input/output error" in str(response.responses[0].partition_responses[0].error_message)
+        _, response = await client.receive(ProduceRequest, 9)
+        assert outcomes(response) == [lost]
+        for request in held[1:]:
+            request.done(request)  # written too late
+        assert (partition.high_watermark, partition.stream.next_offset) == (0, 1)
+        assert outcomes(await client.call(two_topics(batch_of(b"a", **fields), batch_of(b"e")), 9)) == [
+            lost,
+            unknown,
+            lost,
+        ]
+
+
+async def test_what_was_inspected_in_the_thread_and_then_not_written_is_answered_with_an_error(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await create(client, "packed", compression_type="gzip")
+        async with held_writes(node) as held:
+            client.send(produce_request("packed", [batch_of(b"x" * TURN_BYTES_MAX)]), 9)
+            await until(lambda: len(held) == 1)
+            assert node.topics.partition("packed", 0).work.batches_in_thread == 1
+            fail(held[0])
+            _, response = await client.receive(ProduceRequest, 9)
+            assert outcomes(response) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+
+
+async def test_a_retry_of_what_is_not_durable_yet_waits_for_the_log(node: Node, client: RawClient) -> None:
+    """The first try's client is gone. What the second is told depends on the log, as the first would have been."""
+    batch = batch_of(b"a", producer_id=5, producer_epoch=0, base_sequence=0)
+    async with raw_client(node.bootstrap) as first, held_writes(node) as held:
+        first.send(produce_request("t", [batch]), 9)
+        await until(lambda: len(held) == 1)
+        await first.abort()
+        client.send(produce_request("t", [batch]), 9)
+        answer = asyncio.create_task(client.receive(ProduceRequest, 9))
+        async with raw_client(node.bootstrap) as other:
+            for _ in range(2):  # the node has read the retry before it answers these
+                await other.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        assert not answer.done()
+        fail(held[0])
+        _, response = await answer
+        assert outcomes(response) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
