@@ -86,9 +86,7 @@ def _lookup(
         return _found(partition, partition.log_start_offset if timestamp == EARLIEST_LOCAL else -1)
     if timestamp == LATEST_TIERED:
         return _found(partition, -1)
-    if timestamp == MAX_TIMESTAMP:
-        return _max_timestamp(node, partition)
-    return _by_time(node, partition, timestamp, isolation_level)
+    return _search(node, partition, timestamp, isolation_level)
 
 
 def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> ListOffsetsPartitionResponse:
@@ -97,11 +95,15 @@ def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> Li
     return ListOffsetsPartitionResponse(partition_index=partition.index, offset=offset, leader_epoch=epoch)
 
 
-async def _by_time(
+async def _search(
     node: Node, partition: Partition, timestamp_ms: int, isolation_level: int
 ) -> ListOffsetsPartitionResponse:
+    """Answer with the offset found for a time or MAX_TIMESTAMP, unless a READ_COMMITTED client cannot read it yet."""
     try:
-        found = await partition.offset_for_time(timestamp_ms)
+        if timestamp_ms == MAX_TIMESTAMP:
+            found = await partition.offset_of_max_timestamp()
+        else:
+            found = await partition.offset_for_time(timestamp_ms)
     except StorageError as error:
         return _failed(node, partition, error)
     if found is None or (isolation_level == READ_COMMITTED and found[0] >= partition.last_stable_offset):
@@ -110,22 +112,6 @@ async def _by_time(
     return ListOffsetsPartitionResponse(
         partition_index=partition.index,
         timestamp=record_timestamp_ms,
-        offset=offset,
-        leader_epoch=partition.epochs.epoch_of(offset),
-    )
-
-
-async def _max_timestamp(node: Node, partition: Partition) -> ListOffsetsPartitionResponse:
-    try:
-        found = await partition.offset_of_max_timestamp()
-    except StorageError as error:
-        return _failed(node, partition, error)
-    if found is None:
-        return ListOffsetsPartitionResponse(partition_index=partition.index)
-    offset, timestamp_ms = found
-    return ListOffsetsPartitionResponse(
-        partition_index=partition.index,
-        timestamp=timestamp_ms,
         offset=offset,
         leader_epoch=partition.epochs.epoch_of(offset),
     )
