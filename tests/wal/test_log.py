@@ -1,7 +1,9 @@
 """The log on a simulated device: order, limits, failure, fencing, and the cost of a turn of the loop."""
 
 import asyncio
+import errno
 from asyncio import sleep
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -43,6 +45,10 @@ SETTINGS = WalSettings(
     window_bytes_max=16 * PAGE_BYTES,
     queue_bytes_max=32 * PAGE_BYTES,
 )
+WIDE = replace(
+    SETTINGS, window_bytes=40 * PAGE_BYTES, window_bytes_max=40 * PAGE_BYTES, queue_bytes_max=40 * PAGE_BYTES
+)
+"""The window never holds a write up."""
 
 
 def make_disk(seed: int = 1, size_bytes: int = SETTINGS.capacity_bytes) -> SimDisk:
@@ -289,6 +295,71 @@ async def test_a_failed_write_fails_the_log_as_a_whole(faults: DeviceFaults, rea
     await wal.close()
 
 
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("late", [True, False], ids=["the others later", "the others before"])
+async def test_after_a_failed_write_nothing_is_acked_whatever_completes(late: bool, failing: int, strict: bool) -> None:
+    """Three writes are under way, one block waits for a writer, and one is open."""
+    settings = replace(WIDE, fencing="strict" if strict else "local", writes_in_flight_max=3)
+    wal, device = await opened(make_disk(), settings)
+    problems = exceptions_in_callbacks()
+    device.hold_blocks = 3
+    outcomes: list[tuple[int, WalError | None]] = []
+
+    def note(number: int, error: WalError | None) -> None:
+        outcomes.append((number, error))
+
+    for number in range(4):
+        wal.append([bytes(9000)]).durable.add_done_callback(partial(note, number))
+        await sleep(0)
+    wal.append([bytes(9000)]).durable.add_done_callback(partial(note, 4))
+    others, failed = device.held.copy(), device.held[failing]
+    others.remove(failed)
+    if not late:
+        await perform(device, others)
+    failed.error = OSError(errno.EIO, "Input/output error")
+    failed.done(failed)
+    acked = 0 if late else failing
+    assert isinstance(wal.error, WalFailed)
+    assert outcomes == [(number, None if number < acked else wal.error) for number in range(5)]
+    used_bytes = wal.used_bytes
+    if late:
+        await perform(device, others)
+    assert (len(outcomes), wal.used_bytes, wal.snapshot().in_flight) == (5, used_bytes, 0)
+    assert not problems
+
+
+async def perform(device: SimDevice, requests: Sequence[IoRequest]) -> None:
+    """Perform requests that were held back, and return when the device has nothing more to do."""
+    for request in requests:
+        device.submit(request)
+    while device.under_way:  # noqa: ASYNC110 - the condition has no event
+        await sleep(0)
+
+
+def exceptions_in_callbacks() -> list[object]:
+    """The exceptions that callbacks of the loop raise from now on, which otherwise are only logged."""
+    raised: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    return raised
+
+
+async def test_a_log_that_fails_between_two_acks_fails_the_second() -> None:
+    wal, device = await opened(make_disk(), WIDE)
+    device.hold_blocks = 2
+    first = wal.append([bytes(9000)]).durable
+    await sleep(0)
+    second = wal.append([bytes(9000)]).durable
+    await sleep(0)
+    first.add_done_callback(lambda _: wal.failed(WalFailed("the header is not ours")))
+    oldest, newest = device.held
+    await perform(device, [newest])
+    assert not second.done, "it waits for the one before it"
+    await perform(device, [oldest])
+    assert await outcome(first) is None
+    assert str(await outcome(second)) == "the header is not ours"
+
+
 async def test_a_failed_header_write_fails_the_log() -> None:
     wal, device = await opened(make_disk())
     appended = wal.append([b"a"])
@@ -302,10 +373,17 @@ async def test_a_failed_header_write_fails_the_log() -> None:
 
 async def test_a_write_that_never_ends_times_out() -> None:
     wal, device = await opened(make_disk(), replace(SETTINGS, write_timeout_ms=20))
+    problems = exceptions_in_callbacks()
     device.faults.hang = True
-    error = await outcome(wal.append([b"a"]).durable)
+    durable = wal.append([b"a"]).durable
+    error = await outcome(durable)
     assert "took longer than 20 ms" in str(error)
     assert isinstance(wal.error, WalFailed)
+    device.faults.hang = False
+    device.release()
+    await perform(device, ())
+    assert (await outcome(durable), wal.error) == (error, error), "it ends too late"
+    assert not problems
 
 
 async def test_a_process_that_was_stopped_for_longer_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
