@@ -168,6 +168,8 @@ class ColdReader:
             try:
                 entries = choose_entries(index, location.stored_stream_id, request.at, end, bytes_left)
             except ObjectDamage as error:
+                if request.batches:
+                    return None  # serve what lies before the damage; the next read raises it
                 error.place = self.loader.place(location.object)
                 raise
             blocks = [self._block(request, object_id, entry) for entry in entries]

@@ -332,15 +332,16 @@ class ObjectLoader:
 def choose_entries(
     index: ObjectIndex, stream_id: int, offset: int, end_offset: int, bytes_max: int
 ) -> list[IndexEntry]:
-    """Return entries from the one that holds `offset`, contiguous, enough for `bytes_max`, at least one."""
+    """Return contiguous entries from the one that holds `offset`, at least one, enough for `bytes_max` or up to a gap.
+
+    Raises CorruptObject if no block holds `offset`.
+    """
+    chosen: list[IndexEntry] = []
     expected = offset
-    chosen = index.find(stream_id, offset, end_offset, bytes_max=bytes_max)
-    for entry in chosen:
+    for entry in index.find(stream_id, offset, end_offset, bytes_max=bytes_max):
         if entry.start_offset > expected:
-            raise CorruptObject(
-                f"object {index.key}: stream {stream_id}: expected a block at offset {expected}, "
-                f"found [{entry.start_offset}, {entry.end_offset})"
-            )
+            break
+        chosen.append(entry)
         expected = entry.end_offset
     if not chosen:
         raise CorruptObject(f"object {index.key}: stream {stream_id}: no block holds offset {offset}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from s3stream.errors import StorageError
+from s3stream.errors import ObjectDamage, StorageError
 from s3stream.read.io_plan import Priority
 from s3stream.read.loader import NeedBlocks, NeedIndex, NeedLocation, ObjectLoader, Spawn, choose_entries
 from s3stream.settings import StorageSettings
@@ -119,7 +119,10 @@ class ReadAhead:
                 return NeedIndex(location.object)
             end = location.range.end_offset
             bytes_left = plan.window_bytes - plan.size_bytes
-            entries = choose_entries(index, location.stored_stream_id, plan.at, end, bytes_left)
+            try:
+                entries = choose_entries(index, location.stored_stream_id, plan.at, end, bytes_left)
+            except ObjectDamage:
+                return None  # the read that needs the data reports it
             # A block past the window would take a separate GET: it belongs to the next window.
             least = 0 if plan.blocks else 1
             while len(entries) > least and sum(entry.size_bytes for entry in entries) > bytes_left:

@@ -16,6 +16,7 @@ from s3stream.engine import S3Stream
 from s3stream.errors import (
     CatalogUnavailable,
     CorruptObject,
+    Discontinuity,
     ObjectNotFound,
     OffsetOutOfRange,
     StorageError,
@@ -23,11 +24,13 @@ from s3stream.errors import (
     StoreError,
     StreamNotFound,
 )
-from s3stream.model import RangeLocation, StreamBatch, object_key
+from s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
 from s3stream.object.reader import decode_index
+from s3stream.object.writer import ObjectWriter
 from s3stream.read.cold_read import ColdReader
 from s3stream.read.loader import LOCATIONS_PER_LOOKUP
 from s3stream.settings import StorageSettings
+from s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import CLUSTER, delete_topic
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual
@@ -490,3 +493,70 @@ async def test_a_trim_whose_answer_was_lost_shows_once_its_objects_are_gone(
         with pytest.raises(OffsetOutOfRange, match="before the start 200"):
             await stream.read(0, 1)
         assert stream.start_offset == 200
+
+
+async def object_of(batches: Sequence[StreamBatch], object_id: int, block_bytes: int) -> bytes:
+    """The bytes of an object."""
+    store = MemoryStore("aside")
+    async with ObjectWriter(
+        store, "k", object_id=object_id, kind=ObjectKind.SSO, writer_id="w", block_bytes=block_bytes
+    ) as writer:
+        for batch in batches:
+            await writer.write(batch)
+        await writer.close()
+    return store.objects["k"][0]
+
+
+async def object_without(cluster: EngineCluster, batches: Sequence[StreamBatch], data: bytes) -> bytes:
+    """An object like `data`, as long and with sound checksums, of these batches only. The last is made longer."""
+    object_id, block_bytes = decode_index(data, where="data").object_id, cluster.settings.object_block_bytes
+    filler = len(data) - len(await object_of(batches, object_id, block_bytes))
+    last = batches[-1]._replace(payload=bytes(batches[-1].payload) + bytes(filler))
+    made = await object_of([*batches[:-1], last], object_id, block_bytes)
+    assert len(made) == len(data)
+    return made
+
+
+@pytest.mark.parametrize("ahead_bytes", [0, 20_000], ids=["plain", "with read-ahead"])
+async def test_blocks_that_an_object_lacks_are_an_error_and_never_a_gap(tmp_path: Path, ahead_bytes: int) -> None:
+    storage = replace(NO_CACHE, object_block_bytes=100, read_ahead_bytes_max=ahead_bytes)
+    async with cold_stream(tmp_path, 20, storage) as (cluster, engine, stream, sent):
+        ((key, (data, writer, time)),) = cluster.store.objects.items()
+        cluster.store.objects[key] = (await object_without(cluster, sent[:8] + sent[11:], data), writer, time)
+        for bytes_max in (3000, 1 << 20):
+            offset, found = 0, list[StreamBatch]()
+            while offset < 80:
+                result = await stream.read(offset, bytes_max)
+                found += result.batches
+                offset = result.next_offset
+            assert (offset, same(found, sent[:8])) == (80, True)
+            for missing in (80, 100, 109):
+                with pytest.raises(CorruptObject, match=f"no block holds offset {missing}"):
+                    await stream.read(missing, bytes_max)
+        assert same((await stream.read(110, 8500)).batches, sent[11:19])
+        await engine.loads_done()
+        assert [damage.place.key for damage in engine.damaged.entries()] == [key]
+
+
+@pytest.mark.parametrize("lacking", ["one in the middle", "the last"])
+async def test_a_range_that_the_catalog_lacks_is_an_error_and_never_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    async with cold_stream(tmp_path, 5) as (cluster, engine, stream, sent):
+        for _ in range(2):
+            sent += fill(stream, 5)
+            await engine.flush()
+        find_ranges = cluster.catalog.find_ranges
+        missing = 50 if lacking == "one in the middle" else 100
+
+        async def without_one(stream_id: int, start: int, end: int, *, limit: int) -> Sequence[RangeLocation]:
+            locations = await find_ranges(stream_id, start, end, limit=limit)
+            return [location for location in locations if location.range.start_offset != missing]
+
+        monkeypatch.setattr(cluster.catalog, "find_ranges", without_one)
+        assert same((await stream.read(0, 5000)).batches, sent[:5])
+        for offset in (missing - 10, missing, missing + 45):
+            with pytest.raises(Discontinuity, match=f"no object holds offset {max(offset, missing)}"):
+                await stream.read(offset, 1 << 20)
+        if lacking == "one in the middle":
+            assert same((await stream.read(100, 1 << 20)).batches, sent[10:])
