@@ -9,8 +9,9 @@ import pytest
 from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.retention import PARTITIONS_IN_FLIGHT, enforce, enforce_all
+from protocol.batch import TRANSACTIONAL_MASK
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.records import Record, build_batch
+from protocol.records import ControlType, Record, build_batch
 from s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -159,6 +160,37 @@ async def test_where_every_record_has_a_timestamp_no_data_is_read(tmp_path: Path
         gets = calls.get
         assert await enforce(node.topics.partition("t", 0), node.now_ms()) == 3
         assert calls.get == gets
+
+
+@pytest.mark.parametrize("stored", ["log", "object", "restarted"])
+async def test_an_open_transaction_holds_nothing_up(tmp_path: Path, stored: str) -> None:
+    """As in Kafka, whose retention ends at the high watermark, whether or not transactions are open before it."""
+    open_fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_MASK}
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await create(client, retention_ms="1000")
+        batch = batch_of(b"open", timestamp_ms=T - 5000, **open_fields)
+        _ = node.topics.partition("t", 0).append(memoryview(batch), verify=lambda *_: None)
+        await fill(client, 5000, 0)
+        if stored != "log":
+            await node.storage.flush()
+        if stored != "restarted":
+            await expect_what_is_left_of_a_transaction(node)
+    if stored == "restarted":
+        async with running_node(tmp_path) as node:
+            await expect_what_is_left_of_a_transaction(node)
+    async with running_node(tmp_path) as node:
+        partition = node.topics.partition("t", 0)
+        assert (partition.log_start_offset, partition.last_stable_offset, partition.high_watermark) == (3, 6, 6)
+
+
+async def expect_what_is_left_of_a_transaction(node: Node) -> None:
+    partition = node.topics.partition("t", 0)
+    assert await enforce(partition, T) == 3
+    assert (partition.log_start_offset, partition.last_stable_offset, partition.high_watermark) == (3, 3, 5)
+    durable = partition.append_marker(ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0)
+    assert durable is not None
+    await durable
+    assert partition.last_stable_offset == 6
 
 
 BATCH_BYTES = 300_000
