@@ -6,6 +6,7 @@ from broker.partitions.partition import Partition
 from broker.topics.names import collision_key
 from broker.topics.topic import Topic
 from protocol.errors import ErrorCode, KafkaError
+from s3stream.errors import StreamFenced
 
 
 class TopicMap:
@@ -53,11 +54,11 @@ class TopicMap:
 
     @staticmethod
     def partition_of(topic: Topic, index: int) -> Partition:
-        """Return a partition of `topic`. Raises as `partition` does."""
+        """Return a partition of `topic`. Raises as `partition` does; a stream that was fenced is led elsewhere."""
         if not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition = topic.partitions[index]
-        if partition is None:
+        if partition is None or isinstance(partition.stream.error, StreamFenced):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 

@@ -175,11 +175,12 @@ class StreamRegistry:
         self._reader.loader.invalidate((stream_id,))
 
     def fence(self, stream_id: int, error: StreamFenced) -> None:
-        """Refuse appends of a stream that another node has taken over, and discard what is in memory of it."""
+        """Refuse appends and reads of a stream that another node has taken over; discard what is in memory of it."""
         log.error("stream fenced", stream_id=stream_id, reason=str(error))
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.refuse(StreamFenced(str(error)))
+            stream.release()
         self._fenced.add(stream_id)
         self.drop(stream_id)
 

@@ -12,7 +12,14 @@ from s3stream.append.log_cache import StreamRuns, UploadRun
 from s3stream.append.stream_trim import StreamTrimmer
 from s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
 from s3stream.catalog.values import OpenStream
-from s3stream.errors import AppendTooLarge, OffsetOutOfRange, StorageError, StorageFull, StorageStopped
+from s3stream.errors import (
+    AppendTooLarge,
+    OffsetOutOfRange,
+    StorageError,
+    StorageFull,
+    StorageStopped,
+    StreamFenced,
+)
 from s3stream.model import BATCH_OVERHEAD_BYTES, ReadResult, StreamBatch
 from s3stream.read.stream_reader import StreamReader
 from s3stream.read.time_lookup import IsUntimed, first_untimed
@@ -192,8 +199,11 @@ class Stream(StreamAdmission):
     async def read(self, offset: int, bytes_max: int, *, end_offset: int | None = None) -> ReadResult:
         """Read as `read_cached`, going to the block cache and the object store where needed.
 
-        A cancelled read leaves its load running into the cache. Raises OffsetOutOfRange, CorruptObject, StoreError.
+        A cancelled read leaves its load running into the cache. Raises OffsetOutOfRange, CorruptObject, StoreError, and
+        StreamFenced: another node may have appended other records since.
         """
+        if isinstance(self._refusal, StreamFenced):
+            raise self._refused()
         found = self.read_cached(offset, bytes_max, end_offset=end_offset)
         if found is not None:
             return found
@@ -270,7 +280,7 @@ class Stream(StreamAdmission):
         return None
 
     def release(self) -> None:
-        """Release the memory of a deleted stream.
+        """Release the memory of a deleted or fenced stream.
 
         The stream and its owner refer to each other, so that the garbage collector would release it much later.
         """

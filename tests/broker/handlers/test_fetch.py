@@ -20,6 +20,7 @@ from protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -243,3 +244,23 @@ async def test_the_partitions_of_a_session_are_bounded(node: Node, client: RawCl
     full = await fetch(client, [*want(0), *many], session_epoch=0)
     assert (full.error_code, full.session_id) == (0, 0)
     assert len(partitions_of(full)) == TARGETS_MAX
+
+
+async def test_a_partition_that_another_node_has_taken_over_is_not_served(node: Node, client: RawClient) -> None:
+    await fill(client, 0, 1)
+    await fill(client, 1, 1)
+    partition = node.topics.partition("t", 0)
+    other = await node.catalog.register_node(2, "elsewhere", 9092, now_ms=node.now_ms(), lease_ms=10_000)
+    await node.catalog.open_streams([partition.stream.stream_id], node_id=2, node_epoch=other.epoch)
+    await node.storage.flush()
+    for offset in (0, 1, 2):
+        data = partitions_of(await fetch(client, want(offset, 0)))
+        assert (data[0].error_code, offsets_in(data[0])) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+        assert offsets_in(data[1]) == [0]
+    look_up = ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])]
+    )
+    answer = (await client.call(look_up, 7)).topics[0].partitions[0]
+    assert (answer.error_code, answer.offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    response = await client.produce("t", [batch_of(b"late")])
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

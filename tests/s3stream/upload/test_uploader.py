@@ -10,7 +10,7 @@ import pytest
 
 import s3stream.upload.pace
 from s3stream.errors import CatalogUnavailable, StorageError, StorageStopped, StoreError, StreamFenced
-from s3stream.model import ObjectState, StreamBatch, object_key
+from s3stream.model import BATCH_OVERHEAD_BYTES, ObjectState, StreamBatch, object_key
 from s3stream.outages import Outage
 from s3stream.settings import MIB, StorageSettings
 from s3stream.store.memory import let_through
@@ -336,6 +336,41 @@ async def test_a_fenced_stream_stops_alone(tmp_path: Path) -> None:
             await engine.flush()
             assert engine.stats.dropped_bytes > 3000
             assert cluster.wal.used_bytes == 0
+
+
+async def test_nothing_of_a_fenced_stream_is_served_kept_or_uploaded(tmp_path: Path) -> None:
+    """It has a part in objects, a part in a block whose upload is held up, and a part in the current block."""
+    async with memory_cluster(tmp_path) as cluster:
+        steps = stepped(cluster)
+        ids = await cluster.create(2)
+        async with cluster.engine() as engine:
+            fenced, other = streams = await engine.open_streams(ids)
+            for stream in streams:
+                fill(stream, 3)
+            await engine.flush()
+            steps.gates["before commit_upload"] = gate = asyncio.Event()
+            for stream in streams:
+                fill(stream, 3)
+            flush = asyncio.create_task(engine.flush())
+            await steps.seen("before commit_upload", 2)
+            for stream in streams:
+                fill(stream, 3)
+            await take_over(cluster, fenced.stream_id)
+            assert len((await fenced.read(0, 1 << 20)).batches) == 9, "it is not known to be fenced"
+            gate.set()
+            await flush
+            for offset in (0, 30, 60, 90):
+                found = fenced.read_cached(offset, 1 << 20)
+                assert found is None or not found.batches
+                with pytest.raises(StreamFenced, match=f"stream {fenced.stream_id}"):
+                    await fenced.read(offset, 1 << 20)
+            assert fenced.cached_for_time(0, 0) is None
+            await engine.flush()
+            infos = await cluster.catalog.get_streams(ids)
+            assert [infos[stream_id].end_offset for stream_id in ids] == [30, 90]
+            assert len(await read_all(other)) == 9
+            assert engine.log_cache_bytes == 9 * (1000 + BATCH_OVERHEAD_BYTES)
+            assert engine.error is None
 
 
 async def test_a_stream_that_comes_back_is_recovered_without_what_was_fenced(tmp_path: Path) -> None:
