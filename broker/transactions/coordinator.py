@@ -10,6 +10,7 @@ being loaded, another node leads the partition).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -255,6 +256,9 @@ class TransactionCoordinator:
                 await waiter
         except TimeoutError:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS) from None
+        finally:
+            with suppress(ValueError):  # whoever ended the change took all waiters
+                entry.waiters.remove(waiter)
         return True
 
     def _check_room(self, shard: TransactionShard) -> None:

@@ -257,6 +257,7 @@ async def test_who_comes_amid_an_end_waits_for_it(cluster: CoordinatorProcess, m
     assert await refusal_of(again) is ErrorCode.CONCURRENT_TRANSACTIONS
     init = asyncio.ensure_future(cluster.coordinator.init("id", 10_000, None))
     assert await refusal_of(init) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert not cluster.coordinator.shard("id").entries["id"].waiters, "whoever gave up is not remembered"
 
 
 @pytest.mark.parametrize(
