@@ -372,7 +372,7 @@ class Catalog:
     async def expire_objects(self, object_ids: Sequence[int], *, now_ms: int) -> Sequence[int]:
         """Make prepared objects past their deadline destroyed, so that their writers can no longer commit them.
 
-        Returns which of the ids are destroyed now: only those may be deleted from the store.
+        Returns which of the ids are destroyed and past their deadline: only those may be deleted from the store.
         """
         return await self._database.write(lambda c: objects.expire_objects(c, object_ids, now_ms))
 

@@ -359,7 +359,7 @@ def list_reapable(connection: Connection, now_ms: int, limit: int) -> Sequence[t
 
 
 def expire_objects(connection: Connection, object_ids: Collection[int], now_ms: int) -> Sequence[int]:
-    """Make prepared objects past their deadline destroyed; returns which of the ids are now destroyed."""
+    """Make prepared objects past their deadline destroyed; returns which of the ids are destroyed and due."""
     for piece in chunks(object_ids):
         connection.execute(
             update(objects)
@@ -368,7 +368,8 @@ def expire_objects(connection: Connection, object_ids: Collection[int], now_ms: 
             .values(state=ObjectState.DESTROYED)
         )
     found = find_objects(connection, object_ids)
-    return [key for key, info in found.items() if info.state is ObjectState.DESTROYED]
+    # One that was committed and replaced meanwhile is destroyed too, and kept for readers until its new deadline.
+    return [key for key, info in found.items() if info.state is ObjectState.DESTROYED and info.deadline_ms <= now_ms]
 
 
 def discard_objects(connection: Connection, object_ids: Collection[int], delete_after_ms: int) -> None:

@@ -1,7 +1,7 @@
 """The collector on a real catalog and a store in memory whose calls can fail."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -203,6 +203,29 @@ async def test_a_writer_that_comes_too_late_is_refused(
     assert list(store.objects) == [key(early.object_id)]
     with pytest.raises(NotFound, match="reaped after its deadline"):
         await scene.catalog.commit_upload(scene.upload_commit([late]))
+
+
+async def test_what_was_committed_and_replaced_during_a_round_stays_for_its_delay(
+    scene: MetadataNode, store: MemoryStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector has listed it as prepared; readers may have found it since."""
+    (late,) = await scene.new_objects([span(scene.streams[0], 0, 5)])
+    await put(store, late.object_id)
+    clock.ms = DEADLINE
+    expire = scene.catalog.expire_objects
+
+    async def come_first(ids: Sequence[int], *, now_ms: int) -> Sequence[int]:
+        await scene.catalog.commit_upload(scene.upload_commit([late]))
+        await delete_topic(scene.catalog, "t", now_ms=now_ms, delete_after_ms=now_ms + 1000)
+        return await expire(ids, now_ms=now_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.catalog, "expire_objects", come_first)
+        assert await make(scene.catalog, store, clock).collect() == 0
+    assert list(store.objects) == [key(late.object_id)]
+    clock.ms += 1000
+    assert await make(scene.catalog, store, clock).collect() == 1
+    assert not store.objects
 
 
 async def test_a_crash_between_delete_and_forget_is_made_good(
