@@ -660,3 +660,19 @@ async def test_a_deleted_streams_memory_is_free_without_a_garbage_collection(tmp
                 assert [ref() for ref in gone] == [None, None, None]
             finally:
                 gc.enable()
+
+
+async def test_records_after_those_of_a_deleted_stream_are_uploaded_by_age(tmp_path: Path) -> None:
+    """The block stays current when its only stream is deleted: its age begins again with the next stream."""
+    async with memory_cluster(tmp_path, replace(SMALL, upload_age_ms=20)) as cluster:
+        ids = await cluster.create(2)
+        async with cluster.engine() as engine:
+            deleted, kept = await engine.open_streams(ids)
+            kept.snapshot_source = bytes
+            fill(deleted, 1)
+            await engine.close_stream(deleted, discard=True)
+            loop = asyncio.get_running_loop()
+            runs_out_s = loop.time() + 0.02
+            await until(lambda: loop.time() > runs_out_s)
+            fill(kept, 1)
+            await until(lambda: kept.committed_offset == kept.next_offset)
