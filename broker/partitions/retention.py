@@ -77,6 +77,9 @@ async def enforce(partition: Partition, now_ms: int) -> int:
         new_start = max(new_start, await stream.offset_for_size(config.retention_bytes))
     if new_start <= start:
         return 0
+    await stream.commit(new_start)
+    if partition.config is not config:
+        return 0  # changed during an upload that may have lasted as long as an outage; the next check decides
     await stream.trim(new_start)
     log.info("old records deleted", partition=str(partition), start_offset=new_start, offsets=new_start - start)
     return new_start - start

@@ -249,10 +249,14 @@ class Stream(StreamAdmission):
             )
         if new_start <= self.start_offset:
             return
-        if new_start > self.committed_offset:
-            await self._journal.sealer.flush()
+        await self.commit(new_start)
         start = await self._trimmer.trim(self.stream_id, self.epoch, new_start)
         self.start_offset = max(self.start_offset, start)
+
+    async def commit(self, end_offset: int) -> None:
+        """Upload until all before a confirmed offset is in committed objects. Raises StorageError."""
+        if end_offset > self.committed_offset:
+            await self._journal.sealer.flush()
 
     def cached_start(self) -> int:
         """Return the first offset that the log cache holds; `next_offset` when it holds nothing."""

@@ -12,6 +12,7 @@ from broker.partitions.retention import PARTITIONS_IN_FLIGHT, enforce, enforce_a
 from protocol.batch import TRANSACTIONAL_MASK
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.records import ControlType, Record, build_batch
+from s3stream.append.stream import Stream
 from s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -259,3 +260,23 @@ async def test_a_few_partitions_are_looked_over_at_a_time_and_one_that_fails_sto
         assert len(seen) == PARTITIONS_IN_FLIGHT
         gate.set()
     assert sorted(seen) == sorted(each.name for each in partitions)
+
+
+async def test_a_limit_that_changes_while_records_are_uploaded_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are uploaded before they are deleted, which takes as long as the store is away."""
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await create(client, retention_ms="1000")
+        await fill(client, 5000)
+        partition = node.topics.partition("t", 0)
+        upload = Stream.commit
+
+        async def upload_slowly(stream: Stream, end_offset: int) -> None:
+            await upload(stream, end_offset)
+            await node.topics.alter("t", set_configs={"retention.ms": "-1"}, unset=())
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Stream, "commit", upload_slowly)
+            assert await enforce(partition, T) == 0
+        assert partition.log_start_offset == 0
