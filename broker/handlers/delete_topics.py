@@ -1,6 +1,7 @@
 """DeleteTopics: delete topics by name; from version 6 on by name or id."""
 
 from collections import Counter
+from functools import partial
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -20,6 +21,12 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     else:
         requested = [(name, ZERO_UUID) for name in request.topic_names]
     request_counts = Counter(requested)
+    if any(node.topics.is_being_removed(name, topic_id) for name, topic_id in request_counts):
+        try:
+            await node.topics.resolve_outcomes()  # a topic is unknown only when it is gone for good
+        except StorageError as error:
+            failure = partial(_failure, code=ErrorCode.UNKNOWN_SERVER_ERROR, message=str(error))
+            return DeleteTopicsResponse(responses=[failure(name, topic_id) for name, topic_id in request_counts])
     named = {topic.topic_id for name, _ in requested if name is not None and (topic := node.topics.get(name))}
     named_twice = named & {topic_id for name, topic_id in requested if name is None}
     responses: list[DeletableTopicResult] = []

@@ -25,6 +25,7 @@ from broker.topics.creation import TopicCreation, TopicSpec
 from broker.topics.topic import Topic, TopicLeaving
 from broker.topics.topic_map import TopicMap
 from protocol.errors import ErrorCode, KafkaError
+from protocol.wire import ZERO_UUID
 from s3stream.append.stream import Stream
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NewTopic, PartitionInfo, TopicInfo
@@ -81,9 +82,9 @@ class TopicManager(TopicMap):
         self._changes = asyncio.Lock()
         self._log = structlog.get_logger("topics")
 
-    def is_being_removed(self, name: str) -> bool:
-        """Return whether a topic of that name is being deleted or detached, or the outcome of that is unknown."""
-        return any(topic.name == name for topic in self._being_removed.values())
+    def is_being_removed(self, name: str | None, topic_id: bytes = ZERO_UUID) -> bool:
+        """Return whether a topic of that name or id is being deleted or detached, or the outcome of that is unknown."""
+        return topic_id in self._being_removed or any(topic.name == name for topic in self._being_removed.values())
 
     def new_creation(self) -> TopicCreation:
         """Start a creation of topics, to check them before `create_all`."""
@@ -220,7 +221,7 @@ class TopicManager(TopicMap):
             await self._refresh_configs()
 
     async def _refresh_configs(self) -> None:
-        found = await self._catalog.list_topic_configs()
+        found = await self._catalog.list_topic_configs(settled=self._configs_unknown)
         self._configs_unknown = False
         for topic in self:
             configs = found.get(topic.topic_id, {})
@@ -287,7 +288,7 @@ class TopicManager(TopicMap):
             await self._refresh_configs()
         if not self._being_removed and not self._growth_pending:
             return
-        known = {info.topic_id: info for info in await self._catalog.list_topics()}
+        known = {info.topic_id: info for info in await self._catalog.list_topics(settled=True)}
         held = await self._still_held([topic for topic_id, topic in self._being_removed.items() if topic_id in known])
         gone = []
         for topic_id, topic in list(self._being_removed.items()):

@@ -201,13 +201,15 @@ class Catalog:
         """Change the topic's configs. Raises NotFound."""
         return await self._change(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
 
-    async def list_topics(self) -> Sequence[TopicInfo]:
-        """Return all topics by name."""
-        return await self._database.read(topics.list_topics)
+    async def list_topics(self, *, settled: bool = False) -> Sequence[TopicInfo]:
+        """Return all topics by name; `settled`: after changes that were not answered, as `Database.read_settled`."""
+        read = self._database.read_settled if settled else self._database.read
+        return await read(topics.list_topics)
 
-    async def list_topic_configs(self) -> Mapping[bytes, Mapping[str, str]]:
-        """Return the configs of topics by topic id, without topics that have none."""
-        return await self._database.read(topics.list_topic_configs)
+    async def list_topic_configs(self, *, settled: bool = False) -> Mapping[bytes, Mapping[str, str]]:
+        """Return the configs of topics by topic id, without topics that have none; `settled` as in `list_topics`."""
+        read = self._database.read_settled if settled else self._database.read
+        return await read(topics.list_topic_configs)
 
     # detach, attach and clone: catalog changes only, no data is touched
 

@@ -230,6 +230,13 @@ class Database:
             raise CatalogDamaged(self._damage)
         return await self._run(self._writer, self._writer_thread, command)
 
+    async def read_settled(self, query: Callable[[Connection], Result]) -> Result:
+        """Run `query` behind the writers' lock: a commit that was not answered has taken effect by then, or never will.
+
+        Raises CatalogUnavailable, CatalogDamaged.
+        """
+        return await self._run(self._writer, self._writer_thread, query)
+
     async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Run `query` on one snapshot of the database. Raises CatalogUnavailable, CatalogDamaged."""
         return await self._run(self._reader, self._reader_threads, query)

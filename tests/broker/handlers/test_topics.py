@@ -237,6 +237,30 @@ async def test_a_topic_that_is_being_deleted_is_not_created_again_by_who_asks_fo
             assert [each.error_code for each in (await metadata(other, "t")).topics] == [0]
 
 
+@pytest.mark.parametrize("by_id", [False, True], ids=["by name", "by id"])
+async def test_a_topic_is_unknown_to_a_deletion_only_when_it_is_gone(
+    node: Node, client: RawClient, *, by_id: bool
+) -> None:
+    """As long as an earlier deletion may have failed, its repetition must not say that there is nothing to delete."""
+
+    async def away(*_: object, **__: object) -> None:
+        raise CatalogUnavailable("the connection broke off")
+
+    created = (await create(client, topic("t")))[0]
+    state = DeleteTopicState(topic_id=created.topic_id) if by_id else DeleteTopicState(name="t")
+
+    async def delete() -> int:
+        return int((await client.call(DeleteTopicsRequest(topics=[state]), 6)).responses[0].error_code)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.catalog, "delete_topics", away)
+        patch.setattr(node.catalog, "list_topics", away)
+        assert await delete() == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert await delete() == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert await delete() == ErrorCode.NONE
+    assert await delete() == (ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
 @pytest.mark.parametrize("version", range(14))
 async def test_metadata_in_every_version(node: Node, client: RawClient, version: int) -> None:
     await create(client, topic("a"), topic("b"))

@@ -116,6 +116,25 @@ async def test_defaults_of_a_database_hold_for_no_transaction_of_the_catalog(pos
     await database.close()
 
 
+async def test_a_settled_read_waits_for_a_commit_that_was_not_answered(postgres: PostgresServer) -> None:
+    """The server may still be at work on it when the connection is lost."""
+    url = postgres.new_database()
+    catalog = Catalog(url)
+    await catalog.open(cluster="test")
+    scene = await MetadataNode.started(catalog)
+    configs = {"retention.ms": "5"}
+
+    def alter(connection: Connection) -> None:
+        topics.alter_topic(connection, scene.topic.topic_id, configs, ())
+
+    def delete(connection: Connection) -> None:
+        topics.delete_topics(connection, [scene.topic.topic_id], LATER)
+
+    assert await race(url, alter, lambda: catalog.list_topic_configs(settled=True)) == {scene.topic.topic_id: configs}
+    assert await race(url, delete, lambda: catalog.list_topics(settled=True)) == []
+    await catalog.close()
+
+
 async def test_two_nodes_that_race_lose_nothing_on_a_serializable_database(postgres: PostgresServer) -> None:
     url = database_with(postgres, default_transaction_isolation="serializable")
     catalogs = [Catalog(url) for _ in range(2)]
