@@ -142,7 +142,8 @@ async def _start(
     stack.push_async_callback(admin.close)
     found = [topic.info for topic in topics]
     warn_of_other_nodes(other_nodes(await node.catalog.list_nodes(), found, node.node_id, now_ms()))
-    await node.groups.start()
+    detached = [topic.name for topic in await node.moves.detached()]
+    await node.groups.start({info.name for info in found}.union(detached))
     await node.transactions.start()
     node.start_background_work()
     if admin_bound is not None:

@@ -38,6 +38,7 @@ from broker.transactions.producer_ids import ProducerIds
 from compaction.context import CompactionContext
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
+from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.catalog import Catalog
 from s3stream.engine import S3Stream
@@ -232,10 +233,10 @@ class Node:
 
     # while it runs
 
-    def forget_topics(self, names: Sequence[str]) -> None:
-        """Make the coordinators forget deleted topics."""
-        self.groups.forget_topics(names)
+    def forget_topics(self, names: Sequence[str]) -> Sequence[asyncio.Future[ErrorCode]]:
+        """Make the coordinators forget deleted topics. The outcomes are known when committed offsets are deleted."""
         self.transactions.forget_topics(names)
+        return self.groups.forget_topics(names)
 
     async def _follow_catalog(self) -> None:
         """Apply changes that other nodes made in the catalog, and complete own changes whose outcome was unknown."""

@@ -5,7 +5,7 @@ the partition is replayed, requests get COORDINATOR_LOAD_IN_PROGRESS, and client
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.log import InternalTopic, LogWriter
@@ -43,13 +43,17 @@ class GroupCoordinator:
         """Returns the unique part of a new member id."""
         self._topics = topics
         self._session_timeout_ms = session_timeout_ms
-
+        self._existing_topics: Collection[str] | None = None
         self._shards = Shards(topic, "groups", self._new_shard)
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Open the partitions of `__consumer_offsets` if it exists. `run` loads them."""
+    async def start(self, existing_topics: Collection[str] | None = None) -> None:
+        """Open the partitions of `__consumer_offsets` if it exists. `run` loads them.
+
+        Offsets of topics that are not in `existing_topics`, if it is given, are deleted when they are loaded.
+        """
+        self._existing_topics = existing_topics
         await self._shards.open(create=False)
 
     async def ensure_topic(self) -> None:
@@ -64,7 +68,11 @@ class GroupCoordinator:
             now_ms=self.now_ms,
             topics=self._topics,
             session_timeout_ms=self._session_timeout_ms,
+            existed_at_start=self._existed_at_start,
         )
+
+    def _existed_at_start(self, topic: str) -> bool:
+        return self._existing_topics is None or topic in self._existing_topics
 
     async def run(self) -> None:
         """Load shards, rewrite logs that have grown and expire offsets, until cancelled."""
@@ -138,12 +146,18 @@ class GroupCoordinator:
             check_loaded(shard)
             yield from shard.groups()
 
-    def forget_topics(self, topics: Iterable[str]) -> None:
-        """Delete the offsets of deleted topics; if `__consumer_offsets` itself was deleted, drop all groups."""
-        names: Sequence[str] = list(topics)
+    def forget_topics(self, topics: Iterable[str]) -> Sequence[asyncio.Future[ErrorCode]]:
+        """Delete the offsets of deleted topics; if `__consumer_offsets` itself was deleted, drop all groups.
+
+        Returns the outcomes, which are known when they are durable.
+        """
+        names = frozenset(topics)
         if OFFSETS_TOPIC in names:
             self._shards.topic_deleted()  # the next FindCoordinator recreates it
-            return
+            return ()
+        outcomes = []
         for shard in self._shards.led_shards():
-            if shard.loaded:
-                shard.offsets.forget_topics(names)
+            outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+            shard.forget_topics(names, outcome.set_result)
+            outcomes.append(outcome)
+        return outcomes

@@ -4,7 +4,7 @@ Records are written in the order of calls, which decides between an offset and i
 when its record is durable, and an offset of a transaction when the transaction's commit marker is (KIP-447).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from broker.coordination.log import KeyValue, LogWriter, WriteDone
 from broker.coordination.topic_partition import TopicPartition
@@ -169,11 +169,21 @@ class OffsetManager:
         self.drop(entry, deleted, done)
         return errors
 
-    def forget_topics(self, topics: Iterable[str]) -> None:
-        """Delete the offsets of deleted topics: a topic created later under the same name begins without any."""
-        deleted = frozenset(topics)
+    def forget_topics(self, is_deleted: Callable[[str], bool], done: WriteDone) -> None:
+        """Delete the offsets of deleted topics: a topic created later under the same name begins without any.
+
+        Calls `done` when that is durable, or has failed.
+        """
+        found = []
         for entry in self._groups:
-            self.drop(entry, [key for key in entry.offsets.all_partitions() if key.topic in deleted])
+            keys = [key for key in entry.offsets.all_partitions() if is_deleted(key.topic)]
+            if keys:
+                found.append((entry, keys))
+        if not found:
+            done(ErrorCode.NONE)
+        # The log writes in order: with the last of them, all are durable.
+        for entry, keys in found:
+            self.drop(entry, keys, done if entry is found[-1][0] else None)
 
     def drop(self, entry: ShardGroup, keys: Sequence[TopicPartition], done: WriteDone | None = None) -> None:
         """Delete offsets; call `done` when that is durable, at once if there is nothing to delete."""

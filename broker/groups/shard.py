@@ -6,7 +6,7 @@ An id names a classic group or a consumer group (KIP-848), never both. `membersh
 Invariant: memory shows durable state only. Offsets, and the stored state of a group, change when the log has them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from broker.coordination.log import KeyValue, LogWriter, WriteDone
 from broker.groups.classic.group import ClassicGroup
@@ -38,7 +38,9 @@ class GroupShard:
         now_ms: Callable[[], int],
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
+        existed_at_start: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        """`existed_at_start` returns whether a topic existed when the node started; offsets of others are stale."""
         self.writer = writer
         self.loaded = False
         self.unreadable = False
@@ -51,6 +53,9 @@ class GroupShard:
         )
         self.offsets = OffsetManager(self._groups, writer, topics)
         self._foreign_records: dict[bytes, bytes] = {}
+        self._existed_at_start = existed_at_start
+        self._forgotten: list[tuple[Collection[str], WriteDone]] = []
+        """Topics deleted before the shard was loaded."""
 
     def _deadline_reached(self, group: ShardGroup, now: Now) -> None:
         self.membership.deadline_reached(group, now)
@@ -78,6 +83,11 @@ class GroupShard:
         self._foreign_records = replay.unknown_records
         self.offsets.load(replay.open_transactions)
         self.loaded = True
+        # Deletions whose records a crash has lost, and those that came during the replay.
+        self.offsets.forget_topics(lambda topic: not self._existed_at_start(topic), lambda _: None)
+        forgotten, self._forgotten = self._forgotten, []
+        for topics, done in forgotten:
+            self.offsets.forget_topics(topics.__contains__, done)
 
     def close(self) -> None:
         """Stop coordinating: cancel timers, respond NOT_COORDINATOR to requests that wait."""
@@ -87,6 +97,9 @@ class GroupShard:
             self.membership.resign(entry)
         self._groups.clear()
         self.offsets.close()
+        forgotten, self._forgotten = self._forgotten, []
+        for _, done in forgotten:
+            done(ErrorCode.NOT_COORDINATOR)
 
     async def rewrite(self) -> None:
         """Rewrite the log to its live records. Raises StorageError."""
@@ -103,6 +116,13 @@ class GroupShard:
                 yield offset_record(entry.group_id, key, committed)
         for foreign_key, value in self._foreign_records.items():
             yield KeyValue(foreign_key, value)
+
+    def forget_topics(self, topics: Collection[str], done: WriteDone) -> None:
+        """Delete the offsets of deleted topics, once the shard is loaded; call `done` when that is durable."""
+        if self.loaded:
+            self.offsets.forget_topics(topics.__contains__, done)
+        else:
+            self._forgotten.append((topics, done))
 
     # -- Groups ------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """DeleteTopics: delete topics by name; from version 6 on by name or id."""
 
+import asyncio
 from collections import Counter
 from functools import partial
 
@@ -53,8 +54,9 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     for gone in found.keys() - set(deleted):  # deleted by another request meanwhile
         place, requested_name, requested_id = found[gone]
         responses[place] = _failure(requested_name, requested_id, unknown, unknown.message)
-    if deleted:
-        node.forget_topics(deleted)
+    if deleted and (outcomes := node.forget_topics(deleted)):
+        # A topic that is created after the answer has no committed offsets.
+        await asyncio.wait(outcomes, timeout=max(0, request.timeout_ms) / 1000)
     return DeleteTopicsResponse(responses=responses)
 
 

@@ -63,7 +63,7 @@ class TopicManager(TopicMap):
         new_topic_id: Callable[[], bytes],
     ) -> None:
         super().__init__()
-        self.on_removed: Callable[[Sequence[str]], None] | None = None
+        self.on_removed: Callable[[Sequence[str]], object] | None = None
         """Called with the names of deleted topics whose deletion is found out later, before the next change begins."""
         self._work = work
         self._catalog = catalog

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -37,9 +37,11 @@ def test_a_group_belongs_to_the_partition_its_id_hashes_to() -> None:
 
 
 @asynccontextmanager
-async def running(topic: MemoryTopic) -> AsyncIterator[GroupCoordinator]:
+async def running(
+    topic: MemoryTopic, *, existing_topics: Collection[str] | None = None
+) -> AsyncIterator[GroupCoordinator]:
     groups = GroupCoordinator(topic, GroupSettings(), now_ms=lambda: 1_000, new_id=lambda: "id")
-    await groups.start()
+    await groups.start(existing_topics)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(groups.run())
         yield groups
@@ -57,6 +59,12 @@ def code(groups: GroupCoordinator, group_id: str = "g") -> ErrorCode:
 
 async def settled(groups: GroupCoordinator) -> None:
     await until(lambda: code(groups) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def offset_topics(groups: GroupCoordinator) -> set[str]:
+    """Return the topics that the group `g` has offsets of."""
+    offsets = groups.shard("g").offsets.of("g")
+    return set() if offsets is None else set(offsets.topics)
 
 
 def committed(offset: int) -> Sequence[KeyValue]:
@@ -188,11 +196,43 @@ async def test_deleted_topics_are_forgotten() -> None:
     log = MemoryLog([committed(1)])
     async with running(MemoryTopic([log])) as groups:
         await settled(groups)
+        (outcome,) = groups.forget_topics(["t"])
+        assert offset_topics(groups) == {"t"}, "until that is durable"
+        assert await outcome is ErrorCode.NONE
+        assert not offset_topics(groups)
+
+
+class SlowLog(MemoryLog):
+    """Its replay waits for `allowed`."""
+
+    def __init__(self) -> None:
+        super().__init__([committed(1)])
+        self.allowed = asyncio.Event()
+
+    async def replay(self) -> AsyncIterator[ReplayedBatch]:
+        await self.allowed.wait()
+        async for batch in super().replay():
+            yield batch
+
+
+async def test_topics_deleted_while_their_groups_are_loaded_are_forgotten() -> None:
+    log = SlowLog()
+    async with running(MemoryTopic([log])) as groups:
         groups.forget_topics(["t"])
-        await asyncio.sleep(0)
-        offsets = groups.shard("g").offsets.of("g")
-        assert offsets is not None
-        assert not offsets.topics
+        log.allowed.set()
+        await settled(groups)
+        await until(lambda: not offset_topics(groups))
+        assert log.records()[-1].value is None, "also after a restart"
+
+
+async def test_offsets_of_topics_that_were_deleted_before_the_start_are_forgotten() -> None:
+    """A crash has come between the deletion and the records about it."""
+    u0 = TopicPartition("u", 0)
+    log = MemoryLog([committed(1), [offset_record("g", u0, CommittedOffset(2, 1, "", 1))]])
+    async with running(MemoryTopic([log]), existing_topics={"u", "v"}) as groups:
+        await settled(groups)
+        await until(lambda: offset_topics(groups) == {"u"})
+        assert log.records()[-1] == offset_record("g", T0, None)
 
 
 async def test_without_its_topic_the_coordinator_starts_over() -> None:

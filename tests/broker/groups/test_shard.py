@@ -227,7 +227,7 @@ async def test_offsets_of_topics_that_nobody_reads_can_be_deleted(client: Classi
 
 async def test_offsets_of_a_deleted_topic_are_forgotten(client: ClassicShard) -> None:
     await client.commit(T0, T1, U0)
-    client.shard.offsets.forget_topics(["t"])
+    client.shard.forget_topics({"t"}, lambda _: None)
     await asyncio.sleep(0)
     assert client.offset(T0) is None
     assert client.offset(U0) is not None

@@ -8,16 +8,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
+from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.node import Node
+from broker.partitions.producers import Producer
 from broker.topics.creation import TopicSpec
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from s3stream.append.stream import Stream
 from s3stream.catalog.values import TopicInfo
 from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
+from tests.support.waiting import until
+from wal.interface import Durable
 
 
 class CrashError(Exception):
@@ -31,6 +36,15 @@ async def commit_offset(node: Node, topic: str) -> None:
     commits = [(TopicPartition(topic, 0), CommittedOffset(5, -1, "", 1_000))]
     node.groups.shard("g").offsets.commit("g", "", None, -1, commits, done.set_result)
     assert await done is ErrorCode.NONE
+
+
+def is_loaded(node: Node) -> bool:
+    """Return whether the shard of the group `g` is loaded."""
+    try:
+        node.groups.shard("g")
+    except KafkaError:
+        return False
+    return True
 
 
 def committed_offset(node: Node, topic: str) -> int | None:
@@ -183,6 +197,56 @@ async def test_a_coordinator_starts_over_when_the_next_change_finds_out_that_its
         assert not node.groups.is_open
         await commit_offset(node, "t")
         assert committed_offset(node, "t") == 5
+
+
+@pytest.mark.parametrize("timeout_ms", [60_000, 1])
+async def test_offsets_of_a_topic_are_gone_when_its_deletion_is_answered(tmp_path: Path, timeout_ms: int) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await node.topics.create("t", partitions=1, configs={})
+        await commit_offset(node, "t")
+        held: list[Durable] = []
+        log = node.groups.shard("g").writer.log
+        really = log.append
+
+        def append(records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
+            durable = Durable()
+            really(records, producer).add_done_callback(lambda _: held.append(durable))
+            return durable
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log, "append", append)
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=timeout_ms)
+            answer = asyncio.ensure_future(client.call(request))
+            await until(lambda: bool(held) and node.topics.get("t") is None)
+            if timeout_ms > 1:
+                assert not answer.done()
+                held.pop().complete(None)
+                response = await answer
+                assert committed_offset(node, "t") is None
+            else:
+                response = await answer
+                assert committed_offset(node, "t") == 5, "the topic is gone, and the rest follows"
+                held.pop().complete(None)
+        assert [each.error_code for each in response.responses] == [ErrorCode.NONE]
+
+
+async def test_offsets_of_a_deleted_topic_do_not_come_back_after_a_crash(tmp_path: Path) -> None:
+    async def delete_and_crash() -> None:
+        async with running_node(tmp_path) as node:
+            for name in ("deleted", "detached", "kept"):
+                await node.topics.create(name, partitions=1, configs={})
+                await commit_offset(node, name)
+            await node.moves.detach("detached")
+            await node.topics.delete("deleted")
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        await delete_and_crash()
+    async with running_node(tmp_path) as node:
+        await node.topics.create("deleted", partitions=1, configs={})
+        await until(lambda: is_loaded(node))
+        await until(lambda: committed_offset(node, "deleted") is None)
+        assert (committed_offset(node, "detached"), committed_offset(node, "kept")) == (5, 5)
 
 
 async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Path) -> None:
