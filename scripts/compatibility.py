@@ -43,6 +43,7 @@ NOTES: Mapping[int, str] = {
     34: "A node has one log directory: a replica can only be assigned to it.",
     35: "One log directory. Sizes are bytes in the log and in objects; free space is that of a local object store.",
     36: _SECURITY,
+    37: "Refused for internal topics: the coordinator of an existing group would change.",
     38: _SECURITY,
     39: _SECURITY,
     40: _SECURITY,

@@ -41,6 +41,10 @@ async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: 
     topic = node.topics.get(requested.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.info.internal:
+        # Groups and transactional ids belong to partitions by their number: existing ones could not be found any more.
+        message = f"The number of partitions of the internal topic {requested.name} cannot be changed."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     before = len(topic.partitions)
     if requested.count <= before:
         message = f"Topic already has {before} partition(s)."

@@ -8,6 +8,7 @@ import pytest
 
 from broker.configs.definitions import ConfigSource
 from broker.configs.topic_table import TOPIC_CONFIGS
+from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.node import Node
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -28,6 +29,7 @@ from protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
 )
 from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
+from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -298,6 +300,8 @@ async def test_growing_a_topic(node: Node, client: RawClient) -> None:
     assert (await client.produce("t", [batch_of(b"a")], partition=3)).responses[0].partition_responses[
         0
     ].error_code == 0
+    await client.call(FindCoordinatorRequest(coordinator_keys=["g"]), 4)
+    assert await grow(OFFSETS_TOPIC, 100) == ErrorCode.INVALID_REQUEST
     assert (await client.call(CreatePartitionsRequest(), 3)).results == ()
 
 
