@@ -162,6 +162,8 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
         raise SettingsError(f"settings file {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"settings file {path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise SettingsError(f"settings file {path}: values are nested too deeply") from None
     areas = dict(area_models())
     for area, table in content.items():
         if area == STORES and isinstance(table, dict):
@@ -174,12 +176,14 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
             )
         if area not in areas:
             raise SettingsError(
-                f"settings file {path}: unknown table [{area}]; known are {', '.join([*areas, STORES])}"
+                f"settings file {path}: unknown table [{_shown(area)}]; known are {', '.join([*areas, STORES])}"
             )
         for name in table:
             if name not in areas[area].model_fields:
                 known = ", ".join(areas[area].model_fields)
-                raise SettingsError(f"settings file {path}: unknown setting {area}.{name}; [{area}] has {known}")
+                raise SettingsError(
+                    f"settings file {path}: unknown setting {area}.{_shown(name)}; [{area}] has {known}"
+                )
     return content
 
 
@@ -187,12 +191,18 @@ def _check_store_tables(path: Path, tables: Mapping[str, object]) -> None:
     known = ", ".join(NamedStoreSettings.model_fields)
     for store, table in tables.items():
         if not isinstance(table, dict):
-            raise SettingsError(f"settings file {path}: expected a table [{STORES}.{store}] with {known}")
+            raise SettingsError(f"settings file {path}: expected a table [{STORES}.{_shown(store)}] with {known}")
         for name in table:
             if name not in NamedStoreSettings.model_fields:
+                table_name = f"{STORES}.{_shown(store)}"
                 raise SettingsError(
-                    f"settings file {path}: unknown setting {STORES}.{store}.{name}; [{STORES}.{store}] has {known}"
+                    f"settings file {path}: unknown setting {table_name}.{_shown(name)}; [{table_name}] has {known}"
                 )
+
+
+def _shown(name: str) -> str:
+    """Return a name of the file for a message of one line: with escapes if it has control characters."""
+    return name if name.isprintable() else repr(name)
 
 
 def _one_line(error: ValidationError, origins: Mapping[tuple[str, ...], tuple[str, object]]) -> str:

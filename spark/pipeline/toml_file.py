@@ -40,6 +40,8 @@ def parse_pipeline(text: str, path: Path) -> PipelineSettings:
         where = re.search(r"\(at line (\d+), column (\d+)\)", reason)
         at = f":{where[1]}" if where else f":{max(1, len(text.splitlines()))}"
         raise PipelineError(f"{path}{at}: {reason.partition(' (at ')[0]}") from None
+    except RecursionError:
+        raise PipelineError(f"{path}: values are nested too deeply") from None
     try:
         return _with_absolute_paths(PipelineSettings.model_validate(values), path.absolute().parent)
     except ValidationError as error:
@@ -115,7 +117,7 @@ def _describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
     path = tuple(
         str(part) for part in detail["loc"] if not re.search(r"[\[\],]|^(literal|dict|constrained|function)", str(part))
     )
-    name = ".".join(path)
+    name = ".".join(part if part.isprintable() else repr(part) for part in path)
     match detail["type"]:
         case "missing":
             return path, f"{name} is missing"

@@ -89,6 +89,10 @@ def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
         ("[wall]\n", ", admin, log, stores"),
         ("[wal]\nsize = 1\n", "unknown setting wal.size; [wal] has path, capacity_bytes, durability"),
         ("wal = 1\n", "wal is a table of settings: expected a line [wal]"),
+        ('["a\\u001bb"]\n', r"unknown table ['a\x1bb']"),
+        ('[wal]\n"a\\nb" = 1\n', r"unknown setting wal.'a\nb'"),
+        ('[stores.a]\n"a\\nb" = 1\n', r"unknown setting stores.a.'a\nb'; [stores.a] has"),
+        ("a = " + "[" * 5000, "values are nested too deeply"),
         ("[node]\nnode_id = true\n", "'True' is not allowed: should be a number or a text, not true or false"),
         ('[wal]\ncapacity_bytes = "12QiB"\n', "one with a unit (KiB, MiB, GiB, TiB) as in 512MiB"),
     ],
@@ -99,6 +103,7 @@ def test_a_bad_file_is_named_in_one_line(tmp_path: Path, text: str, expected: st
     with pytest.raises(SettingsError) as raised:
         load({}, {}, file)
     assert expected in str(raised.value)
+    assert str(raised.value).isprintable()
 
 
 def test_names_are_unique_and_slips_are_noticed() -> None:

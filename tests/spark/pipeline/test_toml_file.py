@@ -189,6 +189,21 @@ def test_a_parquet_table_is_not_rewritten() -> None:
         parse_pipeline(text, FILE)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SMALL + '"a\\nb" = 1\n', r":6: table.'a\nb' is not a setting; [table] takes"),
+        (SMALL + '["a\\u001bb"]\n', r":1: 'a\x1bb' is not a setting; the file takes"),
+        ("a = " + "[" * 5000, "values are nested too deeply"),
+    ],
+)
+def test_whatever_the_names_are_the_error_is_one_line(text: str, words: str) -> None:
+    with pytest.raises(PipelineError) as raised:
+        parse_pipeline(text, FILE)
+    assert words in str(raised.value)
+    assert str(raised.value).isprintable()
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="No such file"):
         read_pipeline(tmp_path / "none.toml")
