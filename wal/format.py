@@ -212,18 +212,22 @@ def decode_header(page: Buffer) -> Header | str:
     return header if version == 1 else _with_version_2(header, page)
 
 
-def _with_version_2(header: Header, page: Buffer) -> Header:
-    """Return `header` with the fields that version 2 added."""
+def _with_version_2(header: Header, page: Buffer) -> Header | str:
+    """Return `header` with the fields that version 2 added, or the reason if they are not valid."""
     epoch, sequence = _STATE.unpack_from(page, _HEADER.size + CATALOG_ID_BYTES)
-    gaps = bytes(page[_GAPS_AT : _CRC_AT[VERSION]])
+    content = bytes(page[_GAPS_AT : _CRC_AT[VERSION]])
+    gaps: tuple[LogGap, ...] = ()
+    if any(content):
+        gaps = tuple(gap for gap in map(LogGap._make, _GAP.iter_unpack(content)) if gap.start < gap.end)
+    for gap in gaps:
+        if gap.end > header.head_offset + header.ring_bytes:
+            return f"gap from {gap.start} to {gap.end}, expected an end at most a ring past {header.head_offset}"
     return replace(
         header,
         catalog_id=bytes(page[_HEADER.size : _HEADER.size + CATALOG_ID_BYTES]),
         state_epoch=epoch,
         state_sequence=sequence,
-        gaps=tuple(gap for gap in map(LogGap._make, _GAP.iter_unpack(gaps)) if gap.start < gap.end)
-        if any(gaps)
-        else (),
+        gaps=gaps,
     )
 
 

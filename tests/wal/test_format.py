@@ -146,6 +146,7 @@ def test_bad_headers_say_why(page: bytes, reason: str) -> None:
         ({"capacity_bytes": 5000}, "capacity 5000 bytes, expected whole pages"),
         ({"head_offset": 4097}, "head offset 4097, durable offset 8192, expected page boundaries"),
         ({"head_offset": 12288}, "durable offset 8192, expected at most a ring"),
+        ({"gaps": (LogGap(8192, 1 << 56),)}, "gap from 8192 to 72057594037927936, expected an end at most a ring past"),
         ({"durable_offset": 1 << 40}, "durable offset 1099511627776, expected at most a ring"),
     ],
 )
