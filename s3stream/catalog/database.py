@@ -264,6 +264,8 @@ class Database:
                 if lost is not None or attempt.committing:
                     raise self._unknown(lost or error, error) from error
                 raise CatalogError(f"catalog {self._where}: {error}") from error
+            except (ValueError, TypeError, LookupError, OverflowError) as error:
+                raise self._unreadable(error) from error
             except StorageError as error:
                 if lost is None:
                     raise
@@ -299,6 +301,12 @@ class Database:
             return CatalogDamaged(text)
         return CatalogUnavailable(text) if verdict is Verdict.WAIT else CatalogError(text)
 
+    def _unreadable(self, error: Exception) -> CatalogDamaged:
+        """Return the error to raise for content that no command has written: SQLite has no checksums and no types."""
+        found = f"{type(error).__name__}: {_one_line(error)}"
+        self._damage = f"catalog {self._where}: its content cannot be read ({found}); {DAMAGE_ADVICE}"
+        return CatalogDamaged(self._damage)
+
     def _unknown(self, lost: BaseException, last: BaseException) -> OutcomeUnknown:
         repeated = "" if last is lost else f"; repeated, it met: {_one_line(last)}"
         return OutcomeUnknown(f"catalog {self._where}: a commit was not answered ({_one_line(lost)}){repeated}")
@@ -323,6 +331,8 @@ def _classify(error: DBAPIError) -> Verdict:
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is not None:
         return classify_sqlite(code)
+    if isinstance(error.orig, sqlite3.OperationalError):
+        return Verdict.STOP  # raised by Python's module: a text in the database is not UTF-8
     # No code from server or library: there is no connection, or it broke.
     return Verdict.WAIT if isinstance(error, (OperationalError, InterfaceError)) else Verdict.REFUSE
 
@@ -341,9 +351,10 @@ def _shut_down_socket(connection: Any) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return a driver's message on one line, without its hints."""
+    """Return a driver's message on one line, without its hints. It may quote the content of a damaged database."""
     lines = (line.strip() for line in str(error).splitlines())
-    return " ".join(line for line in lines if line and not line.startswith("Is the server running"))
+    text = " ".join(line for line in lines if line and not line.startswith("Is the server running"))
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _transact(engine: Engine, command: Callable[[Connection], Result], attempt: _Attempt) -> Result:

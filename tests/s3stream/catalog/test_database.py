@@ -392,3 +392,33 @@ async def test_a_server_that_does_not_answer_does_not_hold_up_the_end(
         await asked.wait()
         asking.cancel()
     await database.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("UPDATE topics SET name = CAST(x'1b5b324aff' AS TEXT)", "UTF-8"),
+        ("UPDATE topics SET configs = '?'", "JSONDecodeError"),
+        ("UPDATE objects SET state = 99", "ValueError: 99"),
+    ],
+)
+async def test_content_that_nobody_has_written_is_damage(tmp_path: Path, change: str, found: str) -> None:
+    file = tmp_path / "catalog.db"
+    catalog = Catalog(f"sqlite:///{file}")
+    await catalog.open(cluster="c")
+    node = await MetadataNode.started(catalog)
+    await node.upload([span(node.streams[0], 0, 10)])
+    with sqlite3.connect(file) as connection:
+        connection.execute(change)
+    connection.close()
+
+    async def read() -> None:
+        await catalog.list_topics()
+        await catalog.list_objects(after=-1, limit=10)
+
+    with pytest.raises(CatalogDamaged, match=f"{found}.*the database is damaged") as raised:
+        await read()
+    assert str(raised.value).isprintable()
+    with pytest.raises(CatalogDamaged, match="the database is damaged"):
+        await node.create_topic("u", 1)
+    await catalog.close()
