@@ -17,7 +17,7 @@ from protocol.messages.describe_log_dirs import (
 from s3stream.errors import StorageError
 
 UNKNOWN_BYTES = -1
-"""Size of an object store, which has none."""
+"""Size of an object store, which has none, or of a disk that is away."""
 
 
 async def handle(node: Node, request: DescribeLogDirsRequest, _exchange: Exchange) -> DescribeLogDirsResponse:
@@ -61,8 +61,11 @@ def _requested(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
 
 
 def _room(node: Node) -> tuple[int, int]:
-    """Return total and usable bytes of the objects' file system, if they are in one."""
+    """Return total and usable bytes of the objects' file system, if they are in one and it is there."""
     if node.settings.objects.store != "local":
         return UNKNOWN_BYTES, UNKNOWN_BYTES
-    usage = shutil.disk_usage(node.settings.objects_path)
+    try:
+        usage = shutil.disk_usage(node.settings.objects_path)
+    except OSError:  # the disk is not mounted: the store waits for it
+        return UNKNOWN_BYTES, UNKNOWN_BYTES
     return usage.total, usage.free

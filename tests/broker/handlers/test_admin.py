@@ -79,6 +79,11 @@ async def test_log_dirs_tell_what_each_partition_takes(node: Node, client: RawCl
     assert found.log_dir == str(node.settings.node.data_dir.resolve())
     assert found.total_bytes == shutil.disk_usage(node.settings.objects_path).total
     assert 0 < found.usable_bytes < found.total_bytes
+    folder = node.settings.objects_path
+    away = folder.rename(folder.with_name("away"))  # a disk that is not mounted
+    (found,) = (await client.call(DescribeLogDirsRequest(topics=None), 4)).results
+    assert (found.total_bytes, found.usable_bytes) == (-1, -1)
+    away.rename(folder)
 
 
 async def test_a_replica_stays_in_its_directory(node: Node, client: RawClient) -> None:
