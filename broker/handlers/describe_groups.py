@@ -14,7 +14,7 @@ from protocol.messages.describe_groups import (
 )
 
 NOT_FOUND_VERSION = 6
-"""First version in which an unknown group is an error. Before, it is a group in state Dead."""
+"""First version in which errors have messages, and an unknown group is one. Before, it is a group in state Dead."""
 
 
 def handle(node: Node, request: DescribeGroupsRequest, exchange: Exchange) -> DescribeGroupsResponse:
@@ -29,7 +29,8 @@ def _described(node: Node, group_id: str, version: int, operations: int) -> Desc
     try:
         group = node.groups.shard(group_id).group(group_id)
     except KafkaError as error:
-        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+        message = error.message if version >= NOT_FOUND_VERSION else None
+        return DescribedGroup(error_code=error.code, error_message=message, group_id=group_id)
     if not isinstance(group, ClassicGroup):
         found = version < NOT_FOUND_VERSION
         problem = f"Group {group_id} {'not found' if group is None else 'is not a classic group'}."

@@ -280,7 +280,9 @@ async def test_before_anybody_looks_for_it_there_is_no_coordinator(tmp_path: Pat
         assert (await client.call(OffsetFetchRequest(group_id=g, topics=asked), 2)).error_code == code
         groups = [OffsetFetchRequestGroup(group_id=g, topics=None)]
         assert (await client.call(OffsetFetchRequest(groups=groups), 8)).groups[0].error_code == code
-        assert (await client.call(DescribeGroupsRequest(groups=[g]))).groups[0].error_code == code
+        for version in (0, 5, 6):
+            (described,) = (await client.call(DescribeGroupsRequest(groups=[g]), version)).groups
+            assert (described.error_code, bool(described.error_message)) == (code, version == 6)
         assert (await client.call(DeleteGroupsRequest(groups_names=[g]))).results[0].error_code == code
 
 
