@@ -22,6 +22,7 @@ MEMBER_EPOCH_VERSION = 9
 """First version in which members of consumer groups may commit (KIP-848)."""
 TOPIC_ID_VERSION = 10
 NO_RETENTION_MS = -1
+TIMESTAMP_MAX_MS = (1 << 63) - 1
 
 Refused = dict[tuple[int, int], ErrorCode]
 """Errors by position of topic and partition in the request. The others get the outcome of the write."""
@@ -54,7 +55,7 @@ def _plan(
     refused: Refused = {}
     now_ms = node.now_ms()
     retention_ms = request.retention_time_ms
-    expire_timestamp_ms = -1 if retention_ms == NO_RETENTION_MS else now_ms + retention_ms
+    expire_timestamp_ms = -1 if retention_ms == NO_RETENTION_MS else min(now_ms + retention_ms, TIMESTAMP_MAX_MS)
     metadata_bytes_max = node.settings.group.offset_metadata_bytes_max
     for topic_index, requested in enumerate(request.topics):
         topic = _topic(node, requested, version)

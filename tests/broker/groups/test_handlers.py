@@ -433,3 +433,16 @@ async def test_a_compacted_log_is_read_back_after_a_restart(tmp_path: Path, monk
         fetched = await client.call(OffsetFetchRequest(group_id="g", topics=None), 7)
         assert fetched.topics[0].partitions[0].committed_offset == 50
         assert (await client.call(sync("g", member, assignments=[]))).assignment == b"all"
+
+
+async def test_a_retention_time_without_end_is_kept_as_long_as_possible(client: RawClient, g: str) -> None:
+    asked = [OffsetCommitRequestPartition(partition_index=0, committed_offset=7)]
+    for retention_ms in (2**63 - 1, -(2**63)):
+        request = OffsetCommitRequest(
+            group_id=g,
+            generation_id_or_member_epoch=-1,
+            retention_time_ms=retention_ms,
+            topics=[OffsetCommitRequestTopic(name="flights", partitions=asked)],
+        )
+        response = await client.call(request, 2)
+        assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
