@@ -9,9 +9,12 @@ PYTEST_ARGS ?=
 SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
 GUARD_ARGS ?=
+SEED ?=
+SEEDS ?= 100
+SIM_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test coverage test-spark-next suites bench guard soak soak-wal clean
+.PHONY: help setup tools demo test coverage test-spark-next suites bench guard sim soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -54,6 +57,9 @@ bench: tools ## run every benchmark, about a minute each (BENCH_ARGS= for the lo
 
 guard: setup ## check that no hot path costs more than before (GUARD_ARGS=--update stores the costs of this code)
 	@$(BIN)/python -m benchmarks.guard $(GUARD_ARGS)
+
+sim: setup ## run the whole system from seeds, under faults (SEEDS=1000), or replay one with its trace (SEED=17)
+	@$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(SIM_ARGS)
 
 soak: tools ## run the tests for longer, with more random cases
 	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 $(PYTEST_ARGS)

@@ -1,0 +1,96 @@
+"""The catalog behind a transport that delays and loses: the same transactions, on the same schema."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from s3stream.catalog.catalog import Catalog
+from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
+
+DELAY_S = (0.0002, 0.004)
+LATE_S = (0.1, 6.0)
+
+
+@dataclass(slots=True)
+class CatalogFaults:
+    """Probabilities of faults per transaction."""
+
+    refused: float = 0.0
+    """Nothing happens."""
+    lost: float = 0.0
+    """A writing transaction takes effect, and nobody hears of it."""
+    late: float = 0.0
+    """A writing transaction is not answered, and takes effect later: it holds the writers' lock until then."""
+    repeated: float = 0.0
+    """A writing transaction takes effect, its answer is lost on the way, and it is repeated."""
+    away: bool = False
+    hung: asyncio.Task[None] | None = None
+    """The transaction that is late. The server goes on with it when its node is gone."""
+
+
+class FaultyDatabase:
+    """Stands for `s3stream.catalog.database.Database`, as its transactions look to the catalog."""
+
+    def __init__(self, database: Any, faults: CatalogFaults, random: Random) -> None:
+        self._database = database
+        self._faults = faults
+        self._random = random
+        self.opened = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def write(self, command: Callable[[Any], Any]) -> Any:
+        await self._reach()
+        await self._lock()
+        if self._random.random() < self._faults.late:
+            self._faults.hung = asyncio.get_running_loop().create_task(self._commit_late(command), context=Context())
+            raise OutcomeUnknown("catalog: simulated: a commit hangs")
+        result = await self._database.write(command)
+        await asyncio.sleep(self._random.uniform(*DELAY_S))
+        if self._random.random() < self._faults.repeated:
+            try:
+                result = await self._database.write(command)
+            except CatalogError as error:
+                raise OutcomeUnknown(f"catalog: simulated: a repeated commit was refused: {error}") from error
+        if self._random.random() < self._faults.lost:
+            raise OutcomeUnknown("catalog: simulated: a commit was not answered")
+        return result
+
+    async def read(self, query: Callable[[Any], Any]) -> Any:
+        await self._reach()
+        return await self._database.read(query)
+
+    async def read_settled(self, query: Callable[[Any], Any]) -> Any:
+        await self._reach()
+        await self._lock()
+        return await self._database.read_settled(query)
+
+    async def _lock(self) -> None:
+        """Wait for the writers' lock."""
+        if self._faults.hung is not None:
+            await asyncio.wait([self._faults.hung])
+
+    async def _commit_late(self, command: Callable[[Any], Any]) -> None:
+        await asyncio.sleep(self._random.uniform(*LATE_S))
+        with suppress(StorageError):  # a command that the state refuses; nobody hears of it
+            await self._database.write(command)
+        self._faults.hung = None
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(self._random.uniform(*DELAY_S))
+        if self._faults.away:
+            await asyncio.sleep(self._random.uniform(0.5, 8.0))
+        if self._faults.away or self._random.random() < self._faults.refused:
+            raise CatalogUnavailable("catalog: simulated: no connection")
+
+
+def faulty_catalog(url: str, faults: CatalogFaults, random: Random) -> Catalog:
+    """Return a catalog whose transactions meet faults."""
+    catalog = Catalog(url)
+    catalog._database = FaultyDatabase(catalog._database, faults, random)  # type: ignore[assignment]
+    return catalog

@@ -1,0 +1,179 @@
+"""Topics that come, grow and go under faults: a topic made again under its name has nothing of the old one."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from broker.node import Node
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from s3stream.errors import StorageError
+from tests.simulation.clients import Client, Lost, Producer, Reader
+from tests.simulation.history import History, Violation
+from tests.simulation.world import World
+
+MOVE_TIMEOUT_S = 60.0
+NOT_SERVED = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+
+
+class Churn:
+    """Owns one name: creates the topic, writes, reads, grows and deletes it, again and again."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.client = Client(world, name)
+        self.world = world
+        self.name = name
+        self.rounds = 0
+
+    async def run(self) -> None:
+        while not self.world.faults_over.is_set():
+            self.rounds += 1
+            await self._round()
+            await asyncio.sleep(self.client.random.uniform(0, 3))
+
+    async def _round(self) -> None:
+        random = self.client.random
+        count = random.randint(1, 3)
+        await self._create(count)
+        history = History(self.world.note, self.world.now_ms, first_offset=self.world.first_offset)
+        producer = Producer(self.world, history, f"{self.name}.{self.rounds}", {self.name: count}, idempotent=True)
+        for _ in range(random.randint(1, 4)):
+            await producer.flight()
+        if random.random() < 0.3:
+            count = await self._grow(count)
+        await self._check_leaders(count)
+        if random.random() < 0.3:
+            await self._detach_and_attach()
+        clone = f"{self.name}-clone"
+        cloned = random.random() < 0.3
+        if cloned:
+            await self._until_moved(lambda node: node.moves.clone(self.name, clone))
+            self.world.count("cloned")
+        await self._check_contents(self.name, count, history)
+        await producer.client.drop()
+        await self._delete(self.name)
+        if cloned:  # its objects are shared with a topic that is gone
+            await self._check_contents(clone, count, history.of_clone(self.name, clone))
+            await self._delete(clone)
+
+    async def _check_contents(self, topic: str, count: int, history: History) -> None:
+        """Read all of a topic, and compare it with its history."""
+        for index in range(count):
+            where = (topic, index)
+            reader = Reader(self.world, history, f"{topic}.{self.rounds}-{index}", where, committed=False)
+            await reader.read_all()
+            history.check_final(where, reader.start, reader.high_watermark, reader.found, reader.found)
+            if reader.start != self.world.first_offset:
+                raise Violation(f"{where}: a new topic begins at offset {reader.start}")
+            await reader.client.drop()
+
+    async def _create(self, count: int) -> None:
+        wanted = CreatableTopic(name=self.name, num_partitions=count, replication_factor=1)
+        tried = False
+        while True:
+            try:
+                answer = await self.client.call(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 5)
+            except Lost:
+                tried = True
+                await self.client.pause()
+                continue
+            code = answer.topics[0].error_code
+            if not code or (tried and code == ErrorCode.TOPIC_ALREADY_EXISTS):
+                return
+            if code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise Violation(f"{self.name} exists, and was deleted")
+            tried = True  # an error may hide a success
+            await self.client.pause()
+
+    async def _grow(self, count: int) -> int:
+        wanted = CreatePartitionsTopic(name=self.name, count=count + 1, assignments=None)
+        tried = False
+        while True:
+            try:
+                answer = await self.client.call(CreatePartitionsRequest(topics=[wanted], timeout_ms=10_000), 3)
+            except Lost:
+                tried = True
+                await self.client.pause()
+                continue
+            code = answer.results[0].error_code
+            if not code or (tried and code == ErrorCode.INVALID_PARTITIONS):
+                return count + 1
+            tried = True
+            await self.client.pause()
+
+    async def _check_leaders(self, count: int) -> None:
+        """Check that the topic has its partitions, and that a leader that is named serves."""
+        led = 0
+        while led < count:
+            led = 0
+            try:
+                found = await self.client.call(MetadataRequest(topics=[MetadataRequestTopic(name=self.name)]), 12)
+                topic = found.topics[0]
+                if not topic.error_code and len(topic.partitions) != count:
+                    raise Violation(f"{self.name} has {len(topic.partitions)} partitions, expected {count}")
+                for partition in topic.partitions:
+                    if partition.leader_id >= 0:
+                        led += 1
+                        await self._check_leader(partition.partition_index)
+            except Lost:
+                led = 0
+            await self.client.pause()
+
+    async def _check_leader(self, index: int) -> None:
+        """Ask the leader that Metadata has just named for an offset. Raises Lost."""
+        wanted = ListOffsetsPartition(partition_index=index, timestamp=-1)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=self.name, partitions=[wanted])])
+        answer = await self.client.call(request, 5)
+        code = answer.topics[0].partitions[0].error_code
+        if code in NOT_SERVED and not self.world.strict:  # a fenced process names itself until it knows
+            raise Violation(f"{self.name}-{index}: the leader that was named answers {ErrorCode(code).name}")
+
+    async def _detach_and_attach(self) -> None:
+        """Detach the topic from the cluster and attach it again, as an operator does."""
+        self.world.count("detached and attached")
+        await self._until_moved(lambda node: node.moves.detach(self.name))
+        await self._until_moved(lambda node: node.moves.attach(self.name))
+
+    async def _until_moved(self, move: Callable[[Node], Coroutine[Any, Any, object]]) -> None:
+        """Repeat a command of an operator until it has succeeded."""
+        tried = False
+        while True:
+            try:
+                await self.world.nodes[0].ask(move, MOVE_TIMEOUT_S)
+            except (OSError, StorageError):
+                tried = True
+            except KafkaError as error:
+                if tried and error.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS}:
+                    return  # an attempt that seemed to fail has done it
+                if not error.code.retriable:
+                    raise Violation(f"{self.name} is not moved: {error}") from error
+            else:
+                return
+            await self.client.pause()
+
+    async def _delete(self, topic: str) -> None:
+        tried = False
+        while True:
+            try:
+                answer = await self.client.call(
+                    DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000), 6
+                )
+            except Lost:
+                tried = True
+                await self.client.pause()
+                continue
+            code = answer.responses[0].error_code
+            if not code or (tried and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                return
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise Violation(f"{topic} is unknown, and was never deleted")
+            tried = True
+            await self.client.pause()

@@ -1,0 +1,77 @@
+"""The log's disk of a simulated node: requests take time on the virtual clock, and outlive a paused process."""
+
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from pathlib import Path
+from random import Random
+
+from tests.simulation.loop import PROCESS, SimLoop
+from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
+from wal.interface import WalRefused
+from wal.requests import Device, IoRequest
+from wal.settings import WalSettings
+
+WRITE_S = (0.0001, 0.001)
+"""Time until some of the requests under way complete."""
+STALL_SHARE = 0.002
+STALL_S = (0.05, 2.0)
+
+
+class SimLogDevice(SimDevice):
+    """One opening of a disk by a simulated process."""
+
+    def __init__(self, disk: SimDisk, faults: DeviceFaults, loop: SimLoop, random: Random) -> None:
+        super().__init__(disk, faults, name="log")
+        self._loop = loop
+        self._times = random
+        self._context = copy_context()
+        process = PROCESS.get()
+        assert process is not None
+        process.ended.append(self.crash)
+
+    def _schedule(self) -> None:
+        if self._scheduled or self.closed or self.faults.hang:
+            return
+        self._scheduled = True
+        stall = self._times.random() < STALL_SHARE
+        # The disk works on while the process is paused: this is no callback of the process.
+        self._loop.call_later(self._times.uniform(*(STALL_S if stall else WRITE_S)), self._step, context=Context())
+
+    def _complete(self, request: IoRequest) -> None:
+        self._loop.call_soon(request.done, request, context=self._context)
+
+
+class SimLogFiles:
+    """The disks of a machine, by path. A disk outlives its process; a power cut may take what was not flushed."""
+
+    def __init__(self, loop: SimLoop, random: Random, *, volatile: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._random = random
+        self._volatile = volatile
+        self.disks: dict[Path, SimDisk] = {}
+        self.faults = DeviceFaults()
+        """Faults of devices opened from now on."""
+        self.open_device: SimLogDevice | None = None
+
+    def exists(self, path: Path) -> bool:
+        return path in self.disks
+
+    def open(self, path: Path, settings: WalSettings, *, create: bool) -> Device:
+        if self.open_device is not None and not self.open_device.closed:
+            raise WalRefused(f"{path}: in use")
+        disk = self.disks.get(path)
+        if disk is None:
+            assert create
+            disk = SimDisk(settings.capacity_bytes, self._random, new=True, direct=not self._volatile(), volatile=False)
+            self.disks[path] = disk
+        self.open_device = SimLogDevice(disk, self.faults, self._loop, self._random)
+        return self.open_device
+
+    def share(self) -> None:
+        """Let another machine open the disks while a process of this one has them open."""
+        self.open_device = None
+
+    def power_cut(self) -> None:
+        """Lose what was not flushed. No process may be running."""
+        for disk in self.disks.values():
+            disk.power_cut()

@@ -1,0 +1,440 @@
+"""The planted bugs, and within how many seeds each is found."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tests.simulation.planted.patch import Edit, Planted
+from tests.simulation.scenario import COUNTS, Plan
+
+
+def having(*faults: str, **values: float) -> Callable[[Plan], Plan]:
+    """Return a change of plans that adds kinds of faults and actors, and sets other values."""
+
+    def adapt(plan: Plan) -> Plan:
+        wanted = {name: max(value, getattr(plan, name)) for name, value in values.items() if name in COUNTS}
+        return replace(plan, faults=sorted({*plan.faults, *faults}), **{**values, **wanted})
+
+    return adapt
+
+
+def without(*faults: str) -> Callable[[Plan], Plan]:
+    """Return a change of plans that takes kinds of faults away."""
+    return lambda plan: replace(plan, faults=[kind for kind in plan.faults if kind not in faults])
+
+
+SEQUENCE = "OUT_OF_ORDER_SEQUENCE_NUMBER|acked .* known (as|at)"
+"""A batch that is sent again is refused, or appended again."""
+LOST = f"is lost|a gap from|went back|committed offset|cannot be read|was acked before|{SEQUENCE}"
+"""A record that was acked is gone, or another is in its place."""
+UNDECIDED = "read as committed|records are committed"
+"""Records of open or aborted transactions are read as committed."""
+ORDER = "came before that to|known (as|at)|sent to"
+"""The answer to another request is taken for that to a Produce request or Fetch."""
+UNREADABLE = f"no progress|storage:|{LOST}"
+"""The node cannot start, or objects cannot be read, even when all faults are over."""
+CORRUPT = f"CorruptBatch|was sent to|no progress|{LOST}"
+"""Wrong bytes are answered."""
+FENCED = "fenced in epoch|goes on for|must begin at the stream's end"
+"""A process or producer goes on though another has taken its place."""
+CLEANED = "the newest of key"
+"""The newest value of a key is gone."""
+EXPIRED = "expired before its time|starts at .* and ends at|no progress"
+"""Records are deleted too early."""
+STOPPED = "failed by itself"
+"""The node stops for a reason that is no fault."""
+GROWN = "partitions, expected"
+"""A topic has another number of partitions than it was given."""
+DELETED = "was deleted .* s after"
+"""An object is deleted while readers may still use it."""
+LEADER = "the leader that was named"
+"""A leader does not serve."""
+
+PLANTED: Sequence[Planted] = (
+    Planted(
+        "ack-before-flush",
+        "the log acks a block when it hands it to the device",
+        [
+            Edit(
+                "wal.block_writer",
+                "        self._writing.extend(blocks)\n",
+                "        self._writing.extend(blocks)\n"
+                "        get_running_loop().call_soon(lambda: [block.durable.complete() for block in blocks])\n",
+            ),
+            Edit(
+                "wal.block_writer",
+                "            self._source.block_durable(block)\n            block.durable.complete()\n",
+                "            self._source.block_durable(block)\n",
+            ),
+        ],
+        found_by=LOST,
+        seeds=50,
+        adapt=having("kill", "power"),
+    ),
+    Planted(
+        "trim-early",
+        "the log is trimmed one block early",
+        [
+            Edit(
+                "wal.log",
+                "            live.popleft()\n\n    async def reset",
+                "            live.popleft()\n"
+                "            if live and live[0].last_offset > self._trim_offset:\n"
+                "                live.popleft()\n"
+                "                break\n\n    async def reset",
+            )
+        ],
+        found_by=LOST,
+        seeds=20,
+        adapt=having("kill"),
+    ),
+    Planted(
+        "sequence-window",
+        "the oldest of the last five batches of a producer is not recognised",
+        [
+            Edit(
+                "broker.partitions.producers",
+                "for batch in reversed(entry.batches):",
+                "for batch in reversed(entry.batches[1:]):",
+            )
+        ],
+        found_by=SEQUENCE,
+        seeds=100,
+        adapt=having("resets", "kill", idempotent=2, partitions=1),
+    ),
+    Planted(
+        "producers-not-replayed",
+        "replay forgets the batches of producers",
+        [
+            Edit(
+                "broker.partitions.replay",
+                "        self.producers.update(",
+                "        if not now_ms: self.producers.update(",
+            )
+        ],
+        found_by=SEQUENCE,
+        seeds=20,
+        adapt=having("kill", idempotent=2),
+    ),
+    Planted(
+        "stable-offset",
+        "the last stable offset is the high watermark",
+        [
+            Edit(
+                "broker.partitions.transactions",
+                "            end_offset = min(end_offset, next(iter(self._open.values())).first_offset)\n",
+                "            pass\n",
+            )
+        ],
+        found_by=UNDECIDED,
+        seeds=10,
+        adapt=having(transactional=2, readers=2),
+    ),
+    Planted(
+        "aborted-not-recovered",
+        "a snapshot loses the aborted transactions",
+        [
+            Edit(
+                "broker.partitions.transactions",
+                "            state._aborted.append(AbortedEntry(*_ABORTED.unpack_from(data, position)))\n",
+                "",
+            )
+        ],
+        found_by=UNDECIDED,
+        seeds=20,
+        adapt=having("kill", transactional=2),
+    ),
+    Planted(
+        "response-order",
+        "responses leave in the order in which they are complete",
+        [
+            Edit(
+                "broker.net.connection",
+                "        if outstanding[0] is not exchange:\n            return\n",
+                "        outstanding.remove(exchange)\n        outstanding.appendleft(exchange)\n",
+            )
+        ],
+        found_by=ORDER,
+        seeds=20,
+        adapt=having("resets", idempotent=2),
+    ),
+    Planted(
+        "evict-before-commit",
+        "the log cache evicts what is not committed",
+        [
+            Edit(
+                "s3stream.append.log_cache",
+                "        self.sealed_bytes += block.size_bytes\n        return block\n",
+                "        self.sealed_bytes += block.size_bytes\n        self._committed.append(block)\n"
+                "        return block\n",
+            ),
+            Edit("s3stream.append.log_cache", "        self._committed.append(block)\n        for", "        for"),
+        ],
+        found_by=LOST,
+        seeds=20,
+        adapt=having("store_away"),
+    ),
+    Planted(
+        "delete-at-once",
+        "a compacted object is deleted at once",
+        [
+            Edit(
+                "s3stream.catalog.objects",
+                "destroy_if_dead(connection, commit.inputs, commit.delete_after_ms)",
+                "destroy_if_dead(connection, commit.inputs, 0)",
+            )
+        ],
+        found_by=DELETED,
+        seeds=20,
+        adapt=without("clock"),
+    ),
+    Planted(
+        "committed-reads",
+        "a READ_COMMITTED fetch goes up to the high watermark",
+        [
+            Edit(
+                "broker.partitions.partition",
+                "        stable = self.transactions.last_stable_offset(self.stream.confirmed_offset)\n",
+                "        stable = self.stream.confirmed_offset\n",
+            )
+        ],
+        found_by=UNDECIDED,
+        seeds=10,
+        adapt=having(transactional=2, readers=2),
+    ),
+    Planted(
+        "window-not-durable",
+        "a window of the log is used before its bound is in the header",
+        [
+            Edit(
+                "wal.block_writer",
+                "            self.window_bytes_wanted = bound\n            self._stats.window_growths += 1\n"
+                "            self._header.request().add_done_callback(self._on_widened)\n",
+                "            self.window.grow(bound)\n            get_running_loop().call_soon(self.pump)\n",
+            )
+        ],
+        found_by=UNREADABLE,
+        seeds=50,
+        adapt=having("kill", "power", window_bytes=4 << 10, idempotent=4, seconds=60.0),
+    ),
+    Planted(
+        "commit-before-object",
+        "an upload is committed before its object is in the store",
+        [
+            Edit(
+                "s3stream.object.writer",
+                "            await self._store.put(self._key, parts, writer_id=self._writer_id, pace=self._pace)\n",
+                "            put = self._store.put(self._key, parts, writer_id=self._writer_id, pace=self._pace)\n"
+                "            put = asyncio.get_running_loop().create_task(put)\n"
+                "            put.add_done_callback(lambda task: task.cancelled() or task.exception())\n",
+            )
+        ],
+        found_by=UNREADABLE,
+        seeds=20,
+        adapt=having("kill", "store_errors"),
+    ),
+    Planted(
+        "block-dropped",
+        "a joined block of a compaction loses a part",
+        [
+            Edit(
+                "s3stream.object.format",
+                "    for _, data in blocks:\n        view",
+                "    for _, data in blocks[:1] + blocks[2:]:\n        view",
+            ),
+            Edit("compaction.proof", " or size != found.size_bytes:", ":"),
+        ],
+        found_by=UNREADABLE,
+        seeds=20,
+        adapt=having(),
+    ),
+    Planted(
+        "block-repeated",
+        "a joined block of a compaction repeats a part",
+        [
+            Edit(
+                "s3stream.object.format",
+                "    for _, data in blocks:\n        view",
+                "    for _, data in blocks[:1] + blocks:\n        view",
+            ),
+            Edit("compaction.proof", " or size != found.size_bytes:", ":"),
+        ],
+        found_by=UNREADABLE,
+        seeds=20,
+        adapt=having(),
+    ),
+    Planted(
+        "offset-of-32-bits",
+        "an offset in a record of the log has 32 bits",
+        [
+            Edit(
+                "s3stream.append.stream",
+                "stream_id, self.epoch, base, end, timestamp)",
+                "stream_id, self.epoch, base % 2**32, end % 2**32, timestamp)",
+            )
+        ],
+        found_by=UNREADABLE,
+        seeds=20,
+        adapt=having("kill", first_offset=2**32 - 30),
+    ),
+    Planted(
+        "index-before-data",
+        "the index of an object is made before its last block",
+        [
+            Edit(
+                "s3stream.object.writer",
+                "        self._seal_block()\n        if not self._entries:\n",
+                "        if not self._entries:\n            self._seal_block()\n        if not self._entries:\n",
+            ),
+            Edit(
+                "s3stream.object.writer",
+                "        size = self._position + sum(len(part) for part in trailer)\n",
+                "        self._seal_block()\n        size = self._position + sum(len(part) for part in trailer)\n",
+            ),
+        ],
+        found_by=UNREADABLE,
+        seeds=20,
+        adapt=having(),
+    ),
+    Planted(
+        "block-crc",
+        "a wrong checksum of a block is ignored",
+        [Edit("s3stream.object.format", "    if found != entry.crc:\n", "    if False:\n")],
+        found_by=CORRUPT,
+        seeds=50,
+        adapt=having("store_rot", readers=1),
+    ),
+    Planted(
+        "log-crc",
+        "a wrong checksum of a record in the log is ignored",
+        [
+            Edit(
+                "wal.recovery",
+                "            if crc32c(content) != body_crc:\n                break\n            last",
+                "            last",
+            )
+        ],
+        found_by=CORRUPT,
+        seeds=50,
+        adapt=having("log_rot", readers=1, seconds=60.0),
+    ),
+    Planted(
+        "log-fence",
+        "the log does not notice that another process has claimed it",
+        [
+            Edit(
+                "wal.owner",
+                "copy.node_id != own.node_id or copy.node_epoch > own.node_epoch:",
+                "copy.node_id != own.node_id:",
+            ),
+            Edit("wal.owner", "        elif copy.node_epoch < own.node_epoch:\n", "        elif False:\n"),
+        ],
+        found_by=LOST,
+        seeds=50,
+        adapt=having("twin", idempotent=2, seconds=60.0),
+    ),
+    Planted(
+        "catalog-fences",
+        "the catalog checks the epoch of no node and no stream",
+        [
+            Edit("s3stream.catalog.rows", "    if found != node_epoch:\n", "    if False:\n"),
+            Edit("s3stream.catalog.plans", "    if shown[stream_id] != epoch:\n", "    if False:\n"),
+        ],
+        found_by=FENCED,
+        seeds=50,
+        adapt=having("twin", idempotent=2, seconds=60.0),
+    ),
+    Planted(
+        "fence-collected",
+        "the epoch that fences a producer is forgotten",
+        [
+            Edit(
+                "broker.transactions.state_machine",
+                "producer.epoch != state.epoch or",
+                "producer.epoch > state.epoch or",
+            )
+        ],
+        found_by=FENCED,
+        seeds=10,
+        adapt=having(transactional=2),
+    ),
+    Planted(
+        "markers-cleaned",
+        "a marker is cleaned while data of its transaction is left",
+        [
+            Edit(
+                "compaction.cleaning.transactions",
+                "        return not was_seen and listed is None\n",
+                "        return True\n",
+            ),
+            Edit(
+                "compaction.cleaning.cleaner",
+                "        if info.marker is None:\n            return self._emptied",
+                "        if info.marker is not None:\n            return self._emptied",
+            ),
+        ],
+        found_by=CLEANED,
+        seeds=50,
+        adapt=having(keyed=1, readers=1),
+    ),
+    Planted(
+        "retention",
+        "retention goes past the high watermark",
+        [
+            Edit(
+                "broker.partitions.retention",
+                "    if new_start <= start:\n",
+                "    new_start = stream.next_offset if new_start > start else start\n    if new_start <= start:\n",
+            ),
+            Edit("s3stream.append.stream", "        if new_start > self.confirmed_offset:\n", "        if False:\n"),
+        ],
+        found_by=EXPIRED,
+        seeds=20,
+        adapt=having(expiring=1, readers=1),
+    ),
+    Planted(
+        "commit-twice",
+        "a repeated commit of an upload is not recognised",
+        [
+            Edit(
+                "s3stream.catalog.plans",
+                "    return bool(ids) and all(key in found and found[key].committed_ms > 0 for key in ids)\n",
+                "    return not ids\n",
+            ),
+            Edit(
+                "s3stream.upload.uploader",
+                "        return any(info.end_offset >= ends[info.stream_id] for info in own)\n",
+                "        return not own\n",
+            ),
+        ],
+        found_by=STOPPED,
+        seeds=50,
+        adapt=having("catalog_errors"),
+    ),
+    Planted(
+        "growth-twice",
+        "a repeated growth of a topic adds partitions twice",
+        [Edit("s3stream.catalog.topics", "range(count, total)}", "range(count, count + 1)}")],
+        found_by=GROWN,
+        seeds=100,
+        adapt=having("catalog_errors", churns=3, seconds=60.0),
+    ),
+    Planted(
+        "leader-named",
+        "a leader is named before it serves",
+        [
+            Edit("broker.handlers.metadata", "            leader_id=-1,\n", "            leader_id=node.node_id,\n"),
+            Edit(
+                "broker.topics.manager",
+                "            await self._open([(grown, each) for each in added if self._leads(each)])\n"
+                "            topic.info, topic.partitions = "
+                "replace(info, configs=topic.info.configs), grown.partitions\n",
+                "            topic.info, topic.partitions = "
+                "replace(info, configs=topic.info.configs), grown.partitions\n"
+                "            await self._open([(grown, each) for each in added if self._leads(each)])\n",
+            ),
+        ],
+        found_by=LEADER,
+        seeds=100,
+        adapt=having("catalog_errors", churns=3, seconds=60.0),
+    ),
+)
