@@ -12,9 +12,10 @@ GUARD_ARGS ?=
 SEED ?=
 SEEDS ?= 100
 SIM_ARGS ?=
+FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test coverage test-spark-next suites bench guard sim soak soak-wal clean
+.PHONY: help setup tools demo test coverage test-spark-next suites bench guard sim fuzz soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -61,7 +62,10 @@ guard: setup ## check that no hot path costs more than before (GUARD_ARGS=--upda
 sim: setup ## run the whole system from seeds, under faults (SEEDS=1000), or replay one with its trace (SEED=17)
 	@$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(SIM_ARGS)
 
-soak: tools ## run the tests for longer, with more random cases
+fuzz: setup ## fuzz each input of strangers and disks for a minute (FUZZ_ARGS="--target batches --seconds 600")
+	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+soak: tools ## run the tests for longer, with more random cases and ten minutes of fuzzing for each kind of input
 	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 $(PYTEST_ARGS)
 
 soak-wal: setup ## run 20,000 histories of the write-ahead log on a simulated disk
