@@ -3,8 +3,10 @@
 The generated function takes (buffer, position, end) and returns (message, position after it). It trusts no input:
 every length is checked against the remaining bytes before anything is allocated for it, and an array may not have more
 elements than the remaining bytes could hold at the element's minimum size. So the memory of a message is bounded by
-its frame. Reading past the end raises `struct.error` in a run of fixed-size fields and IndexError at a single byte;
-`protocol.codec` turns both into MalformedMessage.
+its frame. Objects may take 25 times the bytes of their encoding, so their number is limited as well (`ELEMENTS_MAX`,
+`TAGS_MAX`): that bounds memory, and time on the event loop, in frames of any size. Reading past the end raises
+`struct.error` in a run of fixed-size fields and IndexError at a single byte; `protocol.codec` turns both into
+MalformedMessage.
 
 Records are memoryviews of the buffer. Strings and bytes are copied, since they outlive the frame.
 """
@@ -21,6 +23,11 @@ from protocol.wire import Field, Kind, Schema, schema_of
 Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
 
 STRING_BYTES_MAX = 32767
+ELEMENTS_MAX = 250_000
+"""Elements of all arrays of a message in total, without arrays of numbers. They take up to 300 bytes each."""
+
+TAGS_MAX = 20
+"""Tagged fields of one structure. Apache Kafka's have up to five."""
 
 
 def bad_length(where: str, position: int, length: int) -> NoReturn:
@@ -28,10 +35,15 @@ def bad_length(where: str, position: int, length: int) -> NoReturn:
     raise MalformedMessage(f"{where} before byte {position}: length {length} is not possible here")
 
 
+def too_many(where: str, position: int) -> NoReturn:
+    """Raise MalformedMessage for more than `ELEMENTS_MAX` elements."""
+    raise MalformedMessage(f"{where} before byte {position}: more than {ELEMENTS_MAX} elements in one message")
+
+
 def skip_tags(buffer: memoryview, position: int, end: int) -> int:
     """Skip unknown tagged fields (KIP-482); return the position after them."""
     count, position = read_uvarint(buffer, position)
-    if count * 2 > end - position:
+    if count > TAGS_MAX or count * 2 > end - position:
         bad_length("tagged fields", position, count)
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
@@ -93,6 +105,7 @@ class _DecoderWriter:
                 "uvarint": read_uvarint,
                 "skip_tags": skip_tags,
                 "bad": bad_length,
+                "too_many": too_many,
                 "unpack_from": unpack_from,
             }
         )
@@ -101,6 +114,7 @@ class _DecoderWriter:
 
     def function(self, message_type: type) -> None:
         with self.source.block("def decode(b, p, e):"):
+            self.source.line(f"left = {ELEMENTS_MAX}")
             name = self._structure(message_type)
             self._flush()
             self.source.line(f"return {name}, p")
@@ -137,8 +151,9 @@ class _DecoderWriter:
     def _tags_function(self, function: str, owner: type) -> None:
         source = self.source
         with source.block(f"def {function}(o, b, p, limit):"):
+            source.line(f"left = {ELEMENTS_MAX}")
             source.line("n, p = uvarint(b, p)")
-            source.line("if n * 2 > limit - p: bad('tagged fields', p, n)")
+            source.line(f"if n > {TAGS_MAX} or n * 2 > limit - p: bad('tagged fields', p, n)")
             with source.block("for _ in range(n):"):
                 source.line("tag, p = uvarint(b, p)")
                 source.line("size, p = uvarint(b, p)")
@@ -244,6 +259,8 @@ class _DecoderWriter:
             source.line(f"{target} = unpack_from({layout}, b, p)")
             source.line(f"p += {count} * {least}")
             return
+        source.line(f"left -= {count}")
+        source.line(f"if left < 0: too_many({where!r}, p)")
         items = source.fresh("l")
         source.line(f"{items} = []")
         with source.block(f"for _ in range({count}):"):

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol import codec
+from protocol.decoder import ELEMENTS_MAX, TAGS_MAX
 from protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
 from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
 from protocol.messages.create_topics import CreateTopicsRequest
@@ -32,7 +33,9 @@ from protocol.messages.fetch import (
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.offset_fetch import OffsetFetchRequest
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.registry import APIS, Api
 from protocol.varint import uvarint
+from tests.fuzz.messages import random_message
 from tests.protocol.values import message_versions, messages
 
 ALL = message_versions()
@@ -348,3 +351,71 @@ def test_messages_are_values() -> None:
     assert hash(PRODUCE) == hash(codec.decode_exact(ProduceRequest, codec.encode(PRODUCE, 3), 3))
     with pytest.raises(AttributeError):
         object.__setattr__(PRODUCE, "other", 1)
+
+
+def test_many_elements_are_decoded_and_more_are_refused_before_they_take_memory() -> None:
+    element = struct.pack(">h1s", 1, b"a")
+
+    def request(count: int) -> bytes:
+        return struct.pack(">i", count) + element * count
+
+    message, _ = codec.decode(MetadataRequest, request(ELEMENTS_MAX), 1)
+    assert len(message.topics or ()) == ELEMENTS_MAX
+    del message
+    too_many = request(2 * ELEMENTS_MAX)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedMessage, match=f"more than {ELEMENTS_MAX} elements in one message"):
+            codec.decode(MetadataRequest, too_many, 1)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_elements_of_nested_arrays_count_together() -> None:
+    outer = 1000
+    inner = ELEMENTS_MAX // outer
+
+    def request(count: int) -> bytes:
+        partitions = [PartitionProduceData(index=0, records=None)] * count
+        topics = [TopicProduceData(name="t", partition_data=partitions)] * outer
+        return codec.encode(ProduceRequest(acks=1, timeout_ms=1, topic_data=topics), 9)
+
+    codec.decode_exact(ProduceRequest, request(inner - 1), 9)
+    with pytest.raises(
+        MalformedMessage, match=r"ProduceRequest v9: TopicProduceData\.partition_data before byte .* more"
+    ):
+        codec.decode(ProduceRequest, request(inner), 9)
+
+
+@pytest.mark.parametrize("count", [TAGS_MAX, TAGS_MAX + 1])
+def test_the_number_of_unknown_tags_is_limited(count: int) -> None:
+    tags = uvarint(count) + b"".join(uvarint(100 + at) + b"\0" for at in range(count))
+    data = codec.encode(MetadataRequest(topics=()), 9)[:-1] + tags
+    if count <= TAGS_MAX:
+        codec.decode_exact(MetadataRequest, data, 9)
+    else:
+        with pytest.raises(MalformedMessage, match=f"tagged fields before byte .*: length {count} is not possible"):
+            codec.decode(MetadataRequest, data, 9)
+
+
+SMALL_FRAME_BYTES_MAX = 600
+BOMBS = (b"\x7f\xff\xff\xff", b"\x7f\xff", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\xff\xff\x03")
+"""The largest lengths and counts, fixed or varint."""
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_no_length_in_a_small_request_takes_memory(api: Api) -> None:
+    """Each length and count is replaced by the largest: they are at all positions, so all are overwritten in turn."""
+    chance = random.Random(1)
+    for version in range(api.min_version, api.max_version + 1):
+        data = codec.encode(random_message(api.request, version, chance), version)[:SMALL_FRAME_BYTES_MAX]
+        attempt(api.request, data, version)  # compiles the decoder
+        tracemalloc.start()
+        try:
+            for at in range(len(data)):
+                for bomb in BOMBS:
+                    attempt(api.request, data[:at] + bomb + data[at + len(bomb) :], version)
+            assert tracemalloc.get_traced_memory()[1] < 200_000
+        finally:
+            tracemalloc.stop()
