@@ -23,6 +23,8 @@ TURN_BYTES_MAX: Final = 128 * 1024
 RECORD_COST_BYTES: Final = 128
 """Bytes that each record counts for in addition to its own: the time for a record hardly depends on its size."""
 RECORDS_PER_CHECK: Final = 10_000
+RECORDS_MAX: Final = 1_000_000
+"""Records of a batch that is inspected: about 2 s in the thread, which all partitions share."""
 
 T = TypeVar("T")
 Inspection = Callable[[memoryview], T]
@@ -76,8 +78,11 @@ class RecordWork:
     async def inspect_in_thread(self, batch: Buffer, header: BatchHeader, inspection: Inspection[T]) -> T:
         """Inspect a batch in the thread, as `run_in_thread` does.
 
-        Raises DecompressedTooLarge, CorruptBatch, RecordWorkStopped, and what `inspection` raises.
+        Raises DecompressedTooLarge, also for more than `RECORDS_MAX` records; CorruptBatch, RecordWorkStopped, and what
+        `inspection` raises.
         """
+        if header.record_count > RECORDS_MAX:
+            raise DecompressedTooLarge(f"{header.record_count} records in a batch, {RECORDS_MAX} can be inspected")
 
         def inspect() -> T:
             with _decompressed_records(batch, header, self.bytes_max) as data:

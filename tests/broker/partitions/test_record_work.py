@@ -10,6 +10,7 @@ from weakref import WeakSet
 import pytest
 
 from broker.node import Node
+from broker.partitions import record_work
 from broker.partitions.record_work import (
     RECORD_COST_BYTES,
     TURN_BYTES_MAX,
@@ -93,6 +94,19 @@ async def test_a_bomb_is_refused_for_its_size(
     fitting = batch_of_size(LIMIT_BYTES // 2, codec)
     assert (await produce(client, fitting)).base_offset == 0, "the connection and the partition go on"
     assert work.batches_in_thread == (2 if config else 1)
+
+
+async def test_a_batch_of_too_many_records_is_refused_before_they_are_read(
+    node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_work, "RECORDS_MAX", 5000)
+    await create(client, cleanup_policy="compact")
+    answer = await produce(client, batch_of_size(5001, Compression.ZSTD, count=5001))
+    assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    work = node.topics.partition("t", 0).work
+    assert (work.batches_in_thread, work.bytes_on_loop) == (0, 0)
+    assert (await produce(client, batch_of_size(5000, Compression.ZSTD, count=5000))).base_offset == 0
+    assert work.batches_in_thread == 1
 
 
 @pytest.mark.parametrize("codec", CODECS)
