@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,23 @@ class _StandardLogHandler(logging.Handler):
             self.handleError(record)
 
 
+def escape_texts(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape the control characters in texts of an event, a processor of structlog.
+
+    Names that clients choose (groups, transactional ids, client ids) may hold line breaks and sequences that change a
+    terminal. The JSON format escapes them anyway.
+    """
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = escaped(value)
+    return event
+
+
+def escaped(text: str) -> str:
+    """Return a text with escapes for all characters that are not printable."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter) -> None:
     """Set up structlog for the process: events that `levels` pass are written to `writer`."""
     levels.set(ROOT, ROOT_LEVELS[settings.level])
@@ -48,7 +66,7 @@ def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter) -> N
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
     ]
     if pretty:
-        processors.append(structlog.dev.ConsoleRenderer())
+        processors += [escape_texts, structlog.dev.ConsoleRenderer()]
     else:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(

@@ -1,0 +1,47 @@
+"""Lines of the log: one line each, whatever names clients choose."""
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from broker.logging.levels import LogLevels
+from broker.logging.logs import configure
+from broker.logging.writer import LineWriter
+from broker.settings.model import LogSettings
+
+STRANGE = "\x1b[2J\x1b[31m\0\x9bgroup"
+
+
+@pytest.fixture
+def written() -> Iterator[tuple[LineWriter, int]]:
+    """A writer, and the descriptor from which its lines can be read."""
+    reading, writing = os.pipe()
+    before = structlog.get_config()
+    yield LineWriter(writing), reading
+    structlog.configure(**before)
+    os.close(reading)
+    os.close(writing)
+
+
+def logged(written: tuple[LineWriter, int], log_format: str) -> str:
+    writer, reading = written
+    configure(LogSettings.model_validate({"format": log_format}), LogLevels(), writer)
+    structlog.get_logger("test").warning("transaction timed out", transactional_id=STRANGE, names=[STRANGE])
+    assert writer.flush(10)
+    return os.read(reading, 1 << 16).decode()
+
+
+def test_names_of_clients_do_not_reach_a_terminal_unescaped(written: tuple[LineWriter, int]) -> None:
+    text = logged(written, "pretty")
+    assert text.count("\n") == 1
+    assert "\\x1b[2J\\x1b[31m" in text
+    assert not any(sign in text for sign in ("\x1b[2J", "\0", "\x9b"))
+
+
+def test_names_of_clients_are_escaped_in_json(written: tuple[LineWriter, int]) -> None:
+    text = logged(written, "json")
+    assert text.removesuffix("\n").isprintable()
+    assert json.loads(text)["transactional_id"] == STRANGE
