@@ -13,7 +13,7 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Protocol, cast
 
@@ -38,6 +38,13 @@ LARGE_FRAME_BYTES = SCRATCH_BYTES + 1
 WRITE_HIGH_BYTES = 4 << 20
 PRODUCE_KEY = 0
 UNKNOWN_SOFTWARE = "unknown"
+_OTHER_PROTOCOLS: Mapping[bytes, str] = {
+    b"\x16\x03": "a TLS handshake",
+    b"SSH-": "an SSH client",
+    b"PRI ": "an HTTP/2 request",
+    **dict.fromkeys((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"CONN", b"PATC"), "an HTTP request"),
+}
+"""Protocols of clients that connect to the wrong port, by the first bytes that they send."""
 
 
 class ConnectionManager(Protocol):
@@ -318,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
             (size,) = _SIZE.unpack_from(scratch, start)
             start += FRAME_SIZE_BYTES
             if not FRAME_BYTES_MIN <= size <= manager.request_bytes_max:
-                self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {manager.request_bytes_max}")
+                self._refuse_size(size)
                 return
             stop = start + size
             if stop > end:
@@ -339,6 +346,13 @@ class Connection(asyncio.BufferedProtocol):
             start = stop
         if start < end:
             self._prefix = bytes(scratch[start:end])
+
+    def _refuse_size(self, size: int) -> None:
+        other = _OTHER_PROTOCOLS.get(_SIZE.pack(size)) or _OTHER_PROTOCOLS.get(_SIZE.pack(size)[:2])
+        if other is not None:
+            self.refuse(f"{other}, but this port is for Kafka clients without TLS")
+        else:
+            self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {self._manager.request_bytes_max}")
 
     def _reserve_frame(self, head: Buffer) -> bool:
         """Reserve the waiting frame, which begins with `head`, and begin it; return False if it must wait.

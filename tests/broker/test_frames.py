@@ -1,11 +1,11 @@
 """Malformed frames: each gets the response that Kafka gives, and the node continues to serve other clients."""
 
-import random
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from broker.handlers import HANDLERS, TELEMETRY_APIS
 from broker.node import Node
@@ -72,15 +72,24 @@ async def test_garbage_closes_its_connection_and_no_other(node: Node, client: Ra
     await assert_serves(node)
 
 
-async def test_random_bytes_never_take_the_node_down(node: Node) -> None:
-    seeded = random.Random(4711)
-    for _ in range(50):
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request, but this port is for Kafka clients without TLS"),
+        (b"POST /topics HTTP/1.1\r\n\r\n", "an HTTP request, but this port is for Kafka clients without TLS"),
+        (bytes.fromhex("1603010200010001fc0303"), "a TLS handshake, but this port is for Kafka clients without TLS"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "an SSH client, but this port is for Kafka clients without TLS"),
+        (b"hello there", "frame of 1751477356 bytes, allowed are 8 to 1048576"),
+    ],
+)
+async def test_a_client_of_another_protocol_is_named_in_one_line(node: Node, sent: bytes, reason: str) -> None:
+    with structlog.testing.capture_logs() as lines:
         async with raw_client(node.bootstrap) as client:
-            body = seeded.randbytes(seeded.randrange(1, 200))
-            key = seeded.choice(list(HANDLERS))
-            client.send_bytes(request_frame(key, seeded.randrange(0, HANDLERS[key].max_version + 1), body))
-    assert node.request_failures == 0
-    await assert_serves(node)
+            client.send_bytes(sent)
+            assert await client.closed()
+    (line,) = [line for line in lines if line["log_level"] != "debug"]
+    assert (line["event"], line["log_level"], line["reason"]) == ("connection closed", "warning", reason)
+    assert line["client"] == "127.0.0.1"
 
 
 async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: RawClient) -> None:
