@@ -42,8 +42,15 @@ class GroupTable:
             raise KafkaError(error, f"Group {group_id} not found.")
         return group
 
+    def check_room(self) -> None:
+        """Raise POLICY_VIOLATION if clients may create no more groups here."""
+        settings = self._settings
+        if len(self._groups) >= max(1, settings.groups_max // settings.offsets_partitions):
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"too many groups: {settings.groups_max} (group.groups_max)")
+
     def create(self, group_id: str) -> ShardGroup:
-        """Add an empty classic group."""
+        """Add an empty classic group. Raises POLICY_VIOLATION if there are too many."""
+        self.check_room()
         return self.add(ShardGroup(ClassicGroup(group_id, self._settings)))
 
     def add(self, group: ShardGroup) -> ShardGroup:

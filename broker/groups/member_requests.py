@@ -174,6 +174,8 @@ class MembershipManager:
             if entry is not None:
                 problem = f"Group {group_id} is not a consumer group."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
+        if entry is None:
+            self._groups.check_room()
         consumer = self._new_consumer_group(group_id)
         now = self._groups.now()
         classic = entry.group if entry is not None and entry.state_machine.members else None

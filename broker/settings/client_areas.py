@@ -161,6 +161,12 @@ class GroupSettings(Area):
         description="A new group waits this long for more members (Kafka: group.initial.rebalance.delay.ms).",
     )
     members_max: int = Field(default=10_000, ge=1, description="Members of one group (Kafka: group.max.size).")
+    groups_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="Groups in total, divided evenly among the partitions of `__consumer_offsets`. Each takes about "
+        "1 kB of memory, and each committed offset 0.5 kB.",
+    )
     consumer_session_timeout_ms: int = Field(
         default=45_000,
         ge=1,

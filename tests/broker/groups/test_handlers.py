@@ -11,6 +11,7 @@ from broker.coordination import shards
 from broker.node import Node
 from protocol.codec import encode_versioned
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_groups import DeleteGroupsRequest
 from protocol.messages.describe_groups import DescribeGroupsRequest
@@ -20,6 +21,7 @@ from protocol.messages.heartbeat import HeartbeatRequest
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.messages.list_groups import ListedGroup, ListGroupsRequest
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -446,3 +448,34 @@ async def test_a_retention_time_without_end_is_kept_as_long_as_possible(client: 
         )
         response = await client.call(request, 2)
         assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+
+async def test_groups_beyond_the_limit_are_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path, group_groups_max=2, group_offsets_partitions=1) as node,
+        raw_client(node.bootstrap) as client,
+    ):
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="flights")]), 9)
+        await client.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+        topics = [OffsetCommitRequestTopic(name="flights", partitions=[partition])]
+        for group, code in (("g", ErrorCode.NONE), ("h", ErrorCode.NONE), ("i", ErrorCode.POLICY_VIOLATION)):
+            response = await client.call(commit(group, topics=topics), 9)
+            assert error_of(response) == code
+        assert (await client.call(join("j"))).error_code == ErrorCode.POLICY_VIOLATION
+        heartbeat = ConsumerGroupHeartbeatRequest(
+            group_id="k",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=5000,
+            subscribed_topic_names=["flights"],
+            topic_partitions=(),
+        )
+        refused = await client.call(heartbeat)
+        assert (refused.error_code, refused.error_message) == (
+            ErrorCode.POLICY_VIOLATION,
+            "too many groups: 2 (group.groups_max)",
+        )
+        assert error_of(await client.call(commit("g", topics=topics), 9)) == ErrorCode.NONE
+        await client.call(DeleteGroupsRequest(groups_names=["g"]))
+        assert error_of(await client.call(commit("i", topics=topics), 9)) == ErrorCode.NONE, "there is room again"
