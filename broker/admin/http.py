@@ -26,6 +26,8 @@ from s3stream.tasks import end_tasks
 
 REQUEST_TIMEOUT_S = 10
 REQUEST_BYTES_MAX = 8 << 10
+CONNECTIONS_MAX = 100
+"""Connections at a time. Further ones are closed at once."""
 
 
 class AdminServer:
@@ -62,6 +64,9 @@ class AdminServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = asyncio.current_task()
         assert request is not None, "the server runs this in a task"
+        if len(self._requests) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
         self._requests.add(request)
         request.add_done_callback(self._requests.discard)
         try:
@@ -88,7 +93,10 @@ class AdminServer:
         request = head.split("\r\n", 1)[0].split(" ")
         if len(request) != 3:
             return text_response(HTTPStatus.BAD_REQUEST, "not an HTTP request")
-        method, target = request[0], urlsplit(request[1])
+        try:
+            method, target = request[0], urlsplit(request[1])
+        except ValueError as error:
+            return text_response(HTTPStatus.BAD_REQUEST, f"not a URL: {error}")
         path = target.path
         route = self._routes.get(path)
         if route is None:

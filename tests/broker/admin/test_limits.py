@@ -1,0 +1,114 @@
+"""Strangers at the admin port: too many bytes, too slow, too many connections. The others are answered."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from broker.admin import http
+from broker.node import Node
+from tests.support.node import running_node
+from tests.support.raw_client import raw_client
+from tests.support.waiting import until
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path) as running:
+        yield running
+
+
+async def connect(node: Node, stack: AsyncExitStack) -> Streams:
+    host, port = node.admin_address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    stack.push_async_callback(leave, writer)
+    return reader, writer
+
+
+async def leave(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def all_of(reader: asyncio.StreamReader) -> bytes:
+    """Everything until the node closes."""
+    data = b""
+    with suppress(ConnectionError):
+        while piece := await reader.read(1 << 16):
+            data += piece
+    return data
+
+
+async def answer(node: Node, request: bytes) -> bytes:
+    async with AsyncExitStack() as stack:
+        reader, writer = await connect(node, stack)
+        writer.write(request)
+        return await all_of(reader)
+
+
+async def assert_served(node: Node) -> None:
+    assert (await answer(node, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /metrics HTTP/1.1\r\nX: " + b"x" * (3 * http.REQUEST_BYTES_MAX) + b"\r\n\r\n",
+        b"GET /" + b"x" * (1 << 20) + b" HTTP/1.1\r\n\r\n",
+        b"\0" * (1 << 20),
+    ],
+    ids=["huge header", "huge path", "zeros"],
+)
+async def test_a_request_that_is_too_large_is_cut_off(node: Node, request_: bytes) -> None:
+    assert await answer(node, request_) == b""
+    await assert_served(node)
+
+
+async def test_a_body_is_not_read(node: Node) -> None:
+    async with AsyncExitStack() as stack:
+        reader, writer = await connect(node, stack)
+        writer.write(b"POST /nothing HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n")
+        assert (await all_of(reader)).startswith(b"HTTP/1.1 404 Not Found\r\n")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [b"hello\r\n\r\n", b"\xff\xfe \xff \xff\r\n\r\n", b"GET http://[ HTTP/1.1\r\n\r\n", b"GET //[x HTTP/1.1\r\n\r\n"],
+)
+async def test_what_is_no_request_is_answered_with_an_error(node: Node, request_: bytes) -> None:
+    assert (await answer(node, request_)).startswith(b"HTTP/1.1 4")
+    await assert_served(node)
+
+
+async def test_who_is_slow_is_cut_off_and_others_are_answered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncExitStack() as stack:
+        slow = [await connect(node, stack) for _ in range(20)]
+        for _, writer in slow:
+            writer.write(b"GET /metrics HT")
+        await assert_served(node)
+        monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
+        reader, writer = await connect(node, stack)
+        writer.write(b"GET ")
+        assert await all_of(reader) == b""
+        monkeypatch.undo()
+        await assert_served(node)
+
+
+async def test_more_connections_than_the_limit_are_closed_and_kafka_clients_served(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    async with AsyncExitStack() as crowd:
+        first, *_ = [await connect(node, crowd) for _ in range(3)]
+        reader, _ = await connect(node, crowd)
+        assert await all_of(reader) == b""
+        first[1].write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await all_of(first[0])).startswith(b"HTTP/1.1 200 OK\r\n"), "those before it are not affected"
+        async with raw_client(node.bootstrap):
+            await until(lambda: len(node.server.connections) == 1)
+    await assert_served(node)
