@@ -2,6 +2,9 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -11,8 +14,10 @@ from tests.support.raw_client import batch_of, produce_request, raw_client
 from tests.support.waiting import until
 
 
-async def test_connections_beyond_the_limits_are_closed(tmp_path: Path) -> None:
-    async with running_node(tmp_path, network_connections_per_address_max=2) as node:
+@pytest.mark.parametrize("limit", ["network_connections_max", "network_connections_per_address_max"])
+async def test_connections_beyond_the_limits_are_closed(tmp_path: Path, limit: str) -> None:
+    limits: dict[str, Any] = {limit: 2}
+    async with running_node(tmp_path, **limits) as node:
         async with raw_client(node.bootstrap) as first, raw_client(node.bootstrap) as second:
             await first.call(MetadataRequest(topics=()), 9)
             await second.call(MetadataRequest(topics=()), 9)
