@@ -57,9 +57,10 @@ def _exchange(module: ModuleType, edits: Sequence[Edit]) -> None:
     made = ModuleType(module.__name__)
     made.__file__ = module.__file__
     exec(compile(changed_source(module, edits), str(module.__file__), "exec"), vars(made))
-    new = dict(_functions(made))
+    old, new = dict(_functions(module)), dict(_functions(made))
+    assert len(old) == len(list(_functions(module))), f"{module.__name__}: two functions have one name"
     exchanged = 0
-    for name, function in _functions(module):
+    for name, function in old.items():
         if name in new and function.__code__ != new[name].__code__:
             function.__code__ = new[name].__code__
             exchanged += 1
@@ -82,8 +83,8 @@ def _functions_of(name: str, value: Any) -> Iterator[tuple[str, FunctionType]]:
             if isinstance(member, (staticmethod, classmethod)):
                 yield from _functions_of(f"{name}.{inner}", member.__func__)
             elif isinstance(member, property):
-                for part in (member.fget, member.fset):
-                    if part is not None:
-                        yield from _functions_of(f"{name}.{inner}.{part.__name__}", part)
+                for part, accessor in (("get", member.fget), ("set", member.fset)):
+                    if accessor is not None:
+                        yield from _functions_of(f"{name}.{inner}.{part}", accessor)
             elif isinstance(member, FunctionType):
                 yield from _functions_of(f"{name}.{inner}", member)
