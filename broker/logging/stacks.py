@@ -22,6 +22,8 @@ END = "end of stacks"
 STACKS_MAX = 200
 """Distinct stacks written; those that most tasks share come first."""
 FRAMES_MAX = 50
+ALARM_GRACE_S = 1.0
+"""Time of a dump before the exit by force; the process is then killed by SIGALRM."""
 
 
 def install(loop: asyncio.AbstractEventLoop, fd: int, write_line: Callable[[str], None]) -> int:
@@ -40,7 +42,11 @@ def install(loop: asyncio.AbstractEventLoop, fd: int, write_line: Callable[[str]
 
 def exit_after(seconds: float, dump: int) -> None:
     """Dump all threads and exit by force if the process still runs after `seconds`."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=dump)
+    # The dump needs a thread, and without memory none starts: a second later, the kernel alone ends the process.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_S)
+    with suppress(RuntimeError):
+        faulthandler.dump_traceback_later(seconds, exit=True, file=dump)
 
 
 def describe_threads() -> str:

@@ -88,6 +88,15 @@ def test_a_stop_that_does_not_end_is_ended_and_shows_where() -> None:
     assert " in held_up" in said
 
 
+def test_a_stop_that_does_not_end_is_ended_even_when_no_thread_starts() -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1, -1))"
+    with _run_stuck(f"{limit}; stacks.exit_after(0.1, dump); await held_up()") as process:
+        try:
+            assert process.wait(WAIT_S) in {1, -signal.SIGALRM}
+        finally:
+            process.kill()
+
+
 def test_a_full_pipe_does_not_hold_up_the_telling() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
