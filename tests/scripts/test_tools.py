@@ -63,7 +63,7 @@ def test_a_missing_tool_fails_only_where_it_is_required(
 def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["typo"]) == 2
     assert (
-        "unknown tool 'typo'; known: java, spark, kafka, kafka-apps, s3, kcat, postgres, fio" in capsys.readouterr().err
+        "unknown tool 'typo'; known: java, spark, kafka, kafka-apps, s3, kcat, postgres, faketime, fio" in capsys.readouterr().err
     )
 
 

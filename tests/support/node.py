@@ -106,6 +106,11 @@ class NodeProcess:
         assert self._process is not None, "not started"
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """True if its process has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -193,8 +198,8 @@ class NodeProcess:
     def explain(self) -> str:
         """Its last lines of output, and its stacks."""
         said = "\n".join(self.lines[-20:])
-        running = self._process is not None and self._process.poll() is None
-        return f"the node at port {self.port} wrote\n{said}\nand its stacks are\n{self.stacks() if running else 'gone'}"
+        stacks = self.stacks() if self.running else "gone"
+        return f"the node at port {self.port} wrote\n{said}\nand its stacks are\n{stacks}"
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Log lines with that event."""

@@ -1,6 +1,7 @@
-"""A TCP proxy between a catalog and PostgreSQL that loses the answers to commits, as a broken connection does.
+"""A TCP proxy between a catalog and PostgreSQL that loses the answers to commits, stalls or resets connections.
 
-The proxy forwards the commit, which takes effect, discards the answer, and resets the client's connection.
+To lose an answer, the proxy forwards the commit, which takes effect, discards the answer, and resets the client's
+connection.
 """
 
 import asyncio
@@ -32,6 +33,17 @@ class LossyServer:
         """Number of answers lost so far."""
         self.after_loss: Callable[[], Awaitable[None]] = nothing
         """Awaited after a commit has taken effect and before the client's connection is reset."""
+        self.passing = asyncio.Event()
+        """Cleared: the proxy accepts connections and requests, and forwards nothing until it is set again."""
+        self.passing.set()
+        self.refusing = False
+        """True: the proxy resets each new connection."""
+        self._clients: set[asyncio.StreamWriter] = set()
+
+    def reset_all(self) -> None:
+        """Reset all connections there are."""
+        for writer in self._clients:
+            reset_connection(writer)
 
     def listen_on(self, port: int) -> None:
         """Set `url` to the proxy's own port."""
@@ -40,10 +52,21 @@ class LossyServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Relay one connection until either side ends it, or a commit's answer is lost."""
+        if self.refusing:
+            reset_connection(writer)
+            return
+        self._clients.add(writer)
+        try:
+            await self._relay(reader, writer)
+        finally:
+            self._clients.discard(writer)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
         answers = asyncio.create_task(_carry(there, writer))
         try:
             while data := await reader.read(CHUNK_BYTES):
+                await self.passing.wait()
                 losing = self.losses > 0 and COMMIT in data
                 if losing:
                     self.losses -= 1

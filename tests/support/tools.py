@@ -35,6 +35,12 @@ def kcat() -> Path:
     return Path(program) if program else missing("kcat")
 
 
+def faketime() -> Path:
+    """The library that gives a process another clock."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    return found[0] if found else missing("libfaketime (Debian: faketime)")
+
+
 def java() -> Path:
     """A `java` program, 17 or newer."""
     try:

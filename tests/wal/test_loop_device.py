@@ -1,7 +1,6 @@
 """The log on a real block device: a loop device on a file. Needs root and a kernel that allows loop devices."""
 
 import asyncio
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from random import Random
 
 import pytest
 
+from tests.support import disk
 from tests.support.wal_kill import kill_and_recover
 from tests.support.wal_writer import settings_of
 from wal.block import aligned_buffer
@@ -28,10 +28,6 @@ SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_vol
 pytestmark = pytest.mark.root
 
 
-def losetup(*arguments: str) -> str:
-    return subprocess.run(["losetup", *arguments], check=True, capture_output=True, text=True).stdout.strip()
-
-
 @pytest.fixture
 def settings(engine: EngineName) -> WalSettings:
     return replace(SETTINGS, engine=engine)
@@ -39,19 +35,11 @@ def settings(engine: EngineName) -> WalSettings:
 
 @pytest.fixture
 def loop_device(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("loop devices need root")
-    if shutil.which("losetup") is None:
-        pytest.skip("losetup is not installed")
     image = tmp_path / "image"
     image.write_bytes(bytes(8 * MIB))
-    try:
-        # Without direct IO, writes would stay dirty in the page cache of the file below.
-        device = losetup("--direct-io=on", "-f", "--show", str(image))
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"no loop device to be had: {error.stderr.strip()}")
-    yield Path(device)
-    losetup("-d", device)
+    # Without direct IO, writes would stay dirty in the page cache of the file below.
+    with disk.loop_device(image, "--direct-io=on") as device:
+        yield device
 
 
 def make_wal(path: Path, settings: WalSettings, *, epoch: int = 1) -> DeltaWal:
