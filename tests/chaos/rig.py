@@ -1,0 +1,179 @@
+"""All kinds of clients on one node, and the verdict on what they saw."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from tests.chaos.checker import Kind, Verdict, check, polled_values
+from tests.chaos.clients import (
+    COPIES,
+    COPY_GROUP,
+    GROUP,
+    PARTITIONS,
+    QUIET,
+    TOPIC,
+    Actor,
+    Copier,
+    GroupActor,
+    GroupMember,
+    Poller,
+    Recorder,
+    Sender,
+    TransactionalSender,
+    original_of,
+    read_to_the_end,
+)
+from tests.support.events import create_topic
+from tests.support.node import NodeProcess
+from tests.support.waiting import expect_before, wait_until
+
+SOAK = os.environ.get("ANABRANCH_SOAK") == "1"
+LONG = pytest.mark.skipif(not SOAK, reason="a long run: set ANABRANCH_SOAK=1")
+SETTINGS: dict[str, object] = {
+    "storage_upload_age_ms": 200,
+    "storage_gc_period_ms": 500,
+    "storage_delete_delay_ms": 2_000,
+    "compaction_period_ms": 1_000,
+    "catalog_lease_ms": 2_000,
+    "group_session_timeout_min_ms": 1_000,
+    "transaction_abort_interval_ms": 1_000,
+    "wal_capacity_bytes": 64 << 20,
+}
+PROGRESS_S = 90
+"""Longest time without an acked record while no fault is there."""
+KINDS: tuple[type[Actor], ...] = (
+    Sender,
+    Sender,
+    TransactionalSender,
+    TransactionalSender,
+    Poller,
+    GroupMember,
+    GroupMember,
+    Copier,
+    Copier,
+)
+LAST_MEMBER, LAST_COPIER, READER = 97, 98, 99
+"""Processes that work when all others have ended."""
+
+
+@dataclass(slots=True)
+class Chaos:
+    """Clients at work on a node."""
+
+    node: NodeProcess
+    recorder: Recorder = field(default_factory=Recorder)
+    actors: list[Actor] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def start(self) -> None:
+        """Create the topics, and start all clients."""
+        for topic in (TOPIC, COPIES):
+            create_topic(self.node.bootstrap, topic, PARTITIONS)
+        self.actors = [kind(self.recorder, number, self.node.bootstrap) for number, kind in enumerate(KINDS, 1)]
+        for actor in self.actors:
+            actor.start()
+
+    def wait_for_acks(self, count: int) -> None:
+        """Return when so many more records were acked: the node serves."""
+        wanted = self.recorder.acked + count
+        end = time.monotonic() + PROGRESS_S
+        while self.recorder.acked < wanted:
+            expect_before(end, f"{self.recorder.acked} records acked, {wanted} expected; {self.recorder.errors[:3]}")
+            assert not self.recorder.errors, self.recorder.errors[:3]
+            time.sleep(0.01)
+
+    def wait_for_copies(self, count: int) -> None:
+        """Return when so many more records were copied and committed: groups and transactions work, too."""
+        wanted = self.recorder.copied + count
+        wait_until(lambda: self.recorder.copied >= wanted, f"{wanted} records are copied")
+
+    def stop(self) -> None:
+        """Stop the clients; then let the groups go on to the end, and read everything once more."""
+        recorder, bootstrap = self.recorder, self.node.bootstrap
+        for actor in self.actors:
+            actor.stopping.set()
+        for actor in self.actors:
+            actor.finish()
+        assert not recorder.errors, recorder.errors[:5]
+        wait_until(lambda: is_stable(bootstrap), "no transaction is left open")
+        for actor in (
+            GroupMember(recorder, LAST_MEMBER, bootstrap, to_the_end=True),
+            Copier(recorder, LAST_COPIER, bootstrap, to_the_end=True),
+        ):
+            actor.start()
+            actor.join()
+        for topic in (TOPIC, COPIES):
+            read_to_the_end(recorder, READER, bootstrap, topic)
+
+    def end(self) -> None:
+        """Check that after a fault the node serves again, restarts, and kept all it had promised."""
+        self.wait_for_acks(100)
+        self.wait_for_copies(1)
+        self.node.kill9()
+        self.node.start()
+        self.stop()
+        assert self.node.terminate() == 0
+        self.judge()
+
+    def judge(self) -> str:
+        """Fail the test if the history has an anomaly; returns its figures in one line."""
+        recorder = self.recorder
+        assert not recorder.errors, recorder.errors[:5]
+        members = {actor.process for actor in self.actors if isinstance(actor, GroupMember)} | {LAST_MEMBER}
+        copiers = {actor.process for actor in self.actors if isinstance(actor, Copier)} | {LAST_COPIER}
+        anomalies = check(
+            recorder.history,
+            outcomes=recorder.outcomes,
+            groups={GROUP: (TOPIC, members), COPY_GROUP: (TOPIC, copiers)},
+        )
+        originals, copies = (polled_values(recorder.history, topic=topic) for topic in (TOPIC, COPIES))
+        for value, difference in (Counter(map(original_of, copies)) - Counter(originals)).items():
+            anomalies.add("copied too often", f"{value!r}: {difference} more than once")
+        for value in originals - set(map(original_of, copies)):
+            anomalies.add("not copied", value)
+        assert not anomalies.found, {name: (len(texts), texts[:3]) for name, texts in anomalies.found.items()}
+        assert len(originals) > 0
+        produced = sum(len(each.entries) for each in recorder.history if each.kind is Kind.SEND)
+        return (
+            f"{produced} records produced, {recorder.acked} acked, {recorder.polled[READER]} read at the end and "
+            f"{sum(recorder.polled.values())} in all, {len(copies)} copied; transactions: "
+            f"{recorder.count(Verdict.OK)} committed, {recorder.count(Verdict.FAILED)} aborted, "
+            f"{recorder.count(Verdict.UNKNOWN)} unknown; G0: {anomalies.g0}; "
+            f"fatal to transactional producers: {dict(recorder.lives)}; {time.monotonic() - self.began:.0f} s"
+        )
+
+
+def is_stable(bootstrap: str) -> bool:
+    """Return True if no transaction is open in any partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(topic, index): latest for topic in (TOPIC, COPIES) for index in range(PARTITIONS)}
+    committed, all_ends = (
+        [done.result(30).offset for done in admin.list_offsets(wanted, isolation_level=level).values()]
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+    )
+    return committed == all_ends
+
+
+@contextmanager
+def clients_on(node: NodeProcess) -> Iterator[Chaos]:
+    """Start all clients on a node, and wait until all of them have worked; the caller stops and judges them."""
+    chaos = Chaos(node)
+    chaos.start()
+    try:
+        chaos.wait_for_acks(50)
+        chaos.wait_for_copies(1)
+        alone = {actor.process for actor in chaos.actors if not isinstance(actor, GroupActor)}
+        wait_until(lambda: alone <= chaos.recorder.active, "each client that has no partner has worked")
+        yield chaos
+    finally:
+        for actor in chaos.actors:
+            actor.stopping.set()
