@@ -66,6 +66,7 @@ fuzz: setup ## fuzz each input of strangers and disks for a minute (FUZZ_ARGS="-
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 soak: tools ## run the tests for longer, with more random cases and ten minutes of fuzzing for each kind of input
+	@$(BIN)/python -m scripts.tools faketime
 	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 $(PYTEST_ARGS)
 
 soak-wal: setup ## run 20,000 histories of the write-ahead log on a simulated disk

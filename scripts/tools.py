@@ -271,7 +271,9 @@ TOOLS = (
     Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
-    Tool("faketime", "libfaketime", lambda: on_path("faketime"), lambda _work: apt_install("faketime")),
+    Tool(
+        "faketime", "libfaketime", lambda: on_path("faketime"), lambda _work: apt_install("faketime"), for_tests=False
+    ),
     Tool("fio", "fio", lambda: on_path("fio"), lambda _work: apt_install("fio"), for_tests=False),
 )
 

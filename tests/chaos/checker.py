@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 
 Partition: TypeAlias = tuple[str, int]
 G0_NEIGHBOURS = 50
-"""How many transactions a transaction is compared with: those that began to write next."""
+"""Number of transactions that one is compared with: those that began to write next."""
 
 
 class Kind(Enum):
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 
 class Verdict(Enum):
-    """What the client knows of an operation, or of its transaction."""
+    """Knowledge that the client has of an operation, or of its transaction."""
 
     OK = "ok"
     FAILED = "failed"
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a process did. Transactions have a name that is unique in the history."""
+    """Operation of a process. Transactions have a name that is unique in the history."""
 
     process: int
     kind: Kind

@@ -30,7 +30,7 @@ READ_TIMEOUT_S = 300.0
 IN_FLIGHT_MAX = 100
 POLL_MAX = 100
 FATAL = (KafkaException, SystemError)
-"""What the calls of a producer raise that is beyond repair; SystemError is a failure of confluent-kafka's own code."""
+"""Exceptions of a producer's calls that are beyond repair; SystemError is a failure of confluent-kafka's own code."""
 PACE_S = 0.004
 """Pause of a producer after each record: the histories of long runs have to fit in memory."""
 
@@ -42,7 +42,7 @@ class Recorder:
         self.history: list[Operation] = []
         self.outcomes: dict[str, Verdict] = {}
         self.errors: list[str] = []
-        """What a client should not have met."""
+        """Failures that a client should not have met."""
         self.acked = 0
         self.active: set[int] = set()
         """Processes that have sent or polled."""

@@ -42,7 +42,7 @@ SETTINGS: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a node holds while no client is there."""
+    """Resources that a node holds while no client is there."""
 
     descriptors: int
     threads: int
