@@ -88,8 +88,9 @@ POSTGRES_CONNECTION: Final = {
 POSTGRES_PRIMARY: Final = {"target_session_attrs": "primary"}
 """For writers: a standby refuses writes, and its answers may be stale."""
 DAMAGE_ADVICE: Final = (
-    "the database is damaged, or no longer a catalog: stop the nodes that use it, then restore a backup, or rebuild it "
-    "from the objects with `anabranch catalog rebuild` (docs/operations.md)"
+    "the database is damaged, or no longer a catalog: check its disk and start again, since after a disk error a whole "
+    "file may seem damaged; if it still is, stop the nodes that use it, then restore a backup, or rebuild it from the "
+    "objects with `anabranch catalog rebuild` (docs/operations.md)"
 )
 CLOSE_TIMEOUT_S: Final = 5.0
 """Time that `close` gives a running command before it shuts down the connection."""
