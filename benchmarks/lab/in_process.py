@@ -8,13 +8,13 @@ import asyncio
 import mmap
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 from benchmarks.lab.frames import decode_response, request_frame
 from broker.app import run_node
+from broker.membership.environment import Environment
 from broker.net.connection import Connection
 from broker.node import Node
 from broker.settings.sources import load
@@ -193,16 +193,20 @@ class InProcessNode:
             await self.node.storage.flush()
 
 
+class _NullLogFiles:
+    """A place in which no log has been yet, and which gives each a null device."""
+
+    def exists(self, _path: Path) -> bool:
+        return False
+
+    def open(self, _path: Path, settings: WalSettings, *, create: bool) -> NullDevice:  # noqa: ARG002
+        return NullDevice(settings.capacity_bytes)
+
+
 @asynccontextmanager
 async def in_process_node() -> AsyncIterator[InProcessNode]:
     """Start a node with all files in memory, and stop it."""
-
-    def open_device(_path: Path, settings: WalSettings, **_: object) -> NullDevice:
-        return NullDevice(settings.capacity_bytes)
-
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-guard-", dir=_MEMORY))
-        stack.enter_context(patch("broker.membership.node_log.open_device", open_device))
+    with tempfile.TemporaryDirectory(prefix="anabranch-guard-", dir=_MEMORY) as folder:
         settings = load({**SETTINGS, "node.data_dir": folder}, {}, None)
-        async with run_node(settings) as node:
+        async with run_node(settings, environment=Environment(logs=_NullLogFiles())) as node:
             yield InProcessNode(node)
