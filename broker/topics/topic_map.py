@@ -58,7 +58,7 @@ class TopicMap:
         if not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition = topic.partitions[index]
-        if partition is None or isinstance(partition.stream.error, StreamFenced):
+        if partition is None or ((error := partition.stream.error) and isinstance(error, StreamFenced)):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 

@@ -203,22 +203,18 @@ class StreamAdmission:
     The first refusal stays until it is accepted, except that a fence replaces any other.
     """
 
-    __slots__ = ("_refusal",)
+    __slots__ = ("error",)
 
     def __init__(self) -> None:
-        self._refusal: StorageError | None = None
-
-    @property
-    def error(self) -> StorageError | None:
-        """Reason for which this stream's appends are refused, or None. Use `refuse` and `accept` to change it."""
-        return self._refusal
+        self.error: StorageError | None = None
+        """Only `refuse` and `accept` change it. An attribute because each request reads it for each partition."""
 
     def refuse(self, error: StorageError) -> None:
         """Refuse appends with `error`; keep an earlier refusal unless this is a fence."""
-        if self._refusal is None or isinstance(error, StreamFenced):
-            self._refusal = error
+        if self.error is None or isinstance(error, StreamFenced):
+            self.error = error
 
     def accept(self, kind: type[StorageError]) -> None:
         """Accept appends again if they are refused with an error of `kind`; keep any other refusal."""
-        if isinstance(self._refusal, kind):
-            self._refusal = None
+        if isinstance(self.error, kind):
+            self.error = None

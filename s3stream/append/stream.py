@@ -135,7 +135,7 @@ class Stream(StreamAdmission):
         OffsetOutOfRange, StorageFull (nothing appended; wait for `wait_writable` and repeat), AppendTooLarge,
         StorageStopped, or the stream's own refusal.
         """
-        if self._refusal is not None or self._admission.error is not None:
+        if self.error is not None or self._admission.error is not None:
             raise self._refused()
         stream_id, base, end, count, timestamp, payload = batch
         if base != self.next_offset or end <= base or stream_id != self.stream_id:
@@ -202,7 +202,7 @@ class Stream(StreamAdmission):
         A cancelled read leaves its load running into the cache. Raises OffsetOutOfRange, CorruptObject, StoreError, and
         StreamFenced: another node may have appended other records since.
         """
-        if isinstance(self._refusal, StreamFenced):
+        if isinstance(self.error, StreamFenced):
             raise self._refused()
         found = self.read_cached(offset, bytes_max, end_offset=end_offset)
         if found is not None:
@@ -307,6 +307,6 @@ class Stream(StreamAdmission):
         """Return a fresh error to raise: one instance raised again and again would grow its traceback."""
         if self._admission.error is not None:
             return StorageStopped(str(self._admission.error))
-        cause = self._refusal
+        cause = self.error
         assert cause is not None
         return type(cause)(*cause.args)
