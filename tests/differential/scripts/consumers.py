@@ -39,9 +39,22 @@ def _owned(topic_id: bytes, partitions: Sequence[int]) -> list[TopicPartitions]:
     return [TopicPartitions(topic_id=topic_id, partitions=partitions)]
 
 
+def _assignable(script: Script, topic: str) -> None:
+    """Wait until groups know a topic: Apache Kafka's coordinator hears of it after its partitions serve.
+
+    A member that joined earlier would be told of the topic, and get a higher epoch, at a moment of its own.
+    """
+    group = f"see-{topic}"
+    script.until(
+        _join(group, MEMBER_A, topic), 1, lambda answer: answer.assignment and answer.assignment.topic_partitions
+    )
+    script.ask(_beat(group, MEMBER_A, -1), 1)
+
+
 def consumer_group_life(script: Script) -> None:
     coordinator(script)
     topic_id = script.topic("kg-a", 4)
+    _assignable(script, "kg-a")
     group = "kg"
     first = script.call("first joins", _join(group, MEMBER_A, "kg-a"), 1)
     script.call("described", ConsumerGroupDescribeRequest(group_ids=[group]), 0, 1)
@@ -97,6 +110,7 @@ def consumer_group_life(script: Script) -> None:
 def consumer_group_refusals(script: Script) -> None:
     coordinator(script)
     script.topic("kr-a")
+    _assignable(script, "kr-a")
     script.call("no group", _join("", MEMBER_A, "kr-a"), 0, 1)
     script.call("no member id", _join("kr", "", "kr-a"), 1)
     script.call("no subscription", _join("kr", MEMBER_A, subscribed_topic_names=None), 0, 1)
