@@ -1,6 +1,7 @@
 """Classic groups through their whole life, and committed offsets."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from protocol.messages.delete_groups import DeleteGroupsRequest
@@ -172,21 +173,22 @@ def group_joins(script: Script) -> None:
 def static_members(script: Script) -> None:
     coordinator(script)
     group = "gs"
-    joined = script.call("joins", _join(group, group_instance_id="one"), 5)
+    join = partial(_join, rebalance_ms=1_000)  # the last one waits so long for the others
+    joined = script.call("joins", join(group, group_instance_id="one"), 5)
     member, generation = joined.member_id, joined.generation_id
     script.call("syncs", _sync(group, generation, member, member, group_instance_id="one"), 3)
     script.call("heartbeat", _beat(group, generation, member, "one"), 3)
     script.call("heartbeat of an unknown instance", _beat(group, generation, member, "two"), 3)
     script.call("heartbeat of another member with the instance", _beat(group, generation, "other", "one"), 3)
     script.call("described", DescribeGroupsRequest(groups=[group]), 4, 5)
-    replaced = script.call("comes back with its instance", _join(group, group_instance_id="one"), 5)
+    replaced = script.call("comes back with its instance", join(group, group_instance_id="one"), 5)
     script.call("the one before is fenced", _beat(group, replaced.generation_id, member, "one"), 3)
     member = replaced.member_id
     script.call("syncs after its return", _sync(group, replaced.generation_id, member, group_instance_id="one"), 3)
-    script.call("comes back knowing assignments can stay", _join(group, group_instance_id="one"), 9)
-    script.call("an unknown id with the instance", _join(group, "made-up", group_instance_id="one"), 5)
-    script.call("an unknown id with a new instance", _join(group, "made-up", group_instance_id="three"), 5)
-    script.call("an instance without name", _join(group, group_instance_id=""), 5)
+    script.call("comes back knowing assignments can stay", join(group, group_instance_id="one"), 9)
+    script.call("an unknown id with the instance", join(group, "made-up", group_instance_id="one"), 5)
+    script.call("an unknown id with a new instance", join(group, "made-up", group_instance_id="three"), 5)
+    script.call("an instance without name", join(group, group_instance_id=""), 5)
     script.call("removed by its instance", _leave(group, ("", "one")), 3)
     script.call("removed again", _leave(group, ("", "one"), ("other", "two")), 3, 5)
     script.call("described when it is gone", DescribeGroupsRequest(groups=[group]), 5)
