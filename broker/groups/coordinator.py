@@ -69,6 +69,7 @@ class GroupCoordinator:
             topics=self._topics,
             session_timeout_ms=self._session_timeout_ms,
             existed_at_start=self._existed_at_start,
+            shard_count=lambda: self._shards.count,
         )
 
     def _existed_at_start(self, topic: str) -> bool:

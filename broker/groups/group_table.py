@@ -13,14 +13,23 @@ from protocol.errors import ErrorCode, KafkaError
 
 
 class GroupTable:
-    """All groups of a shard. `on_deadline` is called with a group when a deadline of its state machine has come."""
+    """All groups of a shard.
+
+    `on_deadline` is called with a group when a deadline of its state machine has come. `shard_count` returns the number
+    of shards that share the limit of groups.
+    """
 
     def __init__(
-        self, settings: GroupSettings, now_ms: Callable[[], int], on_deadline: Callable[[ShardGroup, Now], None]
+        self,
+        settings: GroupSettings,
+        now_ms: Callable[[], int],
+        on_deadline: Callable[[ShardGroup, Now], None],
+        shard_count: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms
         self._on_deadline = on_deadline
+        self._shard_count = shard_count
         self._loop = asyncio.get_running_loop()
         self._groups: dict[str, ShardGroup] = {}
 
@@ -45,7 +54,7 @@ class GroupTable:
     def check_room(self) -> None:
         """Raise POLICY_VIOLATION if clients may create no more groups here."""
         settings = self._settings
-        if len(self._groups) >= max(1, settings.groups_max // settings.offsets_partitions):
+        if len(self._groups) >= max(1, settings.groups_max // self._shard_count()):
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"too many groups: {settings.groups_max} (group.groups_max)")
 
     def create(self, group_id: str) -> ShardGroup:

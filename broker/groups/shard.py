@@ -6,7 +6,7 @@ An id names a classic group or a consumer group (KIP-848), never both. `membersh
 Invariant: memory shows durable state only. Offsets, and the stored state of a group, change when the log has them.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from broker.coordination.log import KeyValue, LogWriter, WriteDone
 from broker.groups.classic.group import ClassicGroup
@@ -27,6 +27,11 @@ from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
 
+def _call_all(waiting: Iterable[WriteDone], error: ErrorCode) -> None:
+    for done in waiting:
+        done(error)
+
+
 class GroupShard:
     """Groups whose ids hash to one partition. Methods raise KafkaError with the code for the whole request."""
 
@@ -39,23 +44,29 @@ class GroupShard:
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
         existed_at_start: Callable[[str], bool] = lambda _: True,
+        shard_count: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`existed_at_start` returns whether a topic existed when the node started; offsets of others are stale."""
+        """`existed_at_start` returns whether a topic existed when the node started; offsets of others are stale.
+
+        `shard_count` returns the number of shards that share the limit of groups.
+        """
         self.writer = writer
         self.loaded = False
         self.unreadable = False
         """The log cannot be read: its groups stay unavailable, and nothing is written over it."""
         self.damage = ""
         self._settings = settings
-        self._groups = GroupTable(settings, now_ms, self._deadline_reached)
+        self._groups = GroupTable(settings, now_ms, self._deadline_reached, shard_count)
         self.membership = MembershipManager(
             self._groups, writer, settings, topics=topics, session_timeout_ms=session_timeout_ms
         )
         self.offsets = OffsetManager(self._groups, writer, topics)
         self._foreign_records: dict[bytes, bytes] = {}
         self._existed_at_start = existed_at_start
-        self._forgotten: list[tuple[Collection[str], WriteDone]] = []
+        self._forgotten: set[str] = set()
         """Topics deleted before the shard was loaded."""
+        self._forgotten_done: list[WriteDone] = []
+        self._closed = False
 
     def _deadline_reached(self, group: ShardGroup, now: Now) -> None:
         self.membership.deadline_reached(group, now)
@@ -85,21 +96,21 @@ class GroupShard:
         self.loaded = True
         # Deletions whose records a crash has lost, and those that came during the replay.
         self.offsets.forget_topics(lambda topic: not self._existed_at_start(topic), lambda _: None)
-        forgotten, self._forgotten = self._forgotten, []
-        for topics, done in forgotten:
-            self.offsets.forget_topics(topics.__contains__, done)
+        waiting, self._forgotten_done = self._forgotten_done, []
+        self.offsets.forget_topics(self._forgotten.__contains__, lambda error: _call_all(waiting, error))
+        self._forgotten = set()
 
     def close(self) -> None:
         """Stop coordinating: cancel timers, respond NOT_COORDINATOR to requests that wait."""
+        self._closed = True
         self.loaded = False
         self.writer.close()
         for entry in self._groups:
             self.membership.resign(entry)
         self._groups.clear()
         self.offsets.close()
-        forgotten, self._forgotten = self._forgotten, []
-        for _, done in forgotten:
-            done(ErrorCode.NOT_COORDINATOR)
+        waiting, self._forgotten_done = self._forgotten_done, []
+        _call_all(waiting, ErrorCode.NOT_COORDINATOR)
 
     async def rewrite(self) -> None:
         """Rewrite the log to its live records. Raises StorageError."""
@@ -118,11 +129,20 @@ class GroupShard:
             yield KeyValue(foreign_key, value)
 
     def forget_topics(self, topics: Collection[str], done: WriteDone) -> None:
-        """Delete the offsets of deleted topics, once the shard is loaded; call `done` when that is durable."""
+        """Delete the offsets of deleted topics, once the shard is loaded; call `done` when that is durable.
+
+        `done` gets an error at once if the shard is closed or damaged: its next load deletes them.
+        """
         if self.loaded:
             self.offsets.forget_topics(topics.__contains__, done)
+        elif self._closed:
+            done(ErrorCode.NOT_COORDINATOR)
         else:
-            self._forgotten.append((topics, done))
+            self._forgotten.update(topics)
+            if self.unreadable or self.damage:
+                done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            else:
+                self._forgotten_done.append(done)
 
     # -- Groups ------------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
         place, requested_name, requested_id = found[gone]
         responses[place] = _failure(requested_name, requested_id, unknown, unknown.message)
     if deleted and (outcomes := node.forget_topics(deleted)):
-        # A topic that is created after the answer has no committed offsets.
+        # So that a topic that is created after the answer has no committed offsets, unless this takes too long.
         await asyncio.wait(outcomes, timeout=max(0, request.timeout_ms) / 1000)
     return DeleteTopicsResponse(responses=responses)
 

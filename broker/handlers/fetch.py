@@ -24,7 +24,7 @@ from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse
-from s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError
+from s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError, StreamFenced
 from s3stream.model import StreamBatch
 
 COLD_WAIT_MS_MIN = 500
@@ -217,6 +217,8 @@ class _FetchCall:
         except ObjectDamage:
             # The Java client, librdkafka and kafka-python report this code to the application, without retrying.
             read.error = ErrorCode.CORRUPT_MESSAGE
+        except StreamFenced:
+            read.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         except StorageError as error:
             read.partition.note_read(error)
             read.error = ErrorCode.KAFKA_STORAGE_ERROR
