@@ -22,6 +22,8 @@ def _parse_bytes(value: object) -> object:
 
 
 Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
+CENTURY_MS = 36_525 * 86_400_000
+"""Upper limit of times that are added to the clock: the sum has to fit into the catalog's 64 bits."""
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from broker.settings.area import KIB, MIB, Area, Bytes
+from broker.settings.area import CENTURY_MS, KIB, MIB, Area, Bytes
 from compaction.settings import CompactionSettings
 from s3stream.settings import GcSettings, StorageSettings
 from wal.settings import Durability, EngineName, Fencing, WalSettings
@@ -115,11 +115,13 @@ class StorageArea(Area):
     delete_delay_ms: int = Field(
         default=_STORAGE.delete_delay_ms,
         ge=0,
+        le=CENTURY_MS,
         description="Delay before a replaced object is deleted, so that readers can finish.",
     )
     prepare_ttl_ms: int = Field(
         default=_STORAGE.prepare_ttl_ms,
         ge=1000,
+        le=CENTURY_MS,
         description="Time after which an uncommitted upload is abandoned and its objects are deleted.",
     )
     gc_period_ms: int = Field(
@@ -165,7 +167,10 @@ class CatalogSettings(Area):
         description="Database of the catalog. Empty: the SQLite file `catalog.db` in the data directory.",
     )
     lease_ms: int = Field(
-        default=30_000, ge=1000, description="Time without a sign of life after which a node counts as gone."
+        default=30_000,
+        ge=1000,
+        le=CENTURY_MS,
+        description="Time without a sign of life after which a node counts as gone.",
     )
 
 

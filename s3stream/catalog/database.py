@@ -104,7 +104,7 @@ class Database:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         try:
             parsed = make_url(url)
-        except ArgumentError:
+        except (ArgumentError, ValueError):
             raise CatalogError("catalog URL: expected sqlite:///PATH or postgresql://USER@HOST/DB") from None
         self._where = parsed.render_as_string(hide_password=True)
         self._dialect = parsed.get_backend_name()
@@ -135,6 +135,8 @@ class Database:
             raise CatalogError(
                 f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
             ) from error
+        except (ArgumentError, ValueError) as error:
+            raise CatalogError(f"catalog {self._where}: {_one_line(error)}") from error
         self._damage: str | None = None
         """The damage found in the database, after which nothing is written."""
         self._connections: WeakSet[Any] = WeakSet()
@@ -265,8 +267,12 @@ class Database:
                 if lost is not None or attempt.committing:
                     raise self._unknown(lost or error, error) from error
                 raise CatalogError(f"catalog {self._where}: {error}") from error
-            except (ValueError, TypeError, LookupError, OverflowError) as error:
-                raise self._unreadable(error) from error
+            except (OverflowError, UnicodeEncodeError) as error:
+                # A parameter does not fit into the database: nothing was sent, and the database is not at fault.
+                refusal = CatalogError(f"catalog {self._where}: {type(error).__name__}: {_one_line(error)}")
+                raise refusal if lost is None else self._unknown(lost, error) from error
+            except (ValueError, TypeError, LookupError) as error:
+                raise self._unreadable(error, lost) from error
             except StorageError as error:
                 if lost is None:
                     raise
@@ -302,11 +308,11 @@ class Database:
             return CatalogDamaged(text)
         return CatalogUnavailable(text) if verdict is Verdict.WAIT else CatalogError(text)
 
-    def _unreadable(self, error: Exception) -> CatalogDamaged:
+    def _unreadable(self, error: Exception, lost: BaseException | None) -> CatalogError:
         """Return the error to raise for content that no command has written: SQLite has no checksums and no types."""
         found = f"{type(error).__name__}: {_one_line(error)}"
         self._damage = f"catalog {self._where}: its content cannot be read ({found}); {DAMAGE_ADVICE}"
-        return CatalogDamaged(self._damage)
+        return CatalogDamaged(self._damage) if lost is None else self._unknown(lost, error)
 
     def _unknown(self, lost: BaseException, last: BaseException) -> OutcomeUnknown:
         repeated = "" if last is lost else f"; repeated, it met: {_one_line(last)}"

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import socket
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from tests.support.postgres import PostgresServer
         ("nonsense", "expected sqlite:///PATH or postgresql://USER@HOST/DB"),
         ("sqlite://", "found sqlite"),
         ("mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d: .* found mysql"),
+        ("postgresql://u:secret@h:abc/d", "expected sqlite:///PATH or postgresql://USER@HOST/DB"),
+        ("sqlite:////c.db?timeout=soon", "c.db.timeout=soon: could not convert string to float"),
     ],
 )
 def test_a_bad_url_is_named_without_its_password(url: str, message: str) -> None:
@@ -421,4 +423,26 @@ async def test_content_that_nobody_has_written_is_damage(tmp_path: Path, change:
     assert str(raised.value).isprintable()
     with pytest.raises(CatalogDamaged, match="the database is damaged"):
         await node.create_topic("u", 1)
+    await catalog.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda catalog: catalog.alter_config("group", "\ud800", set_configs={"k": "v"}, unset=()),
+        lambda catalog: catalog.register_node(7, "h", 2**63, now_ms=0, lease_ms=1),
+    ],
+    ids=["a lone surrogate", "more than 64 bits"],
+)
+async def test_a_parameter_that_does_not_fit_is_refused_and_is_no_damage(
+    url: str, command: Callable[[Catalog], Awaitable[object]]
+) -> None:
+    """The database has never seen it."""
+    catalog = Catalog(url)
+    await catalog.open(cluster="c")
+    node = await MetadataNode.started(catalog)
+    with pytest.raises(CatalogError) as raised:
+        await command(catalog)
+    assert not isinstance(raised.value, CatalogDamaged | CatalogUnavailable)
+    await node.create_topic("u", 1)
     await catalog.close()
