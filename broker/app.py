@@ -133,7 +133,7 @@ async def _start(
         now_ms=now_ms,
         new_topic_id=lambda: environment.new_uuid().bytes,
     )
-    await topics.load()
+    existing_topics = await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
     broker_configs.watch(topics.apply_defaults)
     node = _make_node(opened, topics, configs, broker_configs, log_levels, cautious, advertised, tasks, failure)
@@ -142,8 +142,7 @@ async def _start(
     stack.push_async_callback(admin.close)
     found = [topic.info for topic in topics]
     warn_of_other_nodes(other_nodes(await node.catalog.list_nodes(), found, node.node_id, now_ms()))
-    detached = [topic.name for topic in await node.moves.detached()]
-    await node.groups.start({info.name for info in found}.union(detached))
+    await node.groups.start(existing_topics)
     await node.transactions.start()
     node.start_background_work()
     if admin_bound is not None:
@@ -255,7 +254,6 @@ def _make_node(
         node_epoch=info.epoch,
         now_ms=now_ms,
         new_topic_id=lambda: environment.new_uuid().bytes,
-        on_detached=transactions.forget_topics,
     )
     manifests = ManifestKeeper(
         catalog=catalog,

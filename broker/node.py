@@ -201,7 +201,7 @@ class Node:
         if self.settings.compaction.enabled:
             self.tasks.spawn(self._until_fenced(self.compaction.run()))
             self.tasks.spawn(self._until_fenced(self.cleaning.run()))
-        self.topics.on_removed = self.forget_topics
+        self.topics.on_deleted = self.forget_topics
         self.lease.on_renewed = self._follow_catalog
         self.lease.on_failed = lambda error: self.storage.outages.note(CATALOG, error)
 

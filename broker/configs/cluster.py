@@ -48,7 +48,7 @@ class ClusterConfigs:
                 await self._load()
 
     async def _load(self) -> None:
-        entries = dict(await self._catalog.list_configs())
+        entries = dict(await self._catalog.list_configs(settled=self._outcome_unknown))
         self._outcome_unknown = False
         if entries != self._entries:
             self._entries = entries

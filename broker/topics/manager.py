@@ -10,7 +10,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
@@ -63,8 +63,8 @@ class TopicManager(TopicMap):
         new_topic_id: Callable[[], bytes],
     ) -> None:
         super().__init__()
-        self.on_removed: Callable[[Sequence[str]], object] | None = None
-        """Called with the names of deleted topics whose deletion is found out later, before the next change begins."""
+        self.on_deleted: Callable[[Sequence[str]], object] | None = None
+        """Called with the name of a topic whose deletion is found out later, before the next change begins."""
         self._work = work
         self._catalog = catalog
         self._storage = storage
@@ -99,11 +99,12 @@ class TopicManager(TopicMap):
             await self._resolve_outcomes()
             yield
 
-    async def load(self) -> None:
-        """Open all partitions that this node leads. Called once, at the start."""
-        topics = await self._catalog.list_topics()
+    async def load(self) -> Collection[str]:
+        """Open all partitions that this node leads, at the start. Returns the names of all topics, detached or not."""
+        topics, detached = await self._catalog.list_topics_and_detached()
         self._check_policies(topics)
         await self.open_topics(*topics)
+        return {topic.name for topic in topics}.union(topic.name for topic in detached)
 
     def _check_policies(self, topics: Sequence[TopicInfo]) -> None:
         """Raise StorageError if a topic names a store that is not configured (any more)."""
@@ -288,19 +289,18 @@ class TopicManager(TopicMap):
             await self._refresh_configs()
         if not self._being_removed and not self._growth_pending:
             return
-        known = {info.topic_id: info for info in await self._catalog.list_topics(settled=True)}
+        topics, detached = await self._catalog.list_topics_and_detached(settled=True)
+        known = {info.topic_id: info for info in topics}
+        kept = known.keys() | {info.topic_id for info in detached}
         held = await self._still_held([topic for topic_id, topic in self._being_removed.items() if topic_id in known])
-        gone = []
         for topic_id, topic in list(self._being_removed.items()):
             if topic_id in held:
                 self._serve(topic)
             else:
                 await self._release(topic)
-                if topic_id not in known:
-                    gone.append(topic.name)
+                if topic_id not in kept and self.on_deleted is not None:
+                    self.on_deleted([topic.name])
             del self._being_removed[topic_id]
-        if gone and self.on_removed is not None:
-            self.on_removed(gone)
         await self._resolve_growth(known)
 
     async def _still_held(self, topics: Sequence[Topic]) -> set[bytes]:
@@ -359,6 +359,8 @@ class TopicManager(TopicMap):
             raise
         for topic in topics:
             await self._release(topic)
+        # All together: after a cancellation all are left to `resolve_outcomes`, none is forgotten.
+        for topic in topics:
             del self._being_removed[topic.topic_id]
 
     async def _release(self, topic: Topic) -> None:

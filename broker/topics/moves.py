@@ -39,9 +39,7 @@ class TopicMoves:
         node_epoch: int,
         now_ms: Callable[[], int],
         new_topic_id: Callable[[], bytes],
-        on_detached: Callable[[Sequence[str]], None],
     ) -> None:
-        """`on_detached` is called with the names of detached topics."""
         self._catalog = catalog
         self._storage = storage
         self._topics = topics
@@ -50,7 +48,6 @@ class TopicMoves:
         self._node_epoch = node_epoch
         self._now_ms = now_ms
         self._new_topic_id = new_topic_id
-        self._on_detached = on_detached
 
     async def detach(self, name: str) -> Topic:
         """Upload all of a topic and remove it from the cluster. Its objects stay until it is attached and deleted."""
@@ -77,7 +74,6 @@ class TopicMoves:
                     node_epoch=self._node_epoch,
                     now_ms=self._now_ms(),
                 )
-            self._on_detached([name])
             return topic
 
     async def attach(self, which: str, name: str | None = None) -> Topic:

@@ -201,13 +201,25 @@ class Catalog:
         """Change the topic's configs. Raises NotFound."""
         return await self._change(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
 
-    async def list_topics(self, *, settled: bool = False) -> Sequence[TopicInfo]:
-        """Return all topics by name; `settled`: after changes that were not answered, as `Database.read_settled`."""
+    async def list_topics(self) -> Sequence[TopicInfo]:
+        """Return all topics by name."""
+        return await self._database.read(topics.list_topics)
+
+    async def list_topics_and_detached(
+        self, *, settled: bool = False
+    ) -> tuple[Sequence[TopicInfo], Sequence[DetachedTopic]]:
+        """Return `list_topics` and `list_detached` of one moment; a topic is in one of them until it is deleted.
+
+        `settled`: after changes that were not answered, as `Database.read_settled`.
+        """
         read = self._database.read_settled if settled else self._database.read
-        return await read(topics.list_topics)
+        return await read(lambda c: (topics.list_topics(c), detach.list_detached(c)))
 
     async def list_topic_configs(self, *, settled: bool = False) -> Mapping[bytes, Mapping[str, str]]:
-        """Return the configs of topics by topic id, without topics that have none; `settled` as in `list_topics`."""
+        """Return the configs of topics by topic id, without topics that have none.
+
+        `settled` as in `list_topics_and_detached`.
+        """
         read = self._database.read_settled if settled else self._database.read
         return await read(topics.list_topic_configs)
 
@@ -406,9 +418,13 @@ class Catalog:
         """Change the configs of something other than a topic (a group, a feature); returns all its configs."""
         return await self._change(lambda c: configs.alter_config(c, kind, name, set_configs, unset))
 
-    async def list_configs(self) -> Mapping[tuple[str, str], Mapping[str, str]]:
-        """Return all configs by kind and name of what they belong to, without empty ones."""
-        return await self._database.read(configs.list_configs)
+    async def list_configs(self, *, settled: bool = False) -> Mapping[tuple[str, str], Mapping[str, str]]:
+        """Return all configs by kind and name of their owners, without empty ones.
+
+        `settled` as in `list_topics_and_detached`.
+        """
+        read = self._database.read_settled if settled else self._database.read
+        return await read(configs.list_configs)
 
     async def next_producer_ids(self, count: int) -> int:
         """Reserve `count` producer ids; returns the first."""

@@ -74,7 +74,7 @@ async def test_a_full_disk_holds_clients_up_until_there_is_space(disk: Path, tmp
 
 
 def tells_of_full_disk(reason: str) -> bool:
-    """Whether the reason is the operating system's, the local store's ("no space left on the disk") or SQLite's."""
+    """Return whether a reason is that of the operating system, of the local store ("... on the disk") or of SQLite."""
     return "no space left on " in reason.lower() or "is full" in reason
 
 

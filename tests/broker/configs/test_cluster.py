@@ -1,11 +1,15 @@
 """Configs of other resources than topics follow the catalog, also when one of its answers is lost."""
 
+import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.configs.cluster import GROUP, ClusterConfigs
+from s3stream.catalog import configs as rows
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import OutcomeUnknown
 
@@ -40,4 +44,33 @@ async def test_a_change_whose_answer_is_lost_is_found_out(tmp_path: Path, asked_
     version = configs.version
     await configs.resolve_outcomes()
     assert configs.version == version, "nothing is in doubt any more"
+    await catalog.close()
+
+
+async def test_a_change_that_takes_effect_after_it_was_given_up_is_found_out(tmp_path: Path) -> None:
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
+    await catalog.open(cluster="c")
+    configs = ClusterConfigs(catalog)
+    await configs.load()
+    loop, began, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    really = rows.alter_config
+
+    def slow(*arguments: Any) -> Mapping[str, str]:
+        loop.call_soon_threadsafe(began.set)
+        may_end.wait()
+        return really(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "alter_config", slow)
+        change = asyncio.create_task(configs.alter(GROUP, "g", set_configs={"a": "1"}, unset=()))
+        await began.wait()
+        change.cancel()
+        await asyncio.wait([change])
+        resolving = asyncio.create_task(configs.resolve_outcomes())
+        try:
+            assert await catalog.list_configs() == {}, "a plain read passes the change by"
+        finally:
+            may_end.set()
+        await resolving
+    assert configs.get(GROUP, "g") == {"a": "1"}
     await catalog.close()

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.log import KeyValue
+from broker.coordination.shards import Shards
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.node import Node
@@ -17,6 +19,7 @@ from broker.topics.creation import TopicSpec
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from s3stream.append.stream import Stream
+from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import TopicInfo
 from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown
 from tests.support.node import running_node
@@ -118,7 +121,7 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         topics, catalog = node.topics, node.catalog
         removed: list[str] = []
-        topics.on_removed = removed.extend
+        topics.on_deleted = removed.extend
         topic = await topics.create("t", partitions=2, configs={})
         await topics.create("u", partitions=1, configs={})
         await client.produce("t", [batch_of(b"a")])
@@ -247,6 +250,80 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back_after_a_crash(tmp_pat
         await until(lambda: is_loaded(node))
         await until(lambda: committed_offset(node, "deleted") is None)
         assert (committed_offset(node, "detached"), committed_offset(node, "kept")) == (5, 5)
+
+
+async def test_offsets_of_a_detached_topic_stay_when_its_detachment_is_found_out(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.topics.create("t", partitions=1, configs={})
+        await commit_offset(node, "t")
+        really = node.catalog.detach_topic
+
+        async def answer_lost(*arguments: Any, **named: Any) -> None:
+            await really(*arguments, **named)
+            raise OutcomeUnknown("a commit was not answered")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.catalog, "detach_topic", answer_lost)
+            with pytest.raises(OutcomeUnknown):
+                await node.moves.detach("t")
+        await node.moves.attach("t")
+        await commit_offset(node, "another")  # what was written to the log before is durable, too
+        assert committed_offset(node, "t") == 5
+
+
+async def test_offsets_of_a_topic_that_another_node_attaches_during_the_start_stay(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        topic = await node.topics.create("t", partitions=1, configs={})
+        await commit_offset(node, "t")
+        await node.moves.detach("t")
+    read = Catalog.list_topics_and_detached
+
+    async def then_attach(catalog: Catalog, *, settled: bool = False) -> Any:
+        found = await read(catalog, settled=settled)
+        if found[1]:
+            other = await catalog.register_node(2, "elsewhere", 1, now_ms=0, lease_ms=1)
+            await catalog.attach_topic(topic.topic_id, "t", node_id=2, node_epoch=other.epoch)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Catalog, "list_topics_and_detached", then_attach)
+        async with running_node(tmp_path) as node:
+            assert [each.name for each in await node.catalog.list_topics() if not each.internal] == ["t"]
+            await until(lambda: is_loaded(node))
+            await commit_offset(node, "another")
+            assert committed_offset(node, "t") == 5
+
+
+async def test_a_deletion_does_not_wait_for_groups_that_cannot_be_loaded(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await node.topics.create("t", partitions=1, configs={})
+        await commit_offset(node, "t")
+        shard = node.groups.shard("g")
+        shard.loaded, shard.unreadable = False, True
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=3_600_000)
+        response = await client.call(request)
+        assert [each.error_code for each in response.responses] == [ErrorCode.NONE]
+
+
+async def test_a_deletion_that_meets_a_stop_is_answered(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        await node.topics.create("t", partitions=1, configs={})
+        await commit_offset(node, "t")
+        really = node.catalog.delete_topics
+
+        async def then_stop(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
+            await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
+            node.groups.close()  # as the stop does, before requests under way are answered
+
+        async def not_loaded_again(_: object) -> None:
+            pass
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Shards, "load", not_loaded_again)
+            patch.setattr(node.catalog, "delete_topics", then_stop)
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=3_600_000)
+            response = await client.call(request)
+        assert [each.error_code for each in response.responses] == [ErrorCode.NONE]
 
 
 async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Path) -> None:

@@ -492,7 +492,7 @@ async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the
         streams = [partition.stream_id for partition in info.partitions]
         await catalog.open_streams(streams, node_id=2, node_epoch=other.epoch)
         removed: list[str] = []
-        topics.on_removed = removed.extend
+        topics.on_deleted = removed.extend
         await topics.resolve_outcomes()
         assert removed == []
         response = await client.produce("t", [batch_of(b"lost")])

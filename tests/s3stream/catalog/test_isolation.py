@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, make_url, text
 
-from s3stream.catalog import nodes, topics
+from s3stream.catalog import configs, nodes, topics
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.values import NodeInfo
@@ -122,16 +122,20 @@ async def test_a_settled_read_waits_for_a_commit_that_was_not_answered(postgres:
     catalog = Catalog(url)
     await catalog.open(cluster="test")
     scene = await MetadataNode.started(catalog)
-    configs = {"retention.ms": "5"}
+    altered = {"retention.ms": "5"}
 
     def alter(connection: Connection) -> None:
-        topics.alter_topic(connection, scene.topic.topic_id, configs, ())
+        topics.alter_topic(connection, scene.topic.topic_id, altered, ())
+
+    def set_config(connection: Connection) -> None:
+        configs.alter_config(connection, "kind", "name", {"k": "v"}, ())
 
     def delete(connection: Connection) -> None:
         topics.delete_topics(connection, [scene.topic.topic_id], LATER)
 
-    assert await race(url, alter, lambda: catalog.list_topic_configs(settled=True)) == {scene.topic.topic_id: configs}
-    assert await race(url, delete, lambda: catalog.list_topics(settled=True)) == []
+    assert await race(url, alter, lambda: catalog.list_topic_configs(settled=True)) == {scene.topic.topic_id: altered}
+    assert await race(url, set_config, lambda: catalog.list_configs(settled=True)) == {("kind", "name"): {"k": "v"}}
+    assert await race(url, delete, lambda: catalog.list_topics_and_detached(settled=True)) == ([], [])
     await catalog.close()
 
 

@@ -37,6 +37,7 @@ READS = frozenset(
         "list_streams",
         "list_topic_configs",
         "list_topics",
+        "list_topics_and_detached",
         "last_manifest",
         "list_wals",
         "next_stream_id",
