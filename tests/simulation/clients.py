@@ -1,7 +1,7 @@
 """Clients of the simulation. They speak Kafka's protocol through the simulated network, and tell the history all."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
@@ -466,32 +466,31 @@ class TransactionalProducer(Producer):
 
 async def committed_offset(client: Client, group: str, where: TopicPartition) -> int:
     """Return a group's committed offset; -1 if there is none."""
+    asked = OffsetFetchRequestTopics(name=where[0], partition_indexes=[where[1]])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[asked])], require_stable=True)
+
+    async def ask() -> int:
+        answer = await client.call(request, 8)
+        found = answer.groups[0]
+        check(found.error_code, f"OffsetFetch {group}")
+        partition = found.topics[0].partitions[0]
+        check(partition.error_code, f"OffsetFetch {group} {where}")
+        return int(partition.committed_offset)
+
+    return await answered(client, ask)
+
+
+async def answered(client: Client, ask: Callable[[], Awaitable[int]]) -> int:
+    """Ask until there is an answer. Raises Violation after an error that is not for a while."""
     while True:
         try:
-            answer = await client.call(
-                OffsetFetchRequest(
-                    groups=[
-                        OffsetFetchRequestGroup(
-                            group_id=group,
-                            topics=[OffsetFetchRequestTopics(name=where[0], partition_indexes=[where[1]])],
-                        )
-                    ],
-                    require_stable=True,
-                ),
-                8,
-            )
-            found = answer.groups[0]
-            check(found.error_code, f"OffsetFetch {group}")
-            partition = found.topics[0].partitions[0]
-            check(partition.error_code, f"OffsetFetch {group} {where}")
+            return await ask()
         except Lost:
             await client.pause()
         except Refused as error:
             if not error.code.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise Violation(str(error)) from error
             await client.pause()
-        else:
-            return int(partition.committed_offset)
 
 
 class Committer:
@@ -670,27 +669,16 @@ class Reader:
 
 async def list_offset(client: Client, where: TopicPartition, timestamp: int) -> int:
     """Return the earliest or latest offset of a partition."""
-    request = ListOffsetsRequest(
-        replica_id=-1,
-        topics=[
-            ListOffsetsTopic(
-                name=where[0], partitions=[ListOffsetsPartition(partition_index=where[1], timestamp=timestamp)]
-            )
-        ],
-    )
-    while True:
-        try:
-            answer = await client.call(request, 5)
-            found = answer.topics[0].partitions[0]
-            check(found.error_code, f"ListOffsets {where}")
-        except Lost:
-            await client.pause()
-        except Refused as error:
-            if not error.code.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
-                raise Violation(str(error)) from error
-            await client.pause()
-        else:
-            return int(found.offset)
+    asked = ListOffsetsPartition(partition_index=where[1], timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=where[0], partitions=[asked])])
+
+    async def ask() -> int:
+        answer = await client.call(request, 5)
+        found = answer.topics[0].partitions[0]
+        check(found.error_code, f"ListOffsets {where}")
+        return int(found.offset)
+
+    return await answered(client, ask)
 
 
 class Deleter:

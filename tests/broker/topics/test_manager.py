@@ -1,7 +1,8 @@
 """The map of topics follows the catalog, also when the catalog becomes unavailable in the middle of a change."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ from wal.interface import Durable
 
 class CrashError(Exception):
     """The process ends here."""
+
+
+@contextmanager
+def answer_lost(catalog: Catalog, command: str) -> Iterator[None]:
+    """Let a command of the catalog take effect, and lose its answer."""
+    really = getattr(catalog, command)
+
+    async def lost(*arguments: Any, **named: Any) -> None:
+        await really(*arguments, **named)
+        raise OutcomeUnknown("a commit was not answered")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, command, lost)
+        yield
 
 
 async def commit_offset(node: Node, topic: str) -> None:
@@ -159,19 +174,11 @@ async def test_offsets_of_a_deleted_topic_are_gone_also_when_the_next_change_fin
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics, catalog = node.topics, node.catalog
+        topics = node.topics
         await topics.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
-        really = catalog.delete_topics
-
-        async def answer_lost(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
-            await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
-            raise OutcomeUnknown("a commit was not answered")
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(catalog, "delete_topics", answer_lost)
-            with pytest.raises(OutcomeUnknown):
-                await topics.delete("t")
+        with answer_lost(node.catalog, "delete_topics"), pytest.raises(OutcomeUnknown):
+            await topics.delete("t")
         assert list(await topics.delete("t")) == []
         await topics.create("t", partitions=1, configs={})
         response = await client.produce("t", [batch_of(b"a")])
@@ -183,19 +190,11 @@ async def test_a_coordinator_starts_over_when_the_next_change_finds_out_that_its
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:
-        topics, catalog = node.topics, node.catalog
+        topics = node.topics
         await topics.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
-        really = catalog.delete_topics
-
-        async def answer_lost(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
-            await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
-            raise OutcomeUnknown("a commit was not answered")
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(catalog, "delete_topics", answer_lost)
-            with pytest.raises(OutcomeUnknown):
-                await topics.delete(OFFSETS_TOPIC)
+        with answer_lost(node.catalog, "delete_topics"), pytest.raises(OutcomeUnknown):
+            await topics.delete(OFFSETS_TOPIC)
         await topics.create("u", partitions=1, configs={})
         assert not node.groups.is_open
         await commit_offset(node, "t")
@@ -256,16 +255,8 @@ async def test_offsets_of_a_detached_topic_stay_when_its_detachment_is_found_out
     async with running_node(tmp_path) as node:
         await node.topics.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
-        really = node.catalog.detach_topic
-
-        async def answer_lost(*arguments: Any, **named: Any) -> None:
-            await really(*arguments, **named)
-            raise OutcomeUnknown("a commit was not answered")
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.catalog, "detach_topic", answer_lost)
-            with pytest.raises(OutcomeUnknown):
-                await node.moves.detach("t")
+        with answer_lost(node.catalog, "detach_topic"), pytest.raises(OutcomeUnknown):
+            await node.moves.detach("t")
         await node.moves.attach("t")
         await commit_offset(node, "another")  # what was written to the log before is durable, too
         assert committed_offset(node, "t") == 5
