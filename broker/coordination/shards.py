@@ -109,6 +109,8 @@ class Shards(Generic[S]):
 
     async def load(self) -> None:
         """Load all shards that are not loaded. One that cannot be read now is tried again by the next call."""
+        if self._closed:
+            return
         at_once = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
 
         async def load(index: int, shard: S) -> None:

@@ -86,6 +86,10 @@ class GroupCoordinator:
                 next_expiry_s = loop.time() + interval_s
                 await self.expire()
 
+    async def load(self) -> None:
+        """Load the shards that are not loaded."""
+        await self._shards.load()
+
     async def compact(self) -> None:
         """Rewrite logs that have grown well beyond their live records."""
         await self._shards.compact()

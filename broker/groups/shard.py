@@ -79,6 +79,8 @@ class GroupShard:
         async for batch in self.writer.log.replay():
             replay.add(batch)
             self.writer.written_bytes += sum(record.size_bytes for record in batch.records)
+        if self._closed:
+            return
         now = self._groups.now()
         for group_id in replay.group_ids():
             stored = replay.classic_groups.get(group_id)

@@ -82,6 +82,8 @@ class TransactionShard:
                 else:
                     states[transactional_id] = state
                 self.writer.written_bytes += record.size_bytes
+        if self.closed:
+            return
         self.entries = {transactional_id: TransactionalIdEntry(state) for transactional_id, state in states.items()}
         self.loaded = True
         for entry in self.entries.values():

@@ -208,8 +208,10 @@ class SlowLog(MemoryLog):
     def __init__(self) -> None:
         super().__init__([committed(1)])
         self.allowed = asyncio.Event()
+        self.began = False
 
     async def replay(self) -> AsyncIterator[ReplayedBatch]:
+        self.began = True
         await self.allowed.wait()
         async for batch in super().replay():
             yield batch
@@ -223,6 +225,23 @@ async def test_topics_deleted_while_their_groups_are_loaded_are_forgotten() -> N
         await settled(groups)
         await until(lambda: not offset_topics(groups))
         assert log.records()[-1].value is None, "also after a restart"
+
+
+@pytest.mark.parametrize("closed", ["before its load", "during its load"])
+async def test_a_closed_coordinator_loads_nothing(closed: str) -> None:
+    """At a stop it would take each topic that was created since the start for a deleted one, and delete its offsets."""
+    log = SlowLog()
+    groups = GroupCoordinator(MemoryTopic([log]), GroupSettings(), now_ms=lambda: 1_000, new_id=lambda: "id")
+    await groups.start(existing_topics=())
+    async with asyncio.TaskGroup() as tasks:
+        if closed == "during its load":
+            tasks.create_task(groups.load())
+            await until(lambda: log.began)
+        groups.close()
+        log.allowed.set()
+    await groups.load()
+    assert log.records() == committed(1)
+    assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def test_offsets_of_topics_that_were_deleted_before_the_start_are_forgotten() -> None:
