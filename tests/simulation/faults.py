@@ -45,7 +45,9 @@ async def pause(world: World, random: Random) -> None:
     if node.pause():
         world.note("paused", node=node.host)
         process = node.process
-        await asyncio.sleep(random.choice((0.05, 0.5, 3.0, 25.0)) * random.random())
+        pause_s = random.choice((0.05, 0.5, 3.0, 25.0)) * random.random()
+        world.store.delete_delay_s -= pause_s
+        await asyncio.sleep(pause_s)
         world.note("resumed", node=node.host)
         if node.process is process:
             node.resume()
@@ -204,7 +206,9 @@ async def twin(world: World, random: Random) -> None:
     old = node.start_elsewhere()
     assert old is not None
     world.note("paused, and started elsewhere", process=old)
-    await asyncio.sleep(random.choice((random.uniform(0, 12), random.uniform(12, 20), random.uniform(12, 60))))
+    pause_s = random.choice((random.uniform(0, 12), random.uniform(12, 20), random.uniform(12, 60)))
+    world.store.delete_delay_s -= pause_s
+    await asyncio.sleep(pause_s)
     world.note("resumed", process=old)
     world.loop.resume(old)
     both_s = 0.0

@@ -54,7 +54,7 @@ class StoreDisk:
         self.live_s: dict[int, float] = {}
         """Time at which an object was last known to hold data of a stream, by its id."""
         self.delete_delay_s = 0.0
-        """Time that an object is kept after it was live."""
+        """Time that an object is kept after it was live, less what a command may be late and its process paused."""
         self.early: list[str] = []
         """Deletions that came too early."""
         self.late = 0
