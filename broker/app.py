@@ -177,6 +177,7 @@ async def _open_storage(
         make_stores=lambda: environment.make_stores(settings, environment.random()),
     )
     info = await join(catalog, node_log, settings, lock_id, host=advertised.host, port=advertised.port, now_ms=now_ms)
+    catalog.act_for(info.node_id, info.epoch)
     lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)
     await stack.enter_async_context(lease)
     wal = await node_log.open_wal(log_owner(settings, catalog, info.epoch), now_ms)

@@ -50,6 +50,8 @@ class Catalog:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._database = Database(url, read_only=read_only)
         self._read_only = read_only
+        self._node: tuple[int, int] | None = None
+        """Registration that changes of topics and configs are made for."""
         self._identity = nodes.UNKNOWN_ID
         self._watchers: list[Callable[[], None]] = []
 
@@ -96,6 +98,24 @@ class Catalog:
         finally:
             for callback in self._watchers:
                 callback()
+
+    def act_for(self, node_id: int, node_epoch: int) -> None:
+        """Change topics and configs for this registration of a node only: a later one fences this catalog's changes.
+
+        The process of the later one serves what it has read. A change that it does not see would go past it: it would
+        acknowledge records into a topic that is deleted.
+        """
+        self._node = (node_id, node_epoch)
+
+    async def _change_as_node(self, command: Callable[[Connection], Result]) -> Result:
+        """Change topics or configs. Raises NodeFenced."""
+
+        def checked(connection: Connection) -> Result:
+            if self._node is not None:
+                rows.check_node(connection, *self._node)
+            return command(connection)
+
+        return await self._change(checked)
 
     # nodes
 
@@ -183,11 +203,11 @@ class Catalog:
 
         A topic that cannot be created is answered with its error; the others are created.
         """
-        return await self._change(lambda c: topics.create_topics(c, wanted, leader))
+        return await self._change_as_node(lambda c: topics.create_topics(c, wanted, leader))
 
     async def add_partitions(self, topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
         """Grow the topic to `total` partitions. Raises CatalogError when it has more already, NotFound."""
-        return await self._change(lambda c: topics.add_partitions(c, topic_id, total, leader))
+        return await self._change_as_node(lambda c: topics.add_partitions(c, topic_id, total, leader))
 
     async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
         """Delete the topics and their streams in one transaction; objects that are not needed become destroyed.
@@ -195,11 +215,11 @@ class Catalog:
         Ignores topics that do not exist.
         """
         _check_deadline(now_ms, delete_after_ms)
-        await self._change(lambda c: topics.delete_topics(c, topic_ids, delete_after_ms))
+        await self._change_as_node(lambda c: topics.delete_topics(c, topic_ids, delete_after_ms))
 
     async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
         """Change the topic's configs. Raises NotFound."""
-        return await self._change(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
+        return await self._change_as_node(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
 
     async def list_topics(self) -> Sequence[TopicInfo]:
         """Return all topics by name."""
@@ -416,7 +436,7 @@ class Catalog:
         self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
     ) -> Mapping[str, str]:
         """Change the configs of something other than a topic (a group, a feature); returns all its configs."""
-        return await self._change(lambda c: configs.alter_config(c, kind, name, set_configs, unset))
+        return await self._change_as_node(lambda c: configs.alter_config(c, kind, name, set_configs, unset))
 
     async def list_configs(self, *, settled: bool = False) -> Mapping[tuple[str, str], Mapping[str, str]]:
         """Return all configs by kind and name of their owners, without empty ones.

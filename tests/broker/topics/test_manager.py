@@ -1,7 +1,7 @@
 """The map of topics follows the catalog, also when the catalog becomes unavailable in the middle of a change."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicStat
 from s3stream.append.stream import Stream
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import TopicInfo
-from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown
+from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until
@@ -315,6 +315,26 @@ async def test_a_deletion_that_meets_a_stop_is_answered(tmp_path: Path) -> None:
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=3_600_000)
             response = await client.call(request)
         assert [each.error_code for each in response.responses] == [ErrorCode.NONE]
+
+
+async def test_a_process_that_was_replaced_changes_nothing_for_its_successor(tmp_path: Path) -> None:
+    """It was only paused: requests that it had received would change topics that the successor serves."""
+    async with running_node(tmp_path) as node:
+        topic = await node.topics.create("t", partitions=1, configs={})
+        await node.catalog.register_node(node.node_id, "elsewhere", 1, now_ms=0, lease_ms=1)
+        changes: list[Callable[[], Awaitable[object]]] = [
+            lambda: node.topics.delete("t"),
+            lambda: node.topics.create("u", partitions=1, configs={}),
+            lambda: node.topics.grow("t", 2),
+            lambda: node.topics.alter("t", set_configs={"retention.ms": "1"}, unset=()),
+            lambda: node.cluster_configs.alter("group", "g", set_configs={"a": "1"}, unset=()),
+        ]
+        for change in changes:
+            with pytest.raises(NodeFenced):
+                await change()
+        (left,) = await node.catalog.list_topics()
+        assert (left.topic_id, left.configs, len(left.partitions)) == (topic.topic_id, {}, 1)
+        assert await node.catalog.list_configs() == {}
 
 
 async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Path) -> None:

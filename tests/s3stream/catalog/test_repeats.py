@@ -47,7 +47,7 @@ READS = frozenset(
         "stream_bytes",
     }
 )
-NO_COMMANDS = frozenset({"open", "close", "identity", "is_blank", "watch_metadata"})
+NO_COMMANDS = frozenset({"act_for", "open", "close", "identity", "is_blank", "watch_metadata"})
 OF_A_PERSON = frozenset({"restore", "advance"})
 """Run by hand while no node runs: repeated, `fill` refuses a catalog that is not empty, `advance` skips more ids."""
 
