@@ -227,7 +227,9 @@ class Scenario:
             actors = self._actors()
             running = [group.create_task(actor.run(), name=actor.name) for actor in actors]
             faults = [group.create_task(keep(world, kind, plan.seconds)) for kind in plan.faults]
-            if "clock" not in plan.faults:  # by a wrong clock the delay may be over at once
+            if "clock" in plan.faults:  # by a wrong clock the delay may be over at once
+                world.store.lands_deleted = False
+            else:
                 # The node counts the delay from when it sends a command, which a catalog may carry out late.
                 world.store.delete_delay_s = plan.delete_delay_ms / 1000 - 2 * LIVE_PERIOD_S - LATE_S[1]
                 faults.append(group.create_task(self._note_live()))

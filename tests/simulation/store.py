@@ -55,6 +55,10 @@ class StoreDisk:
         """Time at which an object was last known to hold data of a stream, by its id."""
         self.delete_delay_s = 0.0
         """Time that an object is kept after it was live, less what a command may be late and its process paused."""
+        self.deleted: set[str] = set()
+        """Keys that were deleted."""
+        self.lands_deleted = True
+        """False: what would land after its deletion does not. By a wrong clock a deletion may come at any time."""
         self.early: list[str] = []
         """Deletions that came too early."""
         self.late = 0
@@ -91,19 +95,21 @@ class StoreDisk:
 
     def note_deletion(self, key: str) -> None:
         """Check that an object is deleted only so long after a reader may have found it."""
+        self.deleted.add(key)
         parsed = parse_object_key(key)
         live_s = None if parsed is None else self.live_s.get(parsed[1])
         if live_s is not None and self.loop.time() < live_s + self.delete_delay_s:
             self.early.append(f"{key} was deleted {self.loop.time() - live_s:.1f} s after it was live")
 
-    def later(self, work: Any) -> None:
+    def later(self, key: str, work: Any) -> None:
         """Let a call take effect minutes later, whatever becomes of the process that made it."""
         self.late += 1
 
         async def land() -> None:
             await asyncio.sleep(self.random.uniform(0.5, self.late_s_max))
             try:
-                await work()
+                if self.lands_deleted or key not in self.deleted:
+                    await work()
             except StoreError:
                 pass  # for instance, the key is another writer's by now
             finally:
@@ -142,7 +148,7 @@ class SimStore:
         disk = self._disk
         await disk.reach("put", key)
         if disk.random.random() < disk.faults.late:
-            disk.later(lambda: self._objects.put(key, data, writer_id=writer_id))
+            disk.later(key, lambda: self._objects.put(key, data, writer_id=writer_id))
             raise StoreError(f"{self.name}:{key}: simulated: put timed out")
         await self._objects.put(key, data, writer_id=writer_id)
         await disk.answer("put", key)
@@ -221,7 +227,7 @@ class _SimUpload:
         disk = self._disk
         await disk.reach("complete", self._key)
         if disk.random.random() < disk.faults.late:
-            disk.later(lambda: self._upload.complete(receipts))
+            disk.later(self._key, lambda: self._upload.complete(receipts))
             raise StoreError(f"{disk.objects.name}:{self._key}: simulated: complete timed out")
         await self._upload.complete(receipts)
         await disk.answer("complete", self._key)
