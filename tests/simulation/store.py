@@ -55,10 +55,8 @@ class StoreDisk:
         """Time at which an object was last known to hold data of a stream, by its id."""
         self.delete_delay_s = 0.0
         """Time that an object is kept after it was live, less what a command may be late and its process paused."""
-        self.deleted: set[str] = set()
-        """Keys that were deleted."""
-        self.lands_deleted = True
-        """False: what would land after its deletion does not. By a wrong clock a deletion may come at any time."""
+        self.landed_late: set[str] = set()
+        """Keys of objects that landed after their clients had given up."""
         self.early: list[str] = []
         """Deletions that came too early."""
         self.late = 0
@@ -95,7 +93,6 @@ class StoreDisk:
 
     def note_deletion(self, key: str) -> None:
         """Check that an object is deleted only so long after a reader may have found it."""
-        self.deleted.add(key)
         parsed = parse_object_key(key)
         live_s = None if parsed is None else self.live_s.get(parsed[1])
         if live_s is not None and self.loop.time() < live_s + self.delete_delay_s:
@@ -108,8 +105,8 @@ class StoreDisk:
         async def land() -> None:
             await asyncio.sleep(self.random.uniform(0.5, self.late_s_max))
             try:
-                if self.lands_deleted or key not in self.deleted:
-                    await work()
+                await work()
+                self.landed_late.add(key)
             except StoreError:
                 pass  # for instance, the key is another writer's by now
             finally:
