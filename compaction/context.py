@@ -136,17 +136,17 @@ class CompactionContext:
 
         Retries while the catalog is unavailable. Raises CatalogError.
         """
-        now_ms = self.now_ms()
-        commit = CompactionCommit(
-            node_id=self.node_id,
-            node_epoch=self.node_epoch,
-            inputs=inputs,
-            outputs=outputs,
-            now_ms=now_ms,
-            delete_after_ms=now_ms + self.settings.delete_delay_ms,
-            streams=streams,
-        )
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
+            now_ms = self.now_ms()  # readers find the inputs until the attempt that succeeds
+            commit = CompactionCommit(
+                node_id=self.node_id,
+                node_epoch=self.node_epoch,
+                inputs=inputs,
+                outputs=outputs,
+                now_ms=now_ms,
+                delete_after_ms=now_ms + self.settings.delete_delay_ms,
+                streams=streams,
+            )
             try:
                 await self.catalog.commit_compaction(commit)
                 break

@@ -12,8 +12,10 @@ Invariants:
 Times are ms since 1970 and are always passed in. Errors are those of `s3stream.errors`.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -38,6 +40,9 @@ from s3stream.errors import AlreadyExists, CatalogError
 from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
 
 Result = TypeVar("Result")
+
+WAIT_COUNTED_S: Final = 1.0
+"""Shortest wait of a command that postpones its deadline. The delays allow for more."""
 
 
 class Catalog:
@@ -214,8 +219,8 @@ class Catalog:
 
         Ignores topics that do not exist.
         """
-        _check_deadline(now_ms, delete_after_ms)
-        await self._change_as_node(lambda c: topics.delete_topics(c, topic_ids, delete_after_ms))
+        deadline = _Deadline(now_ms, delete_after_ms)
+        await self._change_as_node(lambda c: topics.delete_topics(c, topic_ids, deadline.ms))
 
     async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
         """Change the topic's configs. Raises NotFound."""
@@ -306,8 +311,8 @@ class Catalog:
         self, stream_id: int, epoch: int, new_start: int, *, now_ms: int, delete_after_ms: int
     ) -> StreamInfo:
         """Move the start forward (never back, never past the end); objects wholly before it become destroyed."""
-        _check_deadline(now_ms, delete_after_ms)
-        return await self._database.write(lambda c: topics.trim_stream(c, stream_id, epoch, new_start, delete_after_ms))
+        deadline = _Deadline(now_ms, delete_after_ms)
+        return await self._database.write(lambda c: topics.trim_stream(c, stream_id, epoch, new_start, deadline.ms))
 
     async def find_ranges(
         self, stream_id: int, start_offset: int, end_offset: int, *, limit: int
@@ -343,7 +348,7 @@ class Catalog:
         `oldest_data_ms` is the commit time of the oldest data that goes into them (0: the time of their own commit);
         `cleaned` marks the output of log compaction.
         """
-        _check_deadline(now_ms, deadline_ms)
+        deadline = _Deadline(now_ms, deadline_ms)
         return await self._database.write(
             lambda c: objects.prepare_objects(
                 c,
@@ -352,7 +357,7 @@ class Catalog:
                 node_epoch=node_epoch,
                 writer_id=writer_id,
                 store=store,
-                deadline_ms=deadline_ms,
+                deadline_ms=deadline.ms,
                 oldest_data_ms=oldest_data_ms,
                 cleaned=cleaned,
             )
@@ -368,8 +373,8 @@ class Catalog:
 
     async def commit_compaction(self, commit: CompactionCommit) -> None:
         """Replace inputs with outputs. Every live range of the inputs must be covered by exactly one output."""
-        _check_deadline(commit.now_ms, commit.delete_after_ms)
-        await self._database.write(lambda c: objects.commit_compaction(c, commit))
+        deadline = _Deadline(commit.now_ms, commit.delete_after_ms)
+        await self._database.write(lambda c: objects.commit_compaction(c, replace(commit, delete_after_ms=deadline.ms)))
 
     async def get_objects(self, object_ids: Sequence[int]) -> Mapping[int, ObjectInfo]:
         """Return the objects that exist, by id."""
@@ -415,8 +420,8 @@ class Catalog:
 
         Objects in other states are not changed: a writer may call this after a commit whose outcome it does not know.
         """
-        _check_deadline(now_ms, delete_after_ms)
-        await self._database.write(lambda c: objects.discard_objects(c, object_ids, delete_after_ms))
+        deadline = _Deadline(now_ms, delete_after_ms)
+        await self._database.write(lambda c: objects.discard_objects(c, object_ids, deadline.ms))
 
     async def forget_objects(self, object_ids: Sequence[int]) -> None:
         """Delete the rows of prepared and destroyed objects whose bytes are gone from the store."""
@@ -473,6 +478,21 @@ class Catalog:
         await self._database.write(lambda c: advance(c, wanted))
 
 
-def _check_deadline(now_ms: int, deadline_ms: int) -> None:
-    if deadline_ms < now_ms:
-        raise CatalogError(f"a deadline is a time at or after now ({now_ms} ms), found {deadline_ms} ms")
+class _Deadline:
+    """A deadline that counts from when its command runs: until then readers find the objects, and begin to read them.
+
+    A command may wait for the writers' lock, behind commits that hang, and be repeated after an outage.
+    """
+
+    def __init__(self, now_ms: int, deadline_ms: int) -> None:
+        if deadline_ms < now_ms:
+            raise CatalogError(f"a deadline is a time at or after now ({now_ms} ms), found {deadline_ms} ms")
+        self._deadline_ms = deadline_ms
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+
+    @property
+    def ms(self) -> int:
+        """The deadline of a command that runs now."""
+        waited_s = self._loop.time() - self._began_s
+        return self._deadline_ms + (int(1000 * waited_s) if waited_s >= WAIT_COUNTED_S else 0)

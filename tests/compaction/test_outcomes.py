@@ -224,3 +224,23 @@ async def test_a_catalog_that_is_away_ends_a_run_before_it_reads_more(some: Uplo
     with pytest.raises(CatalogUnavailable, match="away"):
         await CompactionService(replace(some.compaction_context(SMALL), catalog=catalog)).run_once()
     assert asked == 1
+
+
+async def test_the_delay_of_a_deletion_counts_from_the_attempt_that_succeeds(some: UploadingNode) -> None:
+    """The inputs were live until then."""
+    await fill(some, 4, 6)
+    commits: list[CompactionCommit] = []
+
+    class Away(LosingCatalog):
+        async def commit_compaction(self, commit: CompactionCommit) -> None:
+            commits.append(commit)
+            if len(commits) == 1:
+                some.clock.ms += 1_000
+                raise CatalogUnavailable("away")
+            await some.catalog.commit_compaction(commit)
+
+    catalog = cast("Catalog", Away(some.catalog, CatalogError(), applies=True))
+    await CompactionService(replace(some.compaction_context(SMALL), catalog=catalog, sleep=at_once)).run_once()
+    first, second = commits[:2]
+    assert second.delete_after_ms == second.now_ms + SMALL.delete_delay_ms
+    assert second.now_ms == first.now_ms + 1_000

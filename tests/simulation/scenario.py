@@ -14,9 +14,8 @@ from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
-from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.catalog import WAIT_COUNTED_S, Catalog
 from s3stream.maintain.verify import Finding, FindingKind, verify
-from tests.simulation.catalog import LATE_S
 from tests.simulation.churn import Churn
 from tests.simulation.clients import (
     LATEST,
@@ -228,8 +227,7 @@ class Scenario:
             running = [group.create_task(actor.run(), name=actor.name) for actor in actors]
             faults = [group.create_task(keep(world, kind, plan.seconds)) for kind in plan.faults]
             if "clock" not in plan.faults:  # by a wrong clock the delay may be over at once
-                # The node counts the delay from when it sends a command, which a catalog may carry out late.
-                world.store.delete_delay_s = plan.delete_delay_ms / 1000 - 2 * LIVE_PERIOD_S - LATE_S[1]
+                world.store.delete_delay_s = plan.delete_delay_ms / 1000 - 2 * LIVE_PERIOD_S - WAIT_COUNTED_S
                 faults.append(group.create_task(self._note_live()))
             await asyncio.sleep(plan.seconds)
             await _cancelled(faults)

@@ -54,7 +54,7 @@ class StoreDisk:
         self.live_s: dict[int, float] = {}
         """Time at which an object was last known to hold data of a stream, by its id."""
         self.delete_delay_s = 0.0
-        """Time that an object is kept after it was live, less what a command may be late and its process paused."""
+        """Time that an object is kept after it was live, less what its process may be paused."""
         self.landed_late: set[str] = set()
         """Keys of objects that landed after their clients had given up."""
         self.early: list[str] = []

@@ -1,14 +1,19 @@
 """Contract of objects and ranges, on both databases."""
 
+import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import Connection
 
+from s3stream.catalog import catalog as catalog_module
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
 from s3stream.model import NewObject, ObjectKind, ObjectState
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, bounds_of, delete_topic, span
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -448,3 +453,30 @@ async def test_what_compaction_asks(scene: MetadataNode) -> None:
         ssos[0].object_id: [span(a, 30, 40), span(c, 0, 10)],
         sos[0].object_id: [span(a, 0, 10)],
     }
+
+
+async def test_the_delay_of_a_deletion_counts_from_when_its_command_runs(
+    scene: MetadataNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until a command that waits for the writers' lock has run, readers find the object and begin to read it."""
+    monkeypatch.setattr(catalog_module, "WAIT_COUNTED_S", 0.0)
+    stream = scene.streams[0]
+    (item,) = await scene.upload([span(stream, 0, 5)])
+    running, ended = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold_the_lock(_: Connection) -> None:
+        loop.call_soon_threadsafe(running.set)
+        ended.wait()
+
+    holding = asyncio.create_task(scene.catalog._database.write(hold_the_lock))  # noqa: SLF001
+    await running.wait()
+    trimming = asyncio.create_task(scene.trim(stream, 5))
+    await asyncio.sleep(0)
+    waits_until = loop.time() + 0.02
+    await until(lambda: loop.time() >= waits_until)
+    ended.set()
+    await asyncio.gather(holding, trimming)
+    state, deadline_ms = await scene.state(item)
+    assert state is ObjectState.DESTROYED
+    assert deadline_ms >= NOW + 20
